@@ -18,9 +18,10 @@ differences are left, with the variance as Waudby-Smith and Ramdas estimate it. 
 
 A poor guess of the variance costs power, never validity. Q: differences in a sequence; sequences lie along the last axis.
 
-Queries that share a relevant document are no independent draws (tasks.core.metrics.clusters). A group of them is one draw: with d_i its sum
-of differences and s_i its number of queries, both over the size of the largest group, the bet is won or lost on d_i - s_i c, which is in
-[-1 - c, 1 - c] as before, and whose mean is at most 0 if that of a query is at most c. Without `sizes`, every s_i is 1.
+Queries that share a relevant document are no independent draws (tasks.core.metrics.clusters). A group of them is one draw: with s_i as how
+many queries it counts, over the most that one may count, and d_i its mean difference times s_i (groups.Draws), the bet is won or lost on
+d_i - s_i c, which is in [-1 - c, 1 - c] as before, and whose mean is at most 0 if that of a query is at most c. Without `sizes`, every s_i
+is 1.
 """
 
 import math
@@ -32,6 +33,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 MOST_OF_IT = 0.75  # of 1 / (1 + c), the largest bet that cannot ruin (Waudby-Smith and Ramdas: 1/2 or 3/4)
+POINTS = 65  # of c that `lower_bound` tries at once
+ROUNDS = 3  # so that it finds it to 2 / 64^3 = 8e-6
 
 
 class Bets(NamedTuple):
@@ -43,8 +46,6 @@ class Bets(NamedTuple):
 
 STEADY = Bets()
 BOLD = Bets(0.1, 0.95)  # for few queries: finds more there, and where a model loses on many of them
-POINTS = 65  # of c that `lower_bound` tries at once
-ROUNDS = 3  # so that it finds it to 2 / 64^3 = 8e-6
 
 
 def log_capital(differences: Floats, c: Floats | float, alpha: float, *, sizes: Floats | None = None, bets: Bets = STEADY) -> Floats:

@@ -145,7 +145,7 @@ def link_sources(tree: Path, room: Path | None = None) -> None:
         ours = room is not None and there.is_relative_to(room.absolute()) and not tree.absolute().is_relative_to(there)
         free = not there.exists() and not there.is_relative_to(Path.cwd())
         if not (inside or ours or free):
-            raise UserError(f"params.yaml: {key}: {named} is another place seen from {tree}, where this runs; name it by an absolute path")
+            raise UserError(f"params.yaml: {key}: {named} names another folder from {tree}, where this runs; give an absolute path")
         there.parent.mkdir(parents=True, exist_ok=True)
         if ours and there.is_dir() and not there.is_symlink():  # where links of another source were
             shutil.rmtree(there)

@@ -46,7 +46,8 @@ class Recipe:
 def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries: Path, qrels: Path, name: str) -> dict[str, Any]:
     """The content of table.json; curves of the trainings go to `out`, indexes and checkpoints to `scratch`."""
     splits = {split: open_tokens(queries / split) for split in params.splits}
-    least = {split: least_grade(split, read_parameters()) for split in splits}
+    sections = read_parameters()
+    least = {split: least_grade(split, sections) for split in splits}
     measures = {split: parse(params.measures, grade) for split, grade in least.items()}
     judged = {split: load_qrels(qrels / f"{split}.parquet", split, grade) for split, grade in least.items()}
     for split in splits:

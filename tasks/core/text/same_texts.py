@@ -49,7 +49,8 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
 
 def near_duplicates(folder: Path) -> list[Path]:
     """What `same_texts` reads of a folder of tokens beside the tokens themselves."""
-    return [path for path in (folder / SAME,) if path.exists()]
+    path = folder / SAME
+    return [path] if path.exists() else []
 
 
 def first_of_same(tokens: Tokens) -> Ints:

@@ -76,7 +76,7 @@ def test_queries_of_clicks_decide_nothing(rule: str) -> None:
     alone = decide(Evidence(new, {1: old}, slices={"all": list(new)}), "m", told)
     beside = Evidence({**new, **clicked}, {1: {**old, **dict.fromkeys(clicked, 0.0)}}, slices={"all": [*new, *clicked]})
     assert decide(beside, "m", told) == alone
-    with pytest.raises(UserError, match="all 400 judged queries are of clicks, which decide no promotion"):
+    with pytest.raises(UserError, match="all 400 judged queries come from clicks, which decide no promotion"):
         decide(Evidence(clicked, {1: clicked}), "m", told)
 
 
