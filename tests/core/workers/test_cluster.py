@@ -175,6 +175,6 @@ def test_a_node_without_the_projects_folder_or_with_other_code_is_refused(tmp_pa
     )
     assert "no file that this run has just written (No such file or directory" in cluster._look(session._replace(project="/nowhere"))
     wrong = session._replace(code="0")
-    assert cluster._look(wrong).startswith("other code, or other versions of numpy, torch, transformers or faiss, expected")
+    assert cluster._look(wrong).startswith("other code, or other versions of numpy, torch, transformers, tokenizers or faiss, expected")
     outcome = cluster._work(wrong, [], 0)
     assert isinstance(outcome, cluster.Raised) and "of the Ray cluster: found other code" in str(outcome.error)
