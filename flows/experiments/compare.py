@@ -14,10 +14,10 @@ from flows.storage.cache import cache_folder, listing, object_path
 from flows.team.lineage import ancestors
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import best_system, least_grade, metric_of
-from tasks.core.metrics.tested import Tested
+from tasks.core.metrics.tested import Tested, tests_of
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import read_yaml, validate
+from tasks.core.stage.params import read_yaml
 from tasks.core.stage.safe_yaml import parse_yaml
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Row:
     """A side against the first one, over the queries that both have. `better` and `worse` count queries.
 
     `low` to `high`: the 1 - alpha interval of the difference (report.alpha). `power`: the chance of a t-test at alpha to find a difference
-    this large; `detectable` and `needed`: for 80 % power. None without variance. All these take queries as independent. `groups` of them
-    share relevant documents: `design_effect` times the variance, and `p_groups`, Holm-corrected, where groups are what is drawn.
+    this large; `detectable` and `needed`: for 80 % power. None without variance. All these take `groups` of queries as independent, by
+    report.draws; `design_effect`: the variance of the mean difference over what it would be if all queries were.
     """
 
     name: str
@@ -66,7 +66,6 @@ class Row:
     needed: int | None
     groups: int
     design_effect: float
-    p_groups: float
     warning: str
     differs: tuple[str, ...]
 
@@ -86,8 +85,7 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
     sections = read_yaml(Path(PARAMS))
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
-    given = sections.get("report") or {}
-    test = validate(Tested, {key: given[key] for key in Tested.model_fields if key in given}, PARAMS, section="report")
+    test = tests_of(sections, PARAMS)
     found = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=_groups(split))
     if as_json:
         told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha}
@@ -205,7 +203,6 @@ def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False
     `groups`: of queries, by what they share."""
     import numpy as np
 
-    from tasks.core.metrics.clusters import numbered
     from tasks.core.metrics.paired_tests import holm
 
     first, *others = sides
@@ -215,24 +212,23 @@ def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False
         if not common:
             raise UserError(f"compare: {first.name} and {side.name} have no query in common; expected systems of one data set")
         new, old = (np.array([one.values[query] for query in common], dtype=np.float64) for one in (side, first))
-        pairs.append(Pair(new, old, numbered(common, groups or {})))
-    p_values, by_group = [test.p(pair.new, pair.old) for pair in pairs], [test.p(*pair) for pair in pairs]
-    made = zip(others, pairs, p_values, holm(p_values), holm(by_group), strict=True)
+        pairs.append(Pair(new, old, test.drawn(common, groups or {})))
+    p_values = [test.p(*pair) for pair in pairs]
     return [
-        _row(first, side, pair, p=p, p_holm=p_holm, p_groups=p_groups, alpha=test.alpha, split=split, fewer=fewer)
-        for side, pair, p, p_holm, p_groups in made
+        _row(first, side, pair, p=p, p_holm=p_holm, alpha=test.alpha, split=split, fewer=fewer)
+        for side, pair, p, p_holm in zip(others, pairs, p_values, holm(p_values), strict=True)
     ]
 
 
-def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, p_groups: float, alpha: float, split: str, fewer: bool) -> Row:
+def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, alpha: float, split: str, fewer: bool) -> Row:
     from tasks.core.metrics.clusters import design_effect
     from tasks.core.metrics.paired_tests import paired_t_test
     from tasks.core.metrics.power import effect, too_few
 
     new, old, numbers = pair
     gains = old - new if fewer else new - old
-    difference, size = float((new - old).mean()), effect(new - old, alpha)
-    _, low, high = paired_t_test(new, old, alpha)
+    difference, size = float((new - old).mean()), effect(new - old, alpha, numbers)
+    _, low, high = paired_t_test(new, old, alpha, numbers)
     return Row(
         name=side.name,
         queries=len(new),
@@ -253,7 +249,6 @@ def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, p_grou
         needed=size.needed if size else None,
         groups=int(numbers.max()) + 1,
         design_effect=design_effect(new - old, numbers),
-        p_groups=p_groups,
         warning="" if p_holm <= alpha else too_few(f"{split}, {side.name} against {first.name}", len(new), difference, size),
         differs=tuple(differences(first, side)),
     )
@@ -309,6 +304,8 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Tested) -> str:
     """The table, and below it what differs and where queries are too few."""
+    from tasks.core.metrics.clusters import told as clustered
+
     first = sides[0]
     mean = sum(first.values.values()) / len(first.values)
     lines = [[first.name, str(len(first.values)), f"{mean:.4f}", *[""] * 7]]
@@ -323,23 +320,12 @@ def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: st
     told = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
     told.append("d: mean difference over its standard deviation; 80 % power: the least difference that a t-test finds so often")
     told += [row.warning for row in found if row.warning]
-    told += [shared(row) for row in found if row.groups < row.queries]
+    told += [f"{row.name}: {clustered(row.queries, row.groups, row.design_effect)}" for row in found if row.groups < row.queries]
     for row in found:
         told.append(f"{row.name}: {'; '.join(row.differs) or 'nothing recorded differs'}")
         if missing := len(first.values) - row.queries:
             told.append(f"{row.name}: lacks {missing:,} of the queries of {first.name}")
     return printable("\n".join(told))
-
-
-def shared(row: Row) -> str:
-    """What it means for a row that some of its queries share relevant documents."""
-    if row.groups == 1:
-        return f"{row.name}: all {row.queries:,} queries share relevant documents, so nothing is known of others; figures above ignore that"
-    return (
-        f"{row.name}: {row.queries:,} queries are {row.groups:,} groups that share relevant documents, which say as much as "
-        f"{row.queries / row.design_effect:,.0f} independent ones (design effect {row.design_effect:.1f}); "
-        f"p by groups {row.p_groups:.2g}, figures above ignore them"
-    )
 
 
 def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str], fewer: bool = False) -> Iterator[str]:

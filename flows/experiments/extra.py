@@ -38,7 +38,7 @@ LAYOUTS = {"beir": beir_layout, "csv": csv_layout, "msmarco": msmarco_layout}  #
 # What the systems' figures on a further data set depend on, besides encoders, fusions and the data: sections of params.yaml, and stages.
 READ = ("prepare", "base", "text", "tokenize", "bm25", "encode", "retrieve", "evaluate", "report")
 STAGES = ("prepare", "base", "tokenize", "bm25", "train", "encode", "retrieve", "fuse", "evaluate")
-FORM = 1  # of what is in data/extra/NAME; a new number measures again
+FORM = 2  # of what is in data/extra/NAME; a new number measures again
 
 
 @dataclass(frozen=True)
@@ -173,4 +173,5 @@ def measure_on(
             "systems": list(there.names),
             "left_out": list(there.left_out),
         }
-        extra_results.write(name, about, parameters.report, metrics=project / METRICS, values=project / "data/values")
+        data = project / "data"
+        extra_results.write(name, about, parameters.report, metrics=project / METRICS, values=data / "values", qrels=data / "corpus/qrels")

@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
@@ -18,6 +18,9 @@ from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.tested import Tested
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, read_json, write_json
+
+if TYPE_CHECKING:
+    from tasks.core.metrics.clusters import Numbers
 
 RESULTS = Path("data/extra")
 MADE = "made.json"
@@ -43,8 +46,10 @@ class Made:
     def splits(self) -> list[str]:
         return [split for split in REPORTED if split in self.tests["splits"]]
 
-    def queries(self, split: str) -> int:
-        return int(self.tests["splits"][split]["queries"])
+    def queries(self, split: str) -> str:
+        """`300 queries`, and into how many groups the tests put them, if any share relevant documents."""
+        queries, groups = (self.tests["splits"][split][count] for count in ("queries", "groups"))
+        return f"{queries:,} queries" + (f" in {groups:,} groups" if groups < queries else "")
 
     def rows(self, split: str, best: str) -> tuple[list[str], list[list[str]]]:
         """Header and a row for each system; `above` has the letters of those it is significantly above. `best` is marked."""
@@ -80,8 +85,10 @@ def load(name: str) -> Made:
     return Made(name, read_json(folder / MADE), read_metrics(folder / "metrics"), read_json(folder / "significance.json"))
 
 
-def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, values: Path) -> None:
-    """data/extra/NAME from the files of a second tree: metrics, values of every query, tests, and MTEB's JSON where it has a score."""
+def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, values: Path, qrels: Path) -> None:
+    """data/extra/NAME from the files of a second tree: metrics, values of every query, tests, and MTEB's JSON where it has a score.
+
+    `qrels`: the folder of its judgments by split, for the groups of queries that share relevant documents."""
     with new_folder(RESULTS / name) as out:
         for folder in ("metrics", "values", "mteb"):
             (out / folder).mkdir()
@@ -93,12 +100,14 @@ def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, v
             result = task_result(about["source"], about["revision"], read_json(metrics / f"{system}.json"), about["relevance"])
             if result["scores"]:
                 write_json(out / "mteb" / f"{system}.json", result)
-        write_json(out / "significance.json", tested(out / "values", about, test))
+        write_json(out / "significance.json", tested(out / "values", about, test, qrels))
         write_json(out / MADE, about)
 
 
-def tested(values: Path, about: Mapping[str, Any], test: Tested) -> dict[str, Any]:
+def tested(values: Path, about: Mapping[str, Any], test: Tested, qrels: Path) -> dict[str, Any]:
     """Every two systems on every split, with Holm's correction over all pairs of the split."""
+    from tasks.core.metrics.clusters import read_groups
+
     found = dict[str, Any]()
     for split in REPORTED:
         read = {system: _values(values / system / f"{split}.parquet", about["metric"]) for system in about["systems"]}
@@ -107,18 +116,19 @@ def tested(values: Path, about: Mapping[str, Any], test: Tested) -> dict[str, An
             queries = next(iter(there.values())).keys()
             if any(one.keys() != queries for one in there.values()):
                 raise UserError(f"{values}: found systems with different {split} queries, expected the same; run again")
-            found[split] = {"queries": len(queries), "pairs": pairs(there, test)}
+            drawn = test.drawn(list(queries), read_groups(qrels / f"{split}.parquet"))
+            found[split] = {"queries": len(queries), "groups": int(drawn.max()) + 1, "pairs": pairs(there, test, drawn)}
     return {
         "metric": about["metric"],
         "alpha": test.alpha,
-        "test": f"{test.tests} over queries",
+        "test": f"{test.tests} {test.over}",
         "correction": "Holm over all pairs of a split",
         "splits": found,
     }
 
 
-def pairs(values: Mapping[str, Mapping[str, float]], test: Tested) -> list[dict[str, Any]]:
-    """Every system against each one before it, over the same queries."""
+def pairs(values: Mapping[str, Mapping[str, float]], test: Tested, drawn: "Numbers") -> list[dict[str, Any]]:
+    """Every system against each one before it, over the same queries; those of one number in `drawn` [Q] are drawn at once."""
     import numpy as np
 
     from tasks.core.metrics.paired_tests import holm, paired_t_test
@@ -126,10 +136,10 @@ def pairs(values: Mapping[str, Mapping[str, float]], test: Tested) -> list[dict[
     queries = list(next(iter(values.values())))
     arrays = {system: np.array([one[query] for query in queries], dtype=np.float64) for system, one in values.items()}
     order = [(later, earlier) for earlier, later in itertools.combinations(arrays, 2)]
-    p_values = [test.p(arrays[later], arrays[earlier]) for later, earlier in order]
+    p_values = [test.p(arrays[later], arrays[earlier], drawn) for later, earlier in order]
     made = []
     for (later, earlier), p, p_holm in zip(order, p_values, holm(p_values), strict=True):
-        _, low, high = paired_t_test(arrays[later], arrays[earlier], test.alpha)
+        _, low, high = paired_t_test(arrays[later], arrays[earlier], test.alpha, drawn)
         difference = float((arrays[later] - arrays[earlier]).mean())
         made.append({"system": later, "baseline": earlier, "difference": difference, "low": low, "high": high, "p": p, "p_holm": p_holm})
         made[-1]["significant"] = p_holm <= test.alpha
@@ -156,14 +166,14 @@ def text(made: Made, best: str) -> str:
     about = made.about
     lines = [f"extra.{made.name}: {about['source']}, {about['documents']:,} documents, zero-shot"]
     for split in made.splits:
-        lines += [f"{split}, {made.queries(split):,} queries", text_table(*made.rows(split, best))]
+        lines += [f"{split}, {made.queries(split)}", text_table(*made.rows(split, best))]
     return "\n".join([*lines, *legend(made, best), about["texts"]])
 
 
 def section(made: Made, best: str) -> Section:
     """The same as a section of the page."""
     parts: Sequence[Markup] = [
-        Markup("<h3>{}, {} queries</h3>{}").format(split, f"{made.queries(split):,}", table(*made.rows(split, best), words=("above",)))
+        Markup("<h3>{}, {}</h3>{}").format(split, made.queries(split), table(*made.rows(split, best), words=("above",)))
         for split in made.splits
     ]
     about = made.about

@@ -25,10 +25,10 @@ from tasks.core.tables.schemas import QRELS, QUERIES
 VALUES = Path("data/values")
 
 
-def choosing(found: Metrics, measure: str, rule: Promotion) -> Metrics:
+def choosing(found: Metrics, measure: str, rule: Promotion, groups: Mapping[str, str]) -> Metrics:
     """`found` with dev means over the queries that choose among systems; as it is under a rule that guarantees nothing.
 
-    UserError where dev has none of these queries.
+    `groups`: of dev queries. UserError where dev has none of the queries that choose.
     """
     if rule.rule != "guaranteed":
         return found
@@ -37,7 +37,7 @@ def choosing(found: Metrics, measure: str, rule: Promotion) -> Metrics:
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
             continue
         every = values(VALUES / model, measure, splits)
-        those = [value for query, value in every.items() if chooses(query)]
+        those = [value for query, value in every.items() if chooses(query, groups)]
         if not those:
             raise UserError(
                 f"dev: none of its {len(every)} judged queries is among the one in {ONE_IN} on which the new model is chosen; "

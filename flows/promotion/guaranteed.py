@@ -20,9 +20,7 @@ weights of fusions were chosen on them: the level is then divided by the number 
 on them, and so its rivals too bad; it is assumed that it does not make a rival look too good. That is natural where candidates are trained
 without regard to the champion, whose luck enters the two comparisons with opposite signs, and can fail where they continue from it: new
 queries are therefore looked at first, and where the verdict is reached on them alone, (2) is not needed. benchmarks/promotion.py simulates
-both. A query that chose systems may share a document with one that confirms; that flatters the chosen one a little (the best of ten equal
-ones, five queries a document, design effect 2.2: it errs with .067 in place of .05). Not covered: people who tune parameters by the
-confirming queries' figures.
+both. Not covered: people who tune parameters by the confirming queries' figures.
 **Not assumed**: independence of queries about one document, normality, a known spread, equal spreads, independence of candidates or weeks.
 """
 
@@ -126,7 +124,7 @@ def in_order(queries: Collection[str], fresh: Collection[str], groups: Mapping[s
     """The queries that confirm, `fresh` ones first: where they decide, those on which the champion was crowned have no say. One that
     shares a relevant document with an older one is not fresh."""
     new = _all_new(queries, fresh, groups or {})
-    return sorted(confirming(queries), key=lambda query: query not in new)
+    return sorted(confirming(queries, groups or {}), key=lambda query: query not in new)
 
 
 def _all_new(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str]) -> set[str]:

@@ -39,6 +39,7 @@ from flows.promotion.guaranteed import MOST
 from flows.promotion.rule import Evidence, Promotion, Verdict, decide, measure_of
 from flows.promotion.standing import standing
 from flows.repository.git import GitFailed, git
+from flows.repository.lock import corpus_of
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.results.generations import lock_here
@@ -157,7 +158,8 @@ def _work(
     _run_pipeline(check, processes, display)
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
-    model = metrics.best_model(evidence.choosing(found, measure, rules.promotion), measure, sections, fused=True)
+    groups = evidence.groups(Path(corpus_of(lock_here())))
+    model = metrics.best_model(evidence.choosing(found, measure, rules.promotion, groups), measure, sections, fused=True)
     new = Champion(
         number=(now.number if now else 0) + 1,
         model=model,

@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.core.metrics.clusters import read_groups
 from tasks.core.metrics.groups import read_columns
 from tasks.core.metrics.measures import Qrels
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
+from tasks.core.metrics.tested import tests_of
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load, read_parameters
@@ -76,7 +78,7 @@ def main() -> None:
         out="folder to write: groups.json, worst.json, suspects/SPLIT.csv",
     ).parse_args()
     params, sections = load(Failures, "failures"), read_parameters()
-    metric = metric_of(sections)
+    metric, tests = metric_of(sections), tests_of(sections, "params.yaml")
     means = read_means(given.metrics, metric)
     model, against = opponents(means, metric, params, sections)
     names = [name for name in (model, against) if name]
@@ -98,7 +100,8 @@ def main() -> None:
                 words,
                 params.bins,
             )
-            found = compare(asked, values.model, values.against, least=params.least_queries, alpha=params.alpha)
+            drawn = tests.drawn(values.queries, read_groups(given.corpus / "qrels" / f"{split}.parquet"))
+            found = compare(asked, values.model, values.against, drawn=drawn, least=params.least_queries, alpha=params.alpha)
             groups[split] = [dataclasses.asdict(group) for group in found]
             runs = {name: given.runs / name / f"{split}.trec" for name in means if split in means[name]}
             if not lost:  # errors are studied on dev, not on test

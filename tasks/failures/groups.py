@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tasks.core.metrics.clusters import Numbers
 from tasks.core.metrics.groups import Dimension
 from tasks.core.metrics.paired_tests import holm, mean_interval, paired_t_test
 
@@ -42,8 +43,13 @@ def rarity(terms: Iterable[str], frequencies: Mapping[str, int], documents: int)
     return sum(idf) / len(idf) if idf else 0.0
 
 
-def compare(dimensions: Mapping[str, Dimension], model: Floats, against: Floats | None, *, least: int, alpha: float) -> list[Group]:
-    """The groups of every dimension that divides the queries; those of at least `least` queries are one family of tests."""
+def compare(
+    dimensions: Mapping[str, Dimension], model: Floats, against: Floats | None, *, drawn: Numbers, least: int, alpha: float
+) -> list[Group]:
+    """The groups of every dimension that divides the queries; those of at least `least` queries are one family of tests.
+
+    Tests and intervals take queries as independent where their numbers in `drawn` [Q] differ.
+    """
     found = [
         (dimension, name, np.asarray([label == name for label in labels]))
         for dimension, (labels, order) in dimensions.items()
@@ -51,7 +57,7 @@ def compare(dimensions: Mapping[str, Dimension], model: Floats, against: Floats 
         for name in order
     ]
     tests = {
-        place: _test(model[rows], None if against is None else against[rows], alpha)
+        place: _test(model[rows], None if against is None else against[rows], np.unique(drawn[rows], return_inverse=True)[1], alpha)
         for place, (_, _, rows) in enumerate(found)
         if rows.sum() >= least
     }
@@ -64,5 +70,5 @@ def compare(dimensions: Mapping[str, Dimension], model: Floats, against: Floats 
     return groups
 
 
-def _test(model: Floats, against: Floats | None, alpha: float) -> tuple[float, float | None, float | None]:
-    return (1.0, *mean_interval(model, alpha)) if against is None else paired_t_test(model, against, alpha)
+def _test(model: Floats, against: Floats | None, drawn: Numbers, alpha: float) -> tuple[float, float | None, float | None]:
+    return (1.0, *mean_interval(model, alpha, drawn)) if against is None else paired_t_test(model, against, alpha, drawn)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from tasks.core.metrics.clusters import read_groups
 from tasks.core.metrics.confirmation import chooses
 from tasks.core.metrics.measures import parse
 from tasks.core.metrics.qrels import load_qrels
@@ -36,7 +37,8 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     name, relevance = metric_of(sections), least_grade("dev", sections)
     measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
     if params.queries == "selection":
-        judged = {query: grades for query, grades in judged.items() if chooses(query)}
+        groups = read_groups(qrels / "dev.parquet")
+        judged = {query: grades for query, grades in judged.items() if chooses(query, groups)}
     told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method}
     what = NAMES[params.method]
     if params.setting is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.charts.curves import load_curves
+from tasks.core.metrics.clusters import read_groups
 from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.power import WANTED
 from tasks.core.metrics.selection import least_grade
@@ -16,7 +17,7 @@ from tasks.report.examples import load_examples
 from tasks.report.learning import learning_curves, steps_of
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
-from tasks.report.significance import PAPERS, compare, headline
+from tasks.report.significance import PAPERS, compare, headline, shared
 from tasks.report.systems import SPLITS, best, cut_short, in_common, load_systems, opponents, ordered, reported_split
 from tasks.report.table import build, caption, legend, letters, text, unjudged
 from tasks.report.weaknesses import load_weaknesses
@@ -28,7 +29,7 @@ def significance(contents: Contents) -> dict[str, Any]:
     return {
         "metric": params.metric,
         "alpha": params.alpha,
-        "test": f"{params.tests} over queries",
+        "test": f"{params.tests} {params.over}",
         "correction": "Holm over all pairs of a split",
         "power": f"of a paired two-sided t-test at level {params.alpha:g} before correction; detectable and needed: for {WANTED:.0%} power",
         "marked": PAPERS,
@@ -65,7 +66,8 @@ def main() -> None:
     systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
     split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric, sections)
     lettered = letters(params.baselines, systems)
-    pairs = {name: compare(systems, name, params) for name in SPLITS if any(name in s.values for s in systems)}
+    groups = {name: read_groups(arguments.corpus / "qrels" / f"{name}.parquet") for name in SPLITS}
+    pairs = {name: compare(systems, name, params, groups[name]) for name in SPLITS if any(name in s.values for s in systems)}
     duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
     shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # errors are studied on dev, not on test
     statistics = read_json(arguments.corpus / "stats.json")
@@ -80,6 +82,7 @@ def main() -> None:
         sections=sections,
         params=params,
         systems=systems,
+        groups=groups,
         best=chosen,
         chosen_on=chosen_on,
         table=build(systems, params.metric, split, chosen.name, pairs[split], lettered),
@@ -101,7 +104,7 @@ def main() -> None:
     queries = len(next(system.queries[split] for system in systems if split in system.queries))
     above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
     first = headline(pairs[split], duel)
-    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, first.warning if first else "")))
+    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, shared(first), first.warning if first else "")))
     tests = f"{params.tests} on {params.metric}, Holm over {len(pairs[split])} pairs, level {params.alpha:g}" if pairs[split] else ""
     table = text(contents.table, above, legend(params.metric, chosen_on, tests, short))
     with new_folder(arguments.out) as out:

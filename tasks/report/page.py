@@ -18,7 +18,7 @@ from tasks.report import summary, weaknesses
 from tasks.report.duel import compare
 from tasks.report.examples import Examples
 from tasks.report.params import Report
-from tasks.report.significance import PAPERS, Pair, headline
+from tasks.report.significance import PAPERS, Pair, headline, shared
 from tasks.report.systems import System
 from tasks.report.table import Table
 
@@ -37,6 +37,7 @@ class Contents:
     sections: Mapping[str, Any]  # of params.yaml
     params: Report
     systems: Sequence[System]
+    groups: Mapping[str, Mapping[str, str]]  # of queries that share relevant documents, by split
     best: System
     chosen_on: str
     table: Table
@@ -90,6 +91,7 @@ def render(contents: Contents) -> str:
         indexes=indexes(contents.indexes),
         fusions={name: fusion(name, told) for name, told in contents.fusions.items()},
         headline=headline(contents.pairs[split], contents.duel),
+        shared={name: shared(headline(pairs, contents.duel)) for name, pairs in contents.pairs.items()},
         tests=contents.params.tests,
         levels=PAPERS,
         wanted=f"{WANTED:.0%}",
@@ -98,14 +100,12 @@ def render(contents: Contents) -> str:
 
 def means(contents: Contents, split: str) -> Markup:
     """A chart of the means of the report's metric, with intervals."""
-    metric, alpha = contents.params.metric, contents.params.alpha
-    rows = [
-        Interval(
-            s.name, s.metrics[split][metric], *mean_interval(s.values[split], alpha), "best" if s.name == contents.best.name else "plain"
-        )
-        for s in contents.systems
-        if split in s.values
-    ]
+    params, metric, alpha = contents.params, contents.params.metric, contents.params.alpha
+    rows = []
+    for s in contents.systems:
+        if split in s.values:
+            low, high = mean_interval(s.values[split], alpha, params.drawn(s.queries[split], contents.groups[split]))
+            rows.append(Interval(s.name, s.metrics[split][metric], low, high, "best" if s.name == contents.best.name else "plain"))
     confidence = f"{1 - alpha:.0%}"
     return figure(intervals(rows, metric, unit=f"{confidence} interval"), f"{metric} of each system with {confidence} intervals")
 

@@ -24,7 +24,7 @@ def test_figures_of_groups() -> None:
     model[:20] -= 0.2
     labels = ["bad"] * 20 + ["good"] * 37 + ["few"] * 3
     alone = Dimension(["all"] * 60, ["all"])
-    groups = compare({"kind": by_value(labels), "one": alone}, model, against, least=5, alpha=0.1)
+    groups = compare({"kind": by_value(labels), "one": alone}, model, against, drawn=np.arange(60), least=5, alpha=0.1)
     assert [(group.dimension, group.name, group.queries) for group in groups] == [
         ("kind", "good", 37),
         ("kind", "bad", 20),
@@ -42,7 +42,21 @@ def test_figures_of_groups() -> None:
 
 def test_one_system_alone_has_means_and_their_intervals() -> None:
     values = np.array([0.0, 1.0, 1.0, 0.5, 0.0, 0.5])
-    first = compare({"kind": by_value(list("aaabbb"))}, values, None, least=2, alpha=0.05)[0]
+    first = compare({"kind": by_value(list("aaabbb"))}, values, None, drawn=np.arange(6), least=2, alpha=0.05)[0]
     assert (first.against, first.p_holm, first.difference) == (None, None, pytest.approx(2 / 3))
     half = stats.t.ppf(0.975, 2) * values[:3].std(ddof=1) / math.sqrt(3)
     assert (first.low, first.high) == pytest.approx((2 / 3 - half, 2 / 3 + half))
+
+
+def test_queries_about_one_document_are_drawn_at_once() -> None:
+    """Two kinds of queries, each with four about each of five documents; a document may have queries of both kinds."""
+    draw = np.random.default_rng(2)
+    against, gains = draw.random(40), draw.normal(0.05, 0.1, (2, 5))
+    labels, drawn = ["a", "b"] * 20, np.repeat(np.arange(5), 8) + 3  # from 3 on: numbers need not begin at 0
+    model = against + np.array([gains[place % 2, place // 8] for place in range(40)])
+    found = compare({"kind": by_value(labels)}, model, against, drawn=drawn, least=5, alpha=0.05)
+    alone = compare({"kind": by_value(labels)}, model, None, drawn=drawn, least=5, alpha=0.05)
+    for group, one, gain, start in zip(found, alone, gains, (0, 1), strict=True):
+        assert (group.low, group.high) == pytest.approx(tuple(stats.ttest_1samp(gain, 0.0).confidence_interval(0.95)))
+        means = model[start::2].reshape(5, 4).mean(axis=1)
+        assert (one.low, one.high) == pytest.approx(tuple(stats.ttest_1samp(means, 0.0).confidence_interval(0.95)))

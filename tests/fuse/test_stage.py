@@ -114,10 +114,12 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
 def test_a_weight_may_be_chosen_on_the_selection_part_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The first system is good on those queries that choose, the second on all others, which are four times as many."""
     names = [f"dev{n}" for n in range(60)]
-    right, wrong = {"a": 9.0, "b": 1.0, "c": 0.0}, {"b": 9.0, "c": 8.0, "a": 0.0}
-    first, second = ({q: right if chooses(q) == best else wrong for q in names} for best in (True, False))
+    good, bad = (9.0, 1.0, 0.0), (0.0, 9.0, 8.0)
+    first, second = (
+        {q: dict(zip((f"a{q}", "b", "c"), good if chooses(q, {}) == best else bad, strict=True)) for q in names} for best in (True, False)
+    )
     for split in ("dev", "test"):
-        write(split, names, first=first, second=second, relevant=[(q, "a", 1) for q in names])
+        write(split, names, first=first, second=second, relevant=[(q, f"a{q}", 1) for q in names])
     everything, part = run(monkeypatch), run(monkeypatch, method="linear, queries: selection")
     assert everything["weight"] == 0 and everything["chosen_on"] == "dev"
     assert part["weight"] == next(point["weight"] for point in part["grid"] if point["nDCG@10"] == 1.0) > 0.5

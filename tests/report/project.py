@@ -19,7 +19,7 @@ HOSTILE = '<script>alert("x")</script> & <b>'
 PARAMS = """
 dataset: {source: 'beir:<i>here</i>'}
 text: {titles: true}
-report: {metric: AP, baselines: [bm25, init]}
+report: {metric: AP, baselines: [bm25, init], draws: queries}
 rounds: {init: {init: base, negatives: none}, zeta: {init: base, negatives: bm25}, alpha: {init: zeta, negatives: bm25}}
 """
 

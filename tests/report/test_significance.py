@@ -1,6 +1,7 @@
 """Which pairs of systems are tested, each once."""
 
 import random
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from scipy import stats
 
 from tasks.core.metrics.paired_tests import holm
 from tasks.report.params import Report
-from tasks.report.significance import compare
+from tasks.report.significance import compare, shared
 from tasks.report.systems import System
 from tasks.report.table import build
 
@@ -22,13 +23,13 @@ def system(name: str, values: list[float]) -> System:
 def test_every_pair_is_tested_once() -> None:
     draw = random.Random(0)
     systems = [system(name, [draw.random() for _ in range(9)]) for name in ("bm25", "init", "warm", "star")]
-    pairs = compare(systems, "test", Report(baselines=("init", "bm25", "absent")))
+    pairs = compare(systems, "test", Report(baselines=("init", "bm25", "absent")), {})
     met = [(pair.system, pair.baseline) for pair in pairs]
     assert met == [("init", "bm25"), ("warm", "bm25"), ("warm", "init"), ("star", "bm25"), ("star", "init")]
     assert [pair.p_holm for pair in pairs] == holm([pair.p for pair in pairs])
     assert pairs[1].difference == pytest.approx(float((systems[2].values["test"] - systems[0].values["test"]).mean()))
-    assert compare(systems[:1], "test", Report(baselines=("bm25",))) == []
-    assert compare(systems, "dev", Report(baselines=("bm25",))) == []
+    assert compare(systems[:1], "test", Report(baselines=("bm25",)), {}) == []
+    assert compare(systems, "dev", Report(baselines=("bm25",)), {}) == []
 
 
 def test_size_power_and_warnings_of_a_pair() -> None:
@@ -37,7 +38,7 @@ def test_size_power_and_warnings_of_a_pair() -> None:
     base = [draw.randrange(32) / 64 for _ in range(60)]
     systems = [system("bm25", base), system("weak", [v + draw.gauss(0.0, 0.2) for v in base]), system("good", [v + 0.25 for v in base])]
     systems.append(system("better", [v + draw.gauss(0.2, 0.1) for v in base]))
-    weak, good, better = compare(systems, "test", Report(baselines=("bm25",)))
+    weak, good, better = compare(systems, "test", Report(baselines=("bm25",)), {})
     differences = systems[1].values["test"] - systems[0].values["test"]
     d = differences.mean() / differences.std(ddof=1)
     assert weak.effect
@@ -61,12 +62,35 @@ def test_papers_mark_dev_below_a_hundredth_and_test_below_a_twentieth() -> None:
     pairs = {}
     for split in ("dev", "test"):
         two = [
-            System(name, "", {split: {"AP": 0.0}}, {split: []}, {split: np.array(values)})
+            System(name, "", {split: {"AP": 0.0}}, {split: [str(i) for i in range(40)]}, {split: np.array(values)})
             for name, values in (("bm25", base), ("new", new))
         ]
-        (pairs[split],) = compare(two, split, Report(baselines=("bm25",)))
+        (pairs[split],) = compare(two, split, Report(baselines=("bm25",)), {})
     assert 0.01 < pairs["dev"].p < 0.05
     assert (pairs["dev"].marked, pairs["test"].marked) == (False, True)
+
+
+@pytest.mark.parametrize("test", ["t", "permutation"])
+def test_queries_about_one_document_are_drawn_at_once(test: Literal["t", "permutation"]) -> None:
+    """Five queries a document that gain alike: twelve draws, not sixty; and sixty again where report.draws says so."""
+    draw = random.Random(3)
+    base, luck = [draw.randrange(32) / 64 for _ in range(60)], [draw.gauss(0.05, 0.1) for _ in range(12)]
+    systems = [system("bm25", base), system("new", [value + luck[place // 5] for place, value in enumerate(base)])]
+    groups = {str(place): f"d{place // 5}" for place in range(60)}
+    (found,) = compare(systems, "test", Report(baselines=("bm25",), test=test), groups)
+    expected = stats.ttest_1samp(luck, 0.0)
+    assert (found.queries, found.groups) == (60, 12)
+    flips = np.array(luck) @ (1 - 2 * ((np.arange(2**12) >> np.arange(12)[:, None]) & 1))
+    by_flips = float((np.abs(flips) >= abs(sum(luck)) - 1e-12).mean())
+    assert found.p == pytest.approx(expected.pvalue if test == "t" else by_flips)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    spread = stats.tstd([luck[place // 5] for place in range(60)])
+    assert found.design_effect == pytest.approx(stats.tstd(luck) ** 2 / 12 / (spread**2 / 60))
+    assert f"60 queries are 12 groups that share relevant documents, which say as much as {60 / found.design_effect:.0f} " in shared(found)
+    (alone,) = compare(systems, "test", Report(baselines=("bm25",), test=test, draws="queries"), groups)
+    (apart,) = compare(systems, "test", Report(baselines=("bm25",), test=test), {})
+    assert alone == apart
+    assert (alone.groups, alone.design_effect, shared(alone)) == (60, 1.0, "") and alone.p < found.p
 
 
 def test_the_permutation_test_decides_where_it_is_asked_for() -> None:
@@ -74,8 +98,8 @@ def test_the_permutation_test_decides_where_it_is_asked_for() -> None:
     draw = random.Random(2)
     base = [draw.random() * 0.5 for _ in range(9)]
     systems = [system("bm25", base), system("new", [value + draw.choice([0.001, 0.4]) for value in base])]
-    (by_flips,) = compare(systems, "test", Report(baselines=("bm25",), test="permutation"))
-    (by_t,) = compare(systems, "test", Report(baselines=("bm25",)))
+    (by_flips,) = compare(systems, "test", Report(baselines=("bm25",), test="permutation"), {})
+    (by_t,) = compare(systems, "test", Report(baselines=("bm25",)), {})
     assert by_flips.p == by_flips.p_holm == 2 / 2**9
     assert by_t.p == pytest.approx(float(stats.ttest_rel(systems[1].values["test"], systems[0].values["test"]).pvalue))
     assert (by_flips.low, by_flips.high, by_flips.effect) == (by_t.low, by_t.high, by_t.effect)

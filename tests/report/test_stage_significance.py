@@ -29,15 +29,15 @@ def write(path: Path, table: pa.Table) -> None:
     pq.write_table(table, path)
 
 
-def make_project(folder: Path) -> None:
-    """Three systems of 40 queries a split; zeta is a little above bm25."""
+def make_project(folder: Path, shared: int = 1) -> None:
+    """Three systems of 40 queries a split, `shared` of them about each document; zeta is a little above bm25."""
     (folder / "params.yaml").write_text(PARAMS)
     documents, splits = pa.table([["d1"], [""], ["one"]], schema=DOCUMENTS), ("dev", "test")
     write(folder / "corpus/documents.parquet", documents)
     queries = [f"q{n:02}" for n in range(40)]
     for split in splits:
         write(folder / f"corpus/queries/{split}.parquet", pa.table([queries, queries, [[]] * 40], schema=QUERIES))
-        write(folder / f"corpus/qrels/{split}.parquet", pa.table([queries, ["d1"] * 40, [2] * 40], schema=QRELS))
+        write(folder / f"corpus/qrels/{split}.parquet", pa.table([queries, [f"d{n // shared}" for n in range(40)], [2] * 40], schema=QRELS))
     write_json(folder / "corpus/stats.json", {"documents": {"count": 1}, "splits": {}})
     write_json(folder / "source.json", {"dataset": {"digest": "d1g"}})
     write_json(folder / "failures/groups.json", {"splits": {}, "alpha": 0.05})
@@ -68,7 +68,10 @@ def test_significance_power_and_mteb(tmp_path: Path, monkeypatch: pytest.MonkeyP
     make_project(tmp_path)
     page = report(monkeypatch)
     told = json.loads((tmp_path / "report" / "significance.json").read_text())
-    assert told["test"] == "paired two-sided permutation tests (5,000 sign flips, seed 42) over queries"
+    assert (
+        told["test"]
+        == "paired two-sided permutation tests (5,000 sign flips, seed 42) over groups of queries that share relevant documents"
+    )
     assert told["marked"] == {"dev": 0.01, "test": 0.05}
     pair = next(pair for pair in told["splits"]["test"] if (pair["system"], pair["baseline"]) == ("zeta", "bm25"))
     first, second = (pq.read_table(tmp_path / "values" / name / "test.parquet")["nDCG@10"].to_numpy() for name in ("zeta", "bm25"))

@@ -66,6 +66,16 @@ def by_group(values: Floats, numbers: Numbers) -> Floats:
     return found
 
 
+def told(queries: int, groups: int, effect: float) -> str:
+    """`2,762 queries are 576 groups that share relevant documents, which say as much as 1,726 independent ones (design effect 1.6)`."""
+    if groups == 1:
+        return f"all {queries:,} queries share relevant documents, so nothing can be tested unless report.draws is queries"
+    return (
+        f"{queries:,} queries are {groups:,} groups that share relevant documents, which say as much as {queries / effect:,.0f} "
+        f"independent ones (design effect {effect:.1f})"
+    )
+
+
 def design_effect(values: Floats, numbers: Numbers) -> float:
     """The variance of the mean of `values` [Q] over what it would be if all were independent (Kish: Survey Sampling, 1965); Q over it is
     the effective number of queries. 1 where each query is a group, or nothing can be told."""

@@ -1,25 +1,26 @@
 """Which dev queries choose among systems, and which confirm the choice: by a digest of the query's id, so that a query never changes
-sides, whatever is added or removed beside it.
+sides, whatever is added or removed beside it, but for queries that share a relevant document (tasks.core.metrics.clusters): they are
+always on one side, that of the least of them.
 
 What was chosen on some queries looks better on them than it is (Cawley, Talbot: On Over-fitting in Model Selection and Subsequent
 Selection Bias in Performance Evaluation, JMLR 11, 2010); on other queries of the same kind it does not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
 CLICKED = "click-"  # begins the ids of queries of a click log: judged by what was shown alone, they favor the model that showed it
 ONE_IN = 5  # queries that choose; four in five are left to confirm
 
 
-def chooses(query: str) -> bool:
-    """Whether the query is one of the few that systems, and weights of fusions, are chosen on."""
-    return _place(query) % ONE_IN == 0
+def chooses(query: str, groups: Mapping[str, str]) -> bool:
+    """Whether the query is one of the few that systems, and weights of fusions, are chosen on; `groups`: as of clusters.connected."""
+    return _place(groups.get(query, query)) % ONE_IN == 0
 
 
-def confirming(queries: Iterable[str]) -> list[str]:
+def confirming(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:
     """The other queries, in the order of their digests: a fixed order that has nothing to do with what they ask."""
-    return sorted((query for query in queries if not chooses(query)), key=lambda query: (_place(query), query))
+    return sorted((query for query in queries if not chooses(query, groups)), key=lambda query: (_place(query), query))
 
 
 def _place(query: str) -> int:

@@ -40,9 +40,10 @@ def no_spread(differences: Floats) -> bool:
     return bool(np.ptp(differences) <= SAME * np.abs(differences).max())
 
 
-def mean_interval(values: Floats, alpha: float) -> tuple[float, float]:
-    """The 1 - alpha t-interval of the mean of `values` [Q]; the mean itself twice if there is no variance."""
+def mean_interval(values: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float, float]:
+    """The 1 - alpha t-interval of the mean of `values` [Q]; the mean itself twice if there is no variance, or one group."""
     mean = float(values.mean())
+    values = values if groups is None else by_group(values, groups)
     if len(values) < 2:
         return mean, mean
     half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))

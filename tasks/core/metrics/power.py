@@ -38,12 +38,17 @@ class Effect:
 def effect(differences: Floats, alpha: float, groups: Numbers | None = None) -> Effect | None:
     """The effect in `differences` [Q]; None if they have no variance but rounding.
 
-    With the number of each query's `groups` [Q], all of it is of one value per group (clusters.by_group); `needed` stays in queries.
+    With the number of each query's `groups` [Q], tests are of one value per group (clusters.by_group); d stays over the standard deviation
+    of single differences, and `needed` in queries.
     """
     if groups is not None:
-        found = effect(by_group(differences, groups), alpha)
-        share = len(differences) / (groups.max() + 1)
-        return found and replace(found, needed=found.needed and math.ceil(found.needed * share))
+        each = by_group(differences, groups)
+        found = effect(each, alpha)
+        if found is None or len(each) == len(differences):
+            return found
+        scale, share = float(each.std(ddof=1)) / float(differences.std(ddof=1)), len(differences) / len(each)
+        one = {"d": found.d * scale, "d_low": found.d_low * scale, "d_high": found.d_high * scale}
+        return replace(found, **one, needed=found.needed and math.ceil(found.needed * share))
     queries = len(differences)
     if queries < 2 or no_spread(differences):
         return None

@@ -1,10 +1,11 @@
 """How differences between systems are tested: the part of section `report` that `retemper compare` follows too."""
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from tasks.core.stage.params import Params
+from tasks.core.stage.params import Params, validate
 
 if TYPE_CHECKING:
     from tasks.core.metrics.clusters import Numbers
@@ -21,10 +22,21 @@ class Tested(Params):
     permutations: int = Field(
         100_000, ge=1000, description="sign flips that test: permutation draws; it takes all there are where they are not more"
     )
+    draws: Literal["groups", "queries"] = Field(
+        "groups",
+        description="what tests and intervals take as independent: groups of queries that share relevant documents (docs/measures.md), or "
+        "queries, as most papers do",
+    )
     seed: int = Field(42, ge=0, description="seed for the sample of queries shown and for the permutation test")
 
-    def p(self, first: "Floats", second: "Floats", groups: "Numbers | None" = None) -> float:
-        """Two-sided p of the mean of first - second, both [Q], before correction; `groups` [Q] of queries are drawn at once, if given."""
+    def drawn(self, queries: Sequence[str], groups: Mapping[str, str]) -> "Numbers":
+        """The number of what each query [Q] is drawn with: its group in `groups`, or with `draws: queries`, each alone."""
+        from tasks.core.metrics.clusters import numbered
+
+        return numbered(queries, groups if self.draws == "groups" else {})
+
+    def p(self, first: "Floats", second: "Floats", groups: "Numbers") -> float:
+        """Two-sided p of the mean of first - second, both [Q], before correction; `groups` [Q] are numbers of what is drawn at once."""
         from tasks.core.metrics.paired_tests import paired_t_test, permutation_test  # scipy: not with every command
 
         if self.test == "permutation":
@@ -37,3 +49,14 @@ class Tested(Params):
         if self.test == "t":
             return "paired two-sided t-tests"
         return f"paired two-sided permutation tests ({self.permutations:,} sign flips, seed {self.seed})"
+
+    @property
+    def over(self) -> str:
+        """What is drawn independently: `over groups of queries that share relevant documents`."""
+        return "over groups of queries that share relevant documents" if self.draws == "groups" else "over queries"
+
+
+def tests_of(sections: Mapping[str, Any], place: str) -> Tested:
+    """How section `report` of the parameters in file `place` has differences tested."""
+    given = sections.get("report") or {}
+    return validate(Tested, {key: given[key] for key in Tested.model_fields if key in given}, place, section="report")

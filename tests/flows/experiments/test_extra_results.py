@@ -13,6 +13,8 @@ from scipy import stats
 from flows.experiments import extra_results
 from flows.results import pages
 from tasks.core.metrics import tested
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS
 
 ABOUT: dict[str, Any] = {
     "digest": "d",
@@ -37,6 +39,10 @@ def values() -> dict[str, Any]:
     return {"bm25": low, "star": low + gains[0], "<b>": low + gains[1]}
 
 
+def write(tree: Path) -> None:
+    extra_results.write("nq", ABOUT, tested.Tested(), metrics=tree / "metrics", values=tree / "values", qrels=tree / "qrels")
+
+
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -48,7 +54,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "tree/metrics").mkdir(exist_ok=True)
         means = {"test": {"AP": column.mean() / 2, "nDCG@10": column.mean()}}
         (tmp_path / f"tree/metrics/{system}.json").write_text(json.dumps(means))
-    extra_results.write("nq", ABOUT, tested.Tested(), metrics=tmp_path / "tree/metrics", values=tmp_path / "tree/values")
+    write(tmp_path / "tree")
     return tmp_path / "data/extra/nq"
 
 
@@ -74,7 +80,7 @@ def test_every_two_systems_are_tested_with_holms_correction(written: Path) -> No
 def test_the_table_names_what_each_is_above() -> None:
     made, means = extra_results.load("nq"), {name: one.mean() for name, one in values().items()}
     header, rows = made.rows("test", "star")
-    assert (made.splits, made.queries("test")) == (["test"], QUERIES)
+    assert (made.splits, made.queries("test")) == (["test"], "40 queries")
     assert header == ["system", "nDCG@10", "above", "AP"]
     assert rows == [
         ["a bm25", f"{means['bm25']:.4f}", "", f"{means['bm25'] / 2:.4f}"],
@@ -83,10 +89,25 @@ def test_the_table_names_what_each_is_above() -> None:
     ]
     text = extra_results.text(made, "star")
     assert text.startswith("extra.nq: beir:some/nq, 1,234 documents, zero-shot\ntest, 40 queries\n")
-    assert "(paired two-sided t-tests over queries, Holm over 3 pairs, level 0.05)" in text
+    assert "(paired two-sided t-tests over groups of queries that share relevant documents, Holm over 3 pairs, level 0.05)" in text
     assert "*: star, the best on the main data set, where it was chosen" in text
     assert "not measured here: crossed" in text
     assert "the best on" not in extra_results.text(made, "elsewhere")
+
+
+@pytest.mark.usefixtures("written")
+def test_queries_about_one_document_are_drawn_at_once(tmp_path: Path) -> None:
+    """Five queries a document: tests are of one value for each of eight."""
+    given = values()
+    rows = [[f"q{n}" for n in range(QUERIES)], [f"d{n // 5}" for n in range(QUERIES)], [1] * QUERIES]
+    write_table(tmp_path / "tree/qrels/test.parquet", QRELS, [pa.table(rows, schema=QRELS)])
+    write(tmp_path / "tree")
+    split = json.loads((tmp_path / "data/extra/nq/significance.json").read_text())["splits"]["test"]
+    test = stats.ttest_1samp((given["star"] - given["bm25"]).reshape(8, 5).mean(axis=1), 0.0)
+    pair = next(one for one in split["pairs"] if (one["system"], one["baseline"]) == ("star", "bm25"))
+    assert (split["groups"], pair["p"]) == (8, pytest.approx(test.pvalue))
+    assert (pair["low"], pair["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert "\ntest, 40 queries in 8 groups\n" in extra_results.text(extra_results.load("nq"), "star")
 
 
 def test_letters_of_more_systems_than_the_alphabet_has_are_told_apart() -> None:
@@ -108,7 +129,7 @@ def test_systems_with_other_queries_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "tree/values/star/test.parquet"
     pq.write_table(pq.read_table(file).slice(1), file)
     with pytest.raises(extra_results.UserError, match="found systems with different test queries, expected the same"):
-        extra_results.write("nq", ABOUT, tested.Tested(), metrics=tmp_path / "tree/metrics", values=tmp_path / "tree/values")
+        write(tmp_path / "tree")
     assert extra_results.is_current("nq", "d"), "what was there stays"
 
 

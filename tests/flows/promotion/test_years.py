@@ -31,7 +31,7 @@ def test_a_year_is_what_the_rule_decides_week_by_week(simulated: ModuleType, see
     queries, most, weeks = 300, simulated.MOST, 14
     here = simulated.World(0.3, queries)
     ids = [f"q{number}" for number in range(5000)]
-    names = [*confirming(ids)[: queries - queries // 5], *filter(chooses, ids)][:queries]
+    names = [*confirming(ids, {})[: queries - queries // 5], *(one for one in ids if chooses(one, {}))][:queries]
     gains = np.random.default_rng(seed).normal(0.02, 0.03, weeks)
 
     def values(mean: float, luck: np.ndarray) -> dict[str, float]:
