@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from tasks.core.lexical.params import BM25
 from tasks.core.sources.downloads import encoder_folder
@@ -27,6 +28,7 @@ from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.document import Text, document_text
 from tasks.core.text.token_params import Tokenize
 from tasks.pseudo.generator import Writer, make_writer
+from tasks.pseudo.journal import Journal
 from tasks.pseudo.judges import agreeing, by_bm25, by_encoder
 from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev, plain
 from tasks.pseudo.params import Pseudo
@@ -60,14 +62,12 @@ def _last_chosen(path: Path, params: Pseudo) -> int | None:
     return heapq.nsmallest(params.documents, (id_hash(name, params.seed, CHOICE) for name in ids))[-1]
 
 
-def writer(params: Pseudo, documents: Path) -> Writer | None:
-    """The generator, ready to write; None without one."""
-    if params.generator is None:
-        return None
-    device = choose_device(read_runtime())
+def writer(generator: Path, params: Pseudo, documents: Path, device: torch.device, scratch: Path) -> Writer:
+    """The generator, ready to go on with what a run that was killed has written in `scratch`."""
     count = min(count_rows(documents), params.documents or count_rows(documents))
     progress = Progress(f"generate queries ({device.type})", count, "documents")
-    return make_writer(encoder_folder(params.generator), params, device, compute_dtype(device, params.precision), progress.advance)
+    dtype = compute_dtype(device, params.precision)
+    return make_writer(generator, params, device, dtype, journal=Journal(scratch / "queries"), progress=progress)
 
 
 def read_split(corpus: Path, split: str) -> Split:
@@ -121,11 +121,13 @@ def main() -> None:
     params, bm25, text, tokenize = load(Pseudo, "pseudo"), load(BM25, "bm25"), load(Text, "text"), load(Tokenize, "tokenize")
     corpus, documents = arguments.corpus, arguments.corpus / "documents.parquet"
     source = dev_from(params, corpus)
-    made = make(documents, params, text, writer(params, documents))
     device = choose_device(read_runtime())
-    arithmetic = str(compute_dtype(device, params.precision)), hardware(device)
-    settings = [tokenize.model_dump(), text.model_dump(), *arithmetic, code_digest("pseudo")]
+    arithmetic = str(compute_dtype(device, params.precision)), hardware(device), code_digest("pseudo")
+    generator = encoder_folder(params.generator) if params.generator else None
+    written = scratch_folder("pseudo-generated", work_digest(params.model_dump(), text.model_dump(), *arithmetic, documents, generator))
+    settings = tokenize.model_dump(), text.model_dump(), *arithmetic
     scratch = scratch_folder("pseudo", work_digest(*settings, documents, arguments.encoder, arguments.tokenizer))
+    made = make(documents, params, text, writer(generator, params, documents, device, written) if generator else None)
     depth = params.agree_depth
     lexical = agreeing(made, by_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
     found = by_encoder(
@@ -176,6 +178,7 @@ def main() -> None:
             write_table(out / "kinds" / f"{name}.parquet", KINDS, [pa.table([split.queries["id"], split.kinds], schema=KINDS)])
         write_json(out / "stats.json", statistics(corpus, splits, told))
     print("\n".join(told_lines(told, splits)))
+    finish(written)
     finish(scratch)
 
 

@@ -2,44 +2,50 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import torch
-from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+from transformers import AutoTokenizer, T5ForConditionalGeneration
 
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.progress import Progress
 from tasks.pseudo.generator import BATCH, make_writer
+from tasks.pseudo.journal import Journal
 from tasks.pseudo.making import candidates
 from tasks.pseudo.params import Pseudo
 
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(scope="module")
-def generator(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("t5")
-    tokenizer = AutoTokenizer.from_pretrained(tiny_encoder)
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
-    config = T5Config(vocab_size=len(tokenizer), decoder_start_token_id=0, eos_token_id=102, pad_token_id=0, **sizes)
-    T5ForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
 def settings(generator: Path, **values: Any) -> Pseudo:
     return Pseudo.model_validate({"kinds": ["generated"], "generator": str(generator), "generated": 2, "generator_tokens": 12} | values)
 
 
+class Writing:
+    """A generator that writes to the journal `name` of this folder."""
+
+    def __init__(self, generator: Path, name: str = "", **values: Any) -> None:
+        self.progress = Progress("generate", None)
+        journal = Journal(Path(name or f"{uuid4()}"))
+        self.write = make_writer(generator, settings(generator, **values), CPU, torch.float32, journal=journal, progress=self.progress)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def test_queries_are_those_of_transformers(generator: Path) -> None:
-    params, texts = settings(generator), [f"document number {n} about the river" for n in range(BATCH + 3)]
-    heard: list[int] = []
-    found = make_writer(generator, params, CPU, torch.float32, heard.append)(texts)
-    assert [len(queries) for queries in found] == [2] * len(texts) and heard == [BATCH, 3]
+    texts = [f"document number {n} about the river" for n in range(BATCH + 3)]
+    writing = Writing(generator)
+    found = writing.write(texts)
+    assert [len(queries) for queries in found] == [2] * len(texts)
+    assert (writing.progress.done, writing.progress.resumed) == (BATCH + 3, 0)
     assert len({query for queries in found for query in queries}) > len(texts), "they are drawn, not all the same"
-    assert make_writer(generator, params, CPU, torch.float32, heard.append)(texts[BATCH:]) == found[BATCH:], "whatever is written before"
-    assert make_writer(generator, settings(generator, seed=1), CPU, torch.float32, heard.append)(texts) != found
-    greedy = make_writer(generator, settings(generator, top_k=1, generated=1), CPU, torch.float32, heard.append)(texts[:2])
+    assert Writing(generator).write(texts[BATCH:]) == found[BATCH:], "whatever is written before"
+    assert Writing(generator, seed=1).write(texts) != found
+    greedy = Writing(generator, top_k=1, generated=1).write(texts[:2])
     tokenizer, model = AutoTokenizer.from_pretrained(generator), T5ForConditionalGeneration.from_pretrained(generator).eval()
     for text, (query,) in zip(texts, greedy, strict=False):
         ids = tokenizer([text], truncation=True, max_length=12, return_tensors="pt")
@@ -47,11 +53,32 @@ def test_queries_are_those_of_transformers(generator: Path) -> None:
         assert query == " ".join(tokenizer.decode(alone, skip_special_tokens=True).split()), "the likeliest token each time"
 
 
+def test_batches_that_were_written_are_not_written_again(generator: Path) -> None:
+    """Killed after the second of five batches, in the middle of a line; a batch's line is then spoilt on disk."""
+    first, rest = [f"text {n}" for n in range(BATCH + 5)], [f"other {n}" for n in range(2 * BATCH + 1)]
+    whole = Writing(generator)
+    expected = whole.write(first), whole.write(rest)
+    killed = Writing(generator, "journal")
+    assert killed.write(first) == expected[0]
+    with Path("journal").open("ab") as handle:
+        handle.write(b'["0123", 2, [["half a li')
+    resumed = Writing(generator, "journal")
+    assert (resumed.write(first), resumed.write(rest)) == expected
+    assert (resumed.progress.done, resumed.progress.resumed) == (3 * BATCH + 6, BATCH + 5)
+    lines = Path("journal").read_text().splitlines(keepends=True)
+    assert len(lines) == 6
+    lines[1] = lines[1].replace('", 1, [["', '", 1, [["x')
+    Path("journal").write_text("".join(lines))
+    again = Writing(generator, "journal")
+    assert (again.write(first), again.write(rest)) == expected
+    assert (again.progress.done, again.progress.resumed) == (3 * BATCH + 6, 3 * BATCH + 1)
+
+
 def test_the_caller_s_draws_and_determinism_are_left_alone(generator: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    write = make_writer(generator, settings(generator), CPU, torch.float32, lambda _: None)
+    write = Writing(generator).write
     before = torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         torch.use_deterministic_algorithms(True, warn_only=False)  # as choose_device sets it on CUDA, for the judge that encodes afterwards
@@ -70,7 +97,7 @@ def test_they_are_queries_of_their_document(generator: Path) -> None:
 
 def test_what_is_no_generator_is_refused(tiny_encoder: Path) -> None:
     with pytest.raises(UserError, match=r"pseudo.generator: .*cannot be loaded .*expected a sequence-to-sequence model, such as T5"):
-        make_writer(tiny_encoder, settings(tiny_encoder), CPU, torch.float32, lambda _: None)
+        Writing(tiny_encoder)
     with pytest.raises(ValueError, match="kinds title and generator x: expected generated among"):
         Pseudo.model_validate({"kinds": ["title"], "generator": "x"})
     with pytest.raises(ValueError, match="kinds generated and generator null: expected generated among the kinds, and a generator"):

@@ -203,3 +203,18 @@ def test_other_arithmetic_is_other_work(project: Path, end_here: Run, monkeypatc
     first, again = (end_here(project, *arguments("out")).err for _ in range(2))
     monkeypatch.setattr(f"tasks.pseudo.__main__.{name}", lambda *_: value)
     assert first == again != end_here(project, *arguments("out")).err
+
+
+def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two judges: what was written is not written again, and the outs are those of a run that was not killed."""
+    configure(project, kinds=["sentence", "generated"], generator=str(generator), generated=2)
+    whole = run_here(project, *arguments("whole"))
+    assert "generated" in whole and "generate queries (cpu): 60/60 documents" in whole
+    shutil.rmtree(project / ".retemper/scratch")
+    with monkeypatch.context() as patched:
+        patched.setattr("tasks.pseudo.__main__.by_encoder", lambda *_, **__: exit("killed"))
+        with pytest.raises(AssertionError, match="killed"):
+            run_here(project, *arguments("resumed"))
+    monkeypatch.setattr("tasks.pseudo.journal.Journal.add", lambda *_: exit("written again"))
+    run_here(project, *arguments("resumed"))
+    assert folder_digest(project / "resumed") == folder_digest(project / "whole")
