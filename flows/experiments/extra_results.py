@@ -100,11 +100,11 @@ def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, v
             result = task_result(about["source"], about["revision"], read_json(metrics / f"{system}.json"), about["relevance"])
             if result["scores"]:
                 write_json(out / "mteb" / f"{system}.json", result)
-        write_json(out / "significance.json", tested(out / "values", about, test, qrels))
+        write_json(out / "significance.json", tested(out / "values", about, test, qrels=qrels))
         write_json(out / MADE, about)
 
 
-def tested(values: Path, about: Mapping[str, Any], test: Tested, qrels: Path) -> dict[str, Any]:
+def tested(values: Path, about: Mapping[str, Any], test: Tested, *, qrels: Path) -> dict[str, Any]:
     """Every two systems on every split, with Holm's correction over all pairs of the split."""
     from tasks.core.metrics.clusters import read_groups
 

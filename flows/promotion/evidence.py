@@ -25,7 +25,7 @@ from tasks.core.tables.schemas import QRELS, QUERIES
 VALUES = Path("data/values")
 
 
-def choosing(found: Metrics, measure: str, rule: Promotion, groups: Mapping[str, str]) -> Metrics:
+def choosing(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
     """`found` with dev means over the queries that choose among systems; as it is under a rule that guarantees nothing.
 
     `groups`: of dev queries. UserError where dev has none of the queries that choose.

@@ -159,7 +159,7 @@ def _work(
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     groups = evidence.groups(Path(corpus_of(lock_here())))
-    model = metrics.best_model(evidence.choosing(found, measure, rules.promotion, groups), measure, sections, fused=True)
+    model = metrics.best_model(evidence.choosing(found, measure, rules.promotion, groups=groups), measure, sections, fused=True)
     new = Champion(
         number=(now.number if now else 0) + 1,
         model=model,

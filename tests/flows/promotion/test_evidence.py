@@ -42,12 +42,12 @@ def test_systems_are_chosen_on_the_queries_that_choose() -> None:
     one = write_values(evidence.VALUES / "one", {query: 0.6 if chooses(query, {}) else 0.1 for query in NAMES})
     two = write_values(evidence.VALUES / "two", dict.fromkeys(NAMES, 0.5))
     found = {"one": one, "two": two, "gone": {"dev": {"m": 0.9}}, "untested": {"train": {"m": 1.0}}}
-    chosen = evidence.choosing(found, "m", GUARANTEED, {})
+    chosen = evidence.choosing(found, "m", GUARANTEED, groups={})
     assert {model: splits["dev"]["m"] for model, splits in chosen.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
-    assert evidence.choosing(found, "m", Promotion(rule="better"), {}) is found
+    assert evidence.choosing(found, "m", Promotion(rule="better"), groups={}) is found
     write_values(evidence.VALUES / "one", {next(query for query in NAMES if not chooses(query, {})): 0.6})
     with pytest.raises(UserError, match="none of its 1 judged queries is among the one in 5"):
-        evidence.choosing({"one": one}, "m", GUARANTEED, {})
+        evidence.choosing({"one": one}, "m", GUARANTEED, groups={})
 
 
 def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
