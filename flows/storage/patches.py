@@ -215,9 +215,13 @@ def in_turn(folder: Path) -> None:
 
     A file of `folder`, named by DVC's digest of command, deps and parameters, is locked from before the last look in the run cache
     until this process ends. Whoever waits holds no DVC lock except on the stage itself, and whoever computes waits for nobody.
+
+    That last look is in the run cache alone. DVC would take the outs of dvc.lock, since the first look has given the stage today's inputs:
+    outs of other inputs would be recorded as made from these.
     """
     from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
     from dvc.stage.decorators import unlocked_repo
+    from dvc_data.hashfile.hash_info import HashInfo
 
     restore = StageCache.restore
     folder.mkdir(parents=True, exist_ok=True)
@@ -233,7 +237,14 @@ def in_turn(folder: Path) -> None:
             if not _can_hash(stage):
                 raise
             unlocked_repo(wait)(stage)
-            restore(self, stage, *rest, **named)
+            locked = [out.hash_info for out in stage.outs]
+            for out in stage.outs:
+                out.hash_info = HashInfo()
+            try:
+                restore(self, stage, *rest, **named)
+            finally:
+                for out, info in zip(stage.outs, locked, strict=True):
+                    out.hash_info = info
 
     setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
 

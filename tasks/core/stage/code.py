@@ -39,6 +39,7 @@ NEUTRAL = {
 # Calls whose literal text is shown but never stored (raised exceptions are too), and keywords that contain nothing else.
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
+FORM = "2"  # of digests: before, a sweep with --jobs left outs of other parameters in run caches, and those must not be found
 MEMORY = Path(".retemper/modules.json")  # results of reading modules, keyed by their bytes: parsing all of them takes a second
 
 
@@ -71,7 +72,7 @@ class Reader:
 
     def stage_digest(self, stage: str) -> str:
         """SHA-256 of the code of `python -m tasks.STAGE`, in hexadecimal."""
-        total = hashlib.sha256()
+        total = hashlib.sha256(FORM.encode())
         for name, digest in sorted((path.relative_to(self.root).as_posix(), digest) for path, digest in self.closure(stage).items()):
             total.update(f"{name} {digest}\n".encode())
         return total.hexdigest()

@@ -58,3 +58,21 @@ def test_one_of_two_runs_computes_a_stage_and_the_other_takes_its_outs(toy: Any,
         assert {(tree / "data/corpus").read_text() for tree in trees} == {"one()"}
         locks = [json.dumps(locked(tree, "prepare")) for tree in trees]
         assert locks[0] == locks[1]
+
+
+def test_a_stage_that_waits_its_turn_is_not_taken_for_the_one_of_the_lock(toy: Any) -> None:
+    """As in a sweep: the worktree's dvc.lock has the stage with the same command and another parameter, and its outs are in the cache."""
+    (toy.folder / "dvc.yaml").write_text("stages: {copy: {cmd: cp params.yaml out, deps: [step.py], params: [x], outs: [out]}}\n")
+    environment = toy.environment | {TURNS: str(toy.folder / "turns")}
+
+    def made(value: int) -> str:
+        (toy.folder / "params.yaml").write_text(f"x: {value}\n")
+        command = [sys.executable, "-m", "flows.storage.dvc", "repro", "copy"]
+        said = subprocess.run(command, cwd=toy.folder, env=environment, check=True, capture_output=True, text=True, timeout=300).stdout
+        assert locked(toy.folder, "copy")["params"] == {"params.yaml": {"x": value}}
+        assert (toy.folder / "out").read_text() == f"x: {value}\n"
+        return said
+
+    made(1)
+    made(2)
+    assert "is cached - skipping run" in made(1), "from the run cache"
