@@ -12,15 +12,16 @@ among those tested. One test must not err, and it errs with at most the comparis
 and of each other only after that (tests in a fixed order: Maurer, Hothorn, Lehmacher 1995): the first of which it would be false must err.
 
 **What is assumed.** Groups of queries that share a relevant document (tasks.core.metrics.clusters) are drawn independently from what is
-asked, also later; new dev queries from the same. Within a group anything goes: it is one bet, on the sum of its differences. Of large
-groups a few queries do not count (at most one in twenty of all: groups.Draws.most): the mean is the one so weighted. Values are of today's
-corpus and judgments: that one model is better than another is taken to last. A candidate depends on the confirming queries only in that (1)
-weights of fusions were chosen on them: the level is then divided by the number of systems that might have been candidates
-(`Evidence.looks`, union bound); (2) the champion was crowned on them, where they are not new. Being crowned makes a champion look too good
-on them, and so its rivals too bad; it is assumed that it does not make a rival look too good. That is natural where candidates are trained
-without regard to the champion, whose luck enters the two comparisons with opposite signs, and can fail where they continue from it: new
-queries are therefore looked at first, and where the verdict is reached on them alone, (2) is not needed. benchmarks/promotion.py simulates
-both. Not covered: people who tune parameters by the confirming queries' figures.
+asked, also later; new dev queries from the same. Within a group anything goes: it is one bet, on the sum of its differences, and its place
+does not depend on its size (confirmation.shuffled). Of large groups a few queries do not count (at most one in twenty of all:
+groups.Draws.most): the mean is the one so weighted. Values are of today's corpus and judgments: that one model is better than another is
+taken to last. A candidate depends on the confirming queries only in that (1) weights of fusions were chosen on them: the level is then
+divided by the number of systems that might have been candidates (`Evidence.looks`, union bound); (2) the champion was crowned on them,
+where they are not new. Being crowned makes a champion look too good on them, and so its rivals too bad; it is assumed that it does not
+make a rival look too good. That is natural where candidates are trained without regard to the champion, whose luck enters the two
+comparisons with opposite signs, and can fail where they continue from it: new queries are therefore looked at first, and where the verdict
+is reached on them alone, (2) is not needed. benchmarks/promotion.py simulates both. Not covered: people who tune parameters by the
+confirming queries' figures.
 **Not assumed**: independence of queries about one document, normality, a known spread, equal spreads, independence of candidates or weeks.
 """
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from flows.intake.settings import FILE
 from tasks.core.metrics.added import lower_is_better
-from tasks.core.metrics.confirmation import CLICKED
+from tasks.core.metrics.confirmation import CLICKED, shuffled
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import Params
 
@@ -130,7 +130,7 @@ def judge(
 
     if len(new) < 2:
         raise UserError(f"dev: found {len(new)} judged queries in common, expected at least 2 to compare models on; add queries and qrels")
-    seen = draws({query: new[query] - old[query] for query in new}, sorted(new), groups or {})
+    seen = draws({query: new[query] - old[query] for query in new}, shuffled(new, groups or {}), groups or {})
     bound = lower_bound(seen, rule.alpha)
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0
     wanted = f">= {-rule.margin:.4f}" if rule.rule == "not_worse" else "> 0"

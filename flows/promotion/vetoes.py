@@ -16,6 +16,7 @@ from scipy import stats
 from flows.promotion import betting
 from flows.promotion.groups import Draws, chance_of_none, draws
 from flows.promotion.rule import Promotion, Veto
+from tasks.core.metrics.confirmation import shuffled
 from tasks.core.metrics.groups import by_column, by_range, by_value, question_word
 
 BINS = 4  # groups by length, as in failures
@@ -30,7 +31,7 @@ def find_vetoes(
     """
     judged = {name: [query for query in queries if query in differences] for name, queries in slices.items()}
     seen = {
-        name: draws(differences, queries, groups or {})
+        name: draws(differences, shuffled(queries, groups or {}), groups or {})
         for name, queries in judged.items()
         if rule.veto_queries <= len(queries) < len(differences)
     }

@@ -19,8 +19,15 @@ def chooses(query: str, groups: Mapping[str, str]) -> bool:
 
 
 def confirming(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:
-    """The other queries, in the order of their digests: a fixed order that has nothing to do with what they ask."""
-    return sorted((query for query in queries if not chooses(query, groups)), key=lambda query: (_place(query), query))
+    """Those that do not choose, `shuffled`."""
+    return shuffled((query for query in queries if not chooses(query, groups)), groups)
+
+
+def shuffled(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:
+    """`queries` by the digests of their groups' names, then of their own: a fixed order, which knows neither what they ask nor how large a
+    group is. By the queries' own digests alone, large groups would come first, as each has the place of its first query.
+    """
+    return sorted(queries, key=lambda query: (_place(groups.get(query, query)), _place(query), query))
 
 
 def _place(query: str) -> int:

@@ -10,6 +10,7 @@ from flows.promotion import betting
 from flows.promotion.groups import Draws
 from flows.promotion.rule import Promotion, Veto
 from flows.promotion.vetoes import find_vetoes, loses, slices_of, surely_loses
+from tasks.core.metrics.confirmation import shuffled
 
 RULE = Promotion()
 
@@ -31,7 +32,7 @@ def test_the_groups_that_veto_are_those_of_a_plain_loop(seed: int) -> None:
         differences[query] -= 0.2
     chances, sure = [], set[int]()
     for place, queries in enumerate(groups.values()):
-        values = np.array([differences[query] for query in queries])
+        values = np.array([differences[query] for query in shuffled(queries, {})])
         sure |= {place} if betting.shows_more(-values, RULE.margin, RULE.veto_rate / 12, bets=betting.BOLD) else set()
         t = (values.mean() + RULE.margin) / (values.std(ddof=1) / np.sqrt(len(values)))
         chances.append(float(stats.t.cdf(t, len(values) - 1)))
