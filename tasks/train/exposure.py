@@ -44,11 +44,12 @@ def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int 
     everything = read_training_set(queries, documents, qrels, table, params, scratch)
     share, seed = params.replay, params.split_seed
     queries_N, _ = replayed_from(paths.get("init-state"), everything.queries, ids[1], share=share, seed=seed, key="rounds")
-    data = sampled_queries(replace(everything, queries=queries_N), params)
+    data = replace(everything, queries=queries_N)
     beside: Roles = {}
     if params.validate_every:
         data, sample = hold_out(data, params)
         beside = {HELD_QUERY: sample.queries, HELD_DOCUMENT: sample.documents}
+    data = sampled_queries(data, params)
     before = behind if params.optimizer_from == "continue" else 0
     total = steps_of(data, params) if taken is None else taken
 

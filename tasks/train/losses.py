@@ -15,7 +15,6 @@ import torch
 from torch.nn import functional as F
 
 Weights = torch.Tensor | None  # [B] of the queries; None: all weigh the same
-TINY = 1e-12  # below any sum of weights of a loss over some pair
 
 
 def mean_over(values_BX: torch.Tensor, mask_BX: torch.Tensor, weight_B: Weights) -> torch.Tensor:
@@ -23,7 +22,8 @@ def mean_over(values_BX: torch.Tensor, mask_BX: torch.Tensor, weight_B: Weights)
     if weight_B is None:
         return (values_BX * mask_BX).sum() / mask_BX.sum().clamp(min=1)
     weights_BX = mask_BX * weight_B.view(-1, *[1] * (mask_BX.dim() - 1))
-    return (values_BX * weights_BX).sum() / weights_BX.sum().clamp(min=TINY)
+    total = weights_BX.sum()
+    return (values_BX * weights_BX).sum() / torch.where(total > 0, total, 1)
 
 
 def nll(scores_BS: torch.Tensor, negative_BS: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:

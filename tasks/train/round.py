@@ -71,13 +71,13 @@ def train_round(
         )
         if line:
             print(f"{name}: {line}")
-        data, validation = sampled_queries(replace(everything, queries=queries_N), params), None
+        data, validation = replace(everything, queries=queries_N), None
         if params.validate_every:
             data, sample = hold_out(data, params)
-            held, ranked = len(sample.queries), len(sample.documents)
-            print(f"{name}: validation: {held:,} training queries are held out, and rank {ranked:,} documents")
+            print(f"{name}: validation: {sample.told(data)}")
             measure = make_validation(towers, queries, documents, sample, device, dtype)
             validation = Validation(MEASURE, measure, params.validate_every, params.keep == "best", params.patience)
+        data = sampled_queries(data, params)
         print(check_training_set(data, params))
         if line := odd_temperature(towers.document.shape, params.temperature):
             print(f"{name}: {line}")

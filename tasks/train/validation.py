@@ -30,11 +30,22 @@ class Sample:
     documents: Ints  # [U] document ordinals, distinct, sorted
     positive: Bools  # [V, U]
 
+    def told(self, kept: TrainingSet) -> str:
+        """How many there are, and how many of their positives `kept`, what may be trained on, has too."""
+        trained = np.zeros(kept.documents, dtype=bool)
+        for query in kept.queries.tolist():
+            trained[kept.known.of(query)] = True
+        share = (self.positive & trained[self.documents]).sum() / self.positive.sum()
+        also = f"; {share:.0%} of their relevant documents are relevant to others too".replace("%", " %") if share else ""
+        return f"{len(self.queries):,} training queries are held out, and rank {len(self.documents):,} documents{also}"
+
 
 def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     """`data` without its validation queries, and these with their sample of documents. Drawn by params.split_seed alone.
 
-    Documents are drawn, and every query with a drawn document among its positives is held out, so no training query shares one.
+    Documents are drawn, and every query with a drawn document among its positives is held out or left out, so that no training query has
+    one. A held-out query's further positives may be trained on: else hardly a query would be left where each has many. Such queries are
+    drawn more often.
     The sample has the validation queries' positives, then as many of their best-ranked hard negatives as random documents.
     UserError if no query is left to train on.
     """

@@ -43,6 +43,19 @@ def test_held_out_documents_are_trained_on_by_no_query() -> None:
     assert set(hold_out(data, params(validation_queries=7, split_seed=1))[1].queries) != set(sample.queries)
 
 
+def test_what_held_out_queries_share_with_others_is_told() -> None:
+    """Query 0 has documents 0 and 1, query 1 has 1 and 2, query 2 has 3. Whatever is drawn first is trained on by nobody."""
+    positives = lists_of(np.array([0, 0, 1, 1, 2]), np.array([0, 1, 1, 2, 3]), 3)
+    data = TrainingSet(np.arange(3), positives, EMPTY, 4, positives)
+    seen = set()
+    for seed in range(40):
+        kept, sample = hold_out(data, params(validation_queries=1, split_seed=seed))
+        seen.add((*sample.queries.tolist(), tuple(kept.queries.tolist()), sample.told(kept)))
+    line = "1 training queries are held out, and rank 4 documents"
+    shares = f"{line}; 50 % of their relevant documents are relevant to others too"
+    assert seen == {(0, (1, 2), shares), (0, (2,), line), (1, (0, 2), shares), (2, (0, 1), line)}
+
+
 def test_documents_with_the_text_of_a_positive_are_held_out_with_it() -> None:
     """Query 0 has document 0, query 1 document 1; both documents have one text."""
     positives = lists_of(np.arange(4), np.arange(4), 4)

@@ -117,12 +117,15 @@ def test_weighted_losses_equal_plain_loops(seed: int) -> None:
         divergences.append((w[q], float((t * (t / s).log()).sum())))
     for loss, found in ((margin_mse, squares), (kl, divergences)):
         assert float(loss(group, teacher, valid, weight)) == pytest.approx(sum(a * b for a, b in found) / sum(a for a, _ in found))
-    for plain, weighted in (
-        (nll(scores, negative), nll(scores, negative, torch.full((count,), 7.0))),
-        (ranknet(scores, negative), ranknet(scores, negative, torch.full((count,), 7.0))),
-        (kl(group, teacher, valid), kl(group, teacher, valid, torch.full((count,), 7.0))),
-    ):
-        assert float(plain) == pytest.approx(float(weighted)), "equal weights are none"
+    for size in (7.0, 1e-20):
+        equal = torch.full((count,), size, dtype=torch.float64)
+        for plain, weighted in (
+            (nll(scores, negative), nll(scores, negative, equal)),
+            (ranknet(scores, negative), ranknet(scores, negative, equal)),
+            (kl(group, teacher, valid), kl(group, teacher, valid, equal)),
+        ):
+            assert float(plain) == pytest.approx(float(weighted)), "equal weights are none"
+    assert float(ranknet(scores, torch.zeros_like(negative), weight)) == 0, "no pair"
 
 
 @pytest.mark.parametrize(
