@@ -17,7 +17,8 @@ SPACES = ("Ġ", "▁")  # what a word's first piece begins with: byte-level BPE,
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer as tables. A word is an initial piece with a letter or digit, and the pieces that continue it."""
+    """A tokenizer as tables. A word is an initial piece with a letter or digit, and the pieces that continue it. In byte-level BPE and
+    SentencePiece only a blank makes a piece initial, so a word after an opening quote or bracket is none. Stopwords are English."""
 
     begins: Bools
     continues: Bools
