@@ -1,6 +1,6 @@
 """params.yaml as one record, assembled from each stage's own; for the flow, which validates before DVC runs. No stage imports this."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -10,10 +10,11 @@ from tasks.articles.params import Articles
 from tasks.base.params import Another, Base, EncoderSource
 from tasks.bm25.params import BM25
 from tasks.chunk.params import Chunk
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 from tasks.core.text.document import Text
 from tasks.encode.params import Encode
-from tasks.evaluate.params import EITHER, Evaluate, Split
+from tasks.evaluate.params import EITHER, Evaluate, Grade, Split
 from tasks.failures.params import Failures
 from tasks.fuse.params import Fuse
 from tasks.index.params import Index
@@ -31,7 +32,6 @@ from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
 
-Grade = Annotated[int, Field(ge=1)]
 RETRIEVE = frozenset(Retrieve.model_fields)  # of these, some were keys of evaluate before it was a stage of its own
 
 
@@ -44,8 +44,8 @@ class Extra(Params):
     ignore_identical_ids: bool | None = Field(
         None, description="exclude the document with the query's own id, as BEIR does; null: as retrieve.ignore_identical_ids"
     )
-    query_length: int | None = Field(None, ge=3, description="maximum tokens per query; null: as tokenize.query_length")
-    document_length: int | None = Field(None, ge=3, description="maximum tokens per document; null: as tokenize.document_length")
+    query_length: Count | None = Field(None, ge=3, description="maximum tokens per query; null: as tokenize.query_length")
+    document_length: Count | None = Field(None, ge=3, description="maximum tokens per document; null: as tokenize.document_length")
     drop: bool = Field(False, description="drop and count empty texts, and qrels of unknown ids, instead of refusing them")
 
     @field_validator("relevance", mode="before", json_schema_input_type=dict[Split, Grade] | Grade)

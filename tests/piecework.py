@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tasks.core.stage.errors import Missing
 
+FIRST: dict[str, str] = {}
+
 
 @dataclass(frozen=True)
 class Work:
@@ -60,6 +62,28 @@ class Facts:
             handle.write("x")
         time.sleep(0.5)
         return f"kind {os.getpid() if self.different else 0}"
+
+
+def bind() -> str:
+    """The GPU of this process: what was visible when it first asked, as CUDA has it."""
+    return FIRST.setdefault("gpu", os.environ["CUDA_VISIBLE_DEVICES"])
+
+
+def bound(_: int) -> tuple[int, str, str]:
+    """This process, its GPU, and the GPU that is visible now."""
+    first = bind()
+    time.sleep(0.1)
+    return os.getpid(), first, os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def one_kind(places: int) -> list[str]:
+    """GPUs of one kind."""
+    return ["one kind"] * places
+
+
+def two_kinds(places: int) -> list[str]:
+    """All GPUs that this process sees are of different kinds."""
+    return [f"kind {gpu}" for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(",")][:places]
 
 
 def hold(folder: Path) -> None:

@@ -249,6 +249,16 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "setting that is not YAML": (["bm25.b=[1"], ("--set bm25.b=[1: the value is not YAML", "quote it")),
     "setting below a value": (["bm25.b.c=1"], ("--set bm25.b.c=1: bm25.b is not a section",)),
     "section taken away": (["rounds="], ("params.yaml: rounds: missing",)),
+    "control character in a source": (['encoder.source="a\\0b"'], ("source 'a\\x00b': found a control character, expected none",)),
+    "control character in a data set": (['dataset.source="irds:a\\0b"'], ("source 'a\\x00b': found a control character",)),
+    "control character in another encoder": (['encoders.e.source="\\e[2J"'], ("found a control character, expected none; remove it",)),
+    "cutoff of no rank": (["evaluate.measures=[nDCG@0]"], ("params.yaml: evaluate", "'nDCG@0' is not a valid measure (its cutoff")),
+    "grade beyond all": (["evaluate.relevance=1001"], ("params.yaml: evaluate.relevance.dev: found 1001", "less than or equal to 1000")),
+    "number beyond all": (["rounds.warmup.window=[1, 10000000000000000000000]"], ("rounds.warmup.window.1: found 1", "2147483647")),
+    "seed beyond all": (["analyses.seen.seed=4294967296"], ("analyses.seen.seed: found 4294967296", "less than or equal to 4294967295")),
+    "level near zero": (["report.alpha=1e-320"], ("params.yaml: report.alpha: found 1e-320", "greater than or equal to 0.000001")),
+    "endless epochs": (["rounds.warmup.steps=null", "rounds.warmup.epochs=1e308"], ("rounds.warmup.epochs: found 1e+308",)),
+    "factory that faiss does not know": (["adore.tower.index=PQ"], ("params.yaml: adore.tower.index: found 'PQ'", "faiss says")),
     "value that climbs": (["rounds.warmup.init=../base"], ("rounds.warmup.init: found '../base', expected one of",)),
 }
 

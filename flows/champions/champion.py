@@ -5,25 +5,21 @@ record; its commit holds dvc.lock, params.yaml and data/source.json, from which 
 """
 
 import json
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from flows.champions.parts import Parts, is_same_model, parts_of
+from flows.champions import outs
+from flows.champions.parts import Parts, is_same_model, parts_of, settings_of
 from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.process.display import text_table
-from flows.process.processes import environment
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
-from flows.storage.cache import copy_cached
-from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import from_record, read_json
 
@@ -42,6 +38,7 @@ class Champion:
     previous: int | None = None
     digests: Mapping[str, str] = field(default_factory=dict)  # DVC's, of the outs that make it up
     fusion: Mapping[str, Any] = field(default_factory=dict)  # of a fused model: the settings of each fusion, and BM25's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # flows.champions.parts.OWN; empty in older records
     data: Mapping[str, Any] = field(default_factory=dict)  # dataset source and digest
     comparison: Mapping[str, Any] = field(default_factory=dict)
     commit: str = ""  # of the tag; not in its message
@@ -108,7 +105,12 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
     data = {name: source[name] for name in ("source", "digest") if name in source}
-    return {"digests": parts.digests, "fusion": parts.fusion, "data": data}
+    return {"digests": parts.digests, "fusion": parts.fusion, "settings": parts.settings, "data": data}
+
+
+def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion]:
+    """The champions, with the settings that their commits have where their records have none."""
+    return [one if one.settings else replace(one, settings=settings_of(locked(project, one.commit), one.model)) for one in champions]
 
 
 def parts_at(project: Path, champion: Champion) -> Parts:
@@ -171,7 +173,7 @@ def choose(project: Path, wanted: str) -> Champion:
         commit=commit,
         **record_of(project, commit, model),
     )
-    return crown(project, champion)
+    return _crown_by_hand(project, champion)
 
 
 def roll_back(project: Path) -> Champion:
@@ -200,7 +202,13 @@ def original(champions: Sequence[Champion], champion: Champion) -> Champion:
 def _again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
     number = now.number if now else 0
     again = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
-    return crown(project, Champion(**again))
+    return _crown_by_hand(project, Champion(**again))
+
+
+def _crown_by_hand(project: Path, champion: Champion) -> Champion:
+    """Crown it; UserError where what it is made of is nowhere any more, so that no server could have it."""
+    outs.refuse_lost(parts_at(project, champion).paths.values(), project=project, lock=locked(project, champion.commit))
+    return crown(project, champion)
 
 
 def timestamp() -> str:
@@ -253,15 +261,4 @@ def read_out(project: Path, commit: str, path: str) -> Any:
 
 def get_out(project: Path, commit: str, path: str, out: Path) -> None:
     """Copy an out of `commit` from the cache (or the remote) to `out`, which is whole or absent; UserError where it is nowhere."""
-    temporary = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(temporary, ignore_errors=True)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if not copy_cached(project, path, temporary, lock=locked(project, commit)):
-        command = [*DVC, "get", str(project), path, "--rev", commit, "--out", str(temporary), "--quiet"]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-        if done.returncode or not temporary.exists():
-            shutil.rmtree(temporary, ignore_errors=True)
-            lines = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")]
-            raise UserError(f"{path} of {commit[:12]}: neither in the cache nor on the remote{f' ({lines[0]})' if lines else ''}")
-    shutil.rmtree(out, ignore_errors=True)
-    temporary.rename(out)
+    outs.get(path, out, project=project, commit=commit, lock=locked(project, commit))

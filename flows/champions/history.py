@@ -40,7 +40,7 @@ class Ended:
 
 
 def read_history(project: Path) -> list[Ended]:
-    """Every retraining known here, in the order in which they ended: those of the branch, then those of this folder."""
+    """Every retraining known here, in the order in which they ended: that of the branch, and between its records that of this folder."""
     local: list[dict[str, Any]] = []
     if (project / HISTORY).exists():
         for line in (project / HISTORY).read_bytes().split(b"\n"):
@@ -52,8 +52,13 @@ def read_history(project: Path) -> list[Ended]:
             if entry := recorded(project, commit):
                 branch[entry.id] = entry
     here = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local]
-    known = {entry.id for entry in here}
-    return [*(entry for entry in branch.values() if entry.id not in known), *here]
+    found, known = list[Ended](), [entry.id for entry in here]
+    for entry in branch.values():
+        if entry.id not in known:
+            found.append(entry)
+        elif entry.id in (left := known[len(known) - len(here) :]):
+            found, here = found + here[: left.index(entry.id) + 1], here[left.index(entry.id) + 1 :]
+    return found + here
 
 
 def _as_on_branch(entry: Ended, shared: Ended | None) -> Ended:
@@ -70,10 +75,19 @@ def recorded(project: Path, commit: str) -> Ended | None:
 
 
 def read_events(project: Path) -> list[Ended]:
-    """What has happened to the champion: every retraining known here, every rollback and champion set by hand; oldest first."""
-    champions = champion.read_champions(project)
-    events = [*read_history(project), *(_by_hand(champions, one) for one in champions if one.cause in ("set", "rollback"))]
-    return sorted(events, key=lambda event: event.when)  # ISO 8601, all UTC
+    """What has happened to the champion: every retraining known here, every rollback and champion set by hand; oldest first.
+
+    A clock may have been set back: champions are in the order of their numbers, and times only say which failures came before one.
+    """
+    champions, events = champion.read_champions(project), read_history(project)
+    for one in champions:
+        if one.cause in ("set", "rollback"):
+            numbers = [event.champion for event in events]
+            place = 1 + max((at for at, number in enumerate(numbers) if number and number < one.number), default=-1)
+            while place < len(events) and not numbers[place] and events[place].when <= one.when:
+                place += 1
+            events.insert(place, _by_hand(champions, one))
+    return events
 
 
 def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
@@ -85,16 +99,20 @@ def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
     return Ended(f"champion/{one.number}", result, reason, one.when, champion=one.number, candidate=one.model, commit=one.commit)
 
 
-def remember_killed(project: Path) -> None:
-    """A run that left its note was killed: remember that, unless it got as far as its last act, the record."""
+def remember_killed(project: Path) -> Ended | None:
+    """A run that left its note was killed: remember that, unless it got as far as its last act, the record.
+
+    Returns what is on record then, None where no run was killed.
+    """
     try:
         found = from_record(Ended, json.loads((project / AT_WORK).read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return
+        return None
     except (ValueError, TypeError):
         (project / AT_WORK).unlink()
-        return
+        return None
     remember(project, found, Display().warn)
+    return next((one for one in read_history(project) if one.id == found.id), found)
 
 
 def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
@@ -110,4 +128,6 @@ def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
             append_line(project / HISTORY, json.dumps(slim, ensure_ascii=False), lasting=True)
         (project / AT_WORK).unlink(missing_ok=True)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            (project / AT_WORK).unlink()  # else the next run takes this one for killed
         warn(f"{HISTORY}: {error.strerror}; this retraining is missing there: {ended.line}")

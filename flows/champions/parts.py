@@ -1,4 +1,4 @@
-"""What makes up a model as it is served, by a dvc.lock: encoders, indexes, corpus; of a fusion also BM25, and the weights chosen."""
+"""What makes up a model as it is served, by a dvc.lock: encoders, indexes, corpus, settings; of a fusion also BM25, and its weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from flows.repository.lock import Lock, corpus_of, parameters
 from flows.results.fusions import BM25, fusions, made_from
 from tasks.core.stage.errors import UserError
 
+OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
 SETTING = ("first", "second", "method", "weight", "k")  # of a fusion.json, what decides how runs are fused
 
 
@@ -21,26 +22,29 @@ class Served(Protocol):
     @property
     def fusion(self) -> Mapping[str, Any]: ...
 
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
 
 @dataclass(frozen=True)
 class Parts:
     """`paths` of outs, and their digests by DVC, by kind: encoder, index, corpus, bm25. `encoders`: the kind of each encoder's model.
 
     A fusion of several models has `encoder.NAME` and `index.NAME` of all but the first. `fusion`: settings of each fusion, and BM25's
-    parameters.
+    parameters. `settings`: the sections OWN of params.yaml, as its stages read them.
     """
 
     paths: Mapping[str, str]
     digests: Mapping[str, str]
     encoders: Mapping[str, str]
     fusion: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str) -> Parts:
     """The parts of `model` by the entries of dvc.lock; `read` gives a JSON file in an out. UserError, naming `where`, for a missing one."""
     outs, sections = outs_of(stages), _sections(stages)
-    searched, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
-    dense = [name for name in searched if name != BM25 or not fused]
+    searched, dense, fused = _made_from(model, sections)
     for name in dense:
         if f"data/encoders/{name}" not in outs:
             known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
@@ -57,14 +61,30 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
         told = read(f"data/runs/{name}/fusion.json")
         fusion[name] = {key: told[key] for key in SETTING if key in told}
     there = {kind: path for kind, path in paths.items() if path in outs}
-    return Parts(there, {kind: outs[path] for kind, path in there.items()}, encoders, fusion)
+    return Parts(there, {kind: outs[path] for kind, path in there.items()}, encoders, fusion, settings_of(stages, model))
+
+
+def settings_of(stages: Lock, model: str) -> dict[str, Any]:
+    """The sections OWN of params.yaml, as the stages of `model` read them."""
+    sections, read = _sections(stages), dict(parameters(stages.get("tokenize", {})))
+    for name in _made_from(model, sections)[1]:
+        for stage in ("encode", "index"):
+            read |= parameters(stages.get(f"{stage}@{sections['adore'].get(name, {}).get('round', name)}", {}))
+    return {name: read[name] for name in OWN if name in read}
+
+
+def _made_from(model: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """What a model searches with, which of that are encoders, and the fusions on the way to it."""
+    searched, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
+    return searched, [name for name in searched if name != BM25 or not fused], fused
 
 
 def is_same_model(one: Served, other: Served) -> bool:
     """Whether two models are the same but for the corpus and what is made of it: indexes."""
 
-    def model(served: Served) -> tuple[dict[str, str], Mapping[str, Any]]:
-        return {kind: digest for kind, digest in served.digests.items() if kind.startswith("encoder")}, served.fusion
+    def model(served: Served) -> tuple[dict[str, str], Mapping[str, Any], Mapping[str, Any]]:
+        encoders = {kind: digest for kind, digest in served.digests.items() if kind.startswith("encoder")}
+        return encoders, served.fusion, served.settings
 
     return model(one) == model(other)
 

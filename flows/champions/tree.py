@@ -29,6 +29,14 @@ def resolve(folder: Path, revision: str) -> str | None:
         return None
 
 
+def resolve_followed(project: Path, follow: str) -> str:
+    """The commit that retrainings follow; UserError where there is none."""
+    if followed := resolve(project, follow):
+        return followed
+    named = follow or '--follow ""'
+    raise UserError(f"{named}: no such commit, branch or tag; commit the project first, or name one with --follow")
+
+
 @dataclass(frozen=True)
 class Tree:
     """The worktree: its root, the project's folder in it, the commit it follows and the last commit of the branch."""
@@ -50,9 +58,7 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. One process at a time
     (the caller holds a lock): git locks found here were left by a process that died. `meet` then takes over what other machines did.
     """
-    followed = resolve(project, follow)
-    if followed is None:
-        raise UserError(f"{follow}: no such commit, branch or tag; commit the project first, or name one with --follow")
+    followed = resolve_followed(project, follow)
     root = (project / FOLDER).resolve()
     refuse_taken_names(project)
     common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=project))

@@ -20,7 +20,8 @@ def browse(
     split: Annotated[Split, typer.Option(help="The queries that are stepped through; test is for the final figure.")] = Split.DEV,
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port on this machine; 0: any that is free.")] = 0,
     batch: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where judgments are kept: a batch for the inbox of `retemper retrain`.")
+        Path,
+        typer.Option(metavar="FOLDER", file_okay=False, help="Where judgments are kept: a batch for the inbox of `retemper retrain`."),
     ] = Path(".retemper/judged"),
 ) -> int:
     """Compare two systems side by side on a local page, step through the queries that one loses, and judge what they find."""

@@ -28,7 +28,9 @@ def clicks(
     propensities: Annotated[
         Method, typer.Option(help="harvest: from documents shown at several ranks for one query; power: 1 / rank^eta.")
     ] = Method.HARVEST,
-    eta: Annotated[float, typer.Option(min=0, help="Exponent of 1 / rank^eta; with harvest, where nothing can be measured.")] = 1.0,
+    eta: Annotated[
+        float, typer.Option(min=0, help="Exponent of 1 / rank^eta; with harvest, used only where the log has too little data.")
+    ] = 1.0,
     max_weight: Annotated[float, typer.Option(min=1, help="Largest weight of one click.")] = 10.0,
     min_impressions: Annotated[int, typer.Option(min=1, help="Fewest times that a document was shown for a query.")] = 5,
     min_clicks: Annotated[int, typer.Option(min=1, help="Fewest clicks on it.")] = 1,
@@ -36,7 +38,7 @@ def clicks(
         float, typer.Option(min=0, max=1, help="Share of the queries that are held out as dev, by a hash of their text.")
     ] = 0.0,
     dev_relevance: Annotated[
-        float, typer.Option(min=0, help="Least relevance of a pair of dev: clicks per look, as estimated, less the standard error.")
+        float, typer.Option(min=0, help="Minimum relevance of a dev pair: the estimated clicks per view, minus the standard error.")
     ] = 0.2,
 ) -> int:
     """Take in a click log as training queries of a batch, their pairs weighted against position bias."""

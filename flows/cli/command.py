@@ -1,10 +1,13 @@
 """What all commands share: they work in the project's folder, and take some options in argparse's form."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
+
+from tasks.core.stage.errors import UserError
 
 Check = Callable[[], None]  # what must hold of params.yaml before a run
 Assignments = Annotated[
@@ -17,6 +20,14 @@ Assignments = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TestFigures = Annotated[bool, typer.Option("--test", help="Show test figures as well; choose by dev.")]
+
+
+def refuse_place(option: str, file: Path | None) -> None:
+    """UserError where `file` cannot be written: a folder is there, or the folder above it is missing."""
+    if file is not None and file.is_dir():
+        raise UserError(f"{option} {file}: found a folder, expected the name of a file")
+    if file is not None and not file.parent.is_dir():
+        raise UserError(f"{option} {file}: {file.parent} is no folder, expected one to write the file to; make it first")
 
 
 class ProjectCommand(TyperCommand):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli.command import ProjectCommand, group
+from flows.cli.command import ProjectCommand, group, refuse_place
 from tasks.core.stage.errors import UserError
 
 RELEVANCE = "--relevance"
@@ -80,6 +80,8 @@ def evaluate(
     """Evaluate any model folder on any dataset, zero-shot; data/ stays as it is."""
     from flows.experiments.evaluate import Settings, evaluate
 
+    for option, file in (("--out", out), ("--mteb", mteb)):
+        refuse_place(option, file)
     settings = Settings(
         {"query": query_prefix, "document": document_prefix},
         {"query": query_length, "document": document_length},

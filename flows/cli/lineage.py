@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.command import Json, ProjectCommand, group
+from flows.cli.command import Json, ProjectCommand, group, refuse_place
 from tasks.core.stage.errors import UserError
 
 app = group()
@@ -27,5 +27,6 @@ def lineage(
 
     if whole + as_json + (html is not None) > 1:
         raise UserError("lineage: expected one of --all, --json and --html FILE; see retemper lineage --help")
+    refuse_place("--html", html)
     lineage.show(artifact, rev, "json" if as_json else "text", html, whole=whole)
     return 0

@@ -1,9 +1,8 @@
 """`retemper new`."""
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -34,12 +33,17 @@ def new(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A further edit of params.yaml, as of retemper run.")
     ] = None,
     code: Annotated[str, typer.Option(metavar="SOURCE", help="URL or folder of Retemper's code; default: the installed one.")] = "",
-    like: Annotated[Path | None, typer.Option(metavar="PROJECT", help="A finished project whose recorded times are scaled.")] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(metavar="PROJECT", exists=True, file_okay=False, help="A finished project whose recorded times are scaled."),
+    ] = None,
 ) -> int:
     """Start a project for your own data: asks five questions, or takes their answers as flags."""
     from flows.projects import answers
     from flows.projects.new import Wanted, new, refuse_place
+    from flows.repository.git import refuse_no_git
 
+    refuse_no_git()
     refuse_place(folder)
     given = {"data": data, "queries": queries, "encoder": encoder, "share": share, "length": document_length}
     missing = [answers.QUESTIONS[name].flag for name, answer in given.items() if answer is None and (name == "data" or not defaults)]
@@ -61,10 +65,9 @@ def new(
             except typer.Abort:
                 raise KeyboardInterrupt(2) from None
 
-    def length(stats: Mapping[str, Any], suggested: int) -> str:
-        words = stats["documents"]["words"]
+    def length(most: int, suggested: int) -> str:
         if asks and document_length is None:
-            print(f"A document has {words['median']} words in the median, 95 % have at most {words['p95']}; a word has about 1.35 tokens.")
+            print(f"Of the documents, 95 % have at most {most} tokens.")
         return answer("length", str(suggested))
 
     chosen = answer("data")

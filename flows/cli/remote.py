@@ -36,7 +36,10 @@ def list_remotes() -> int:
     """The remotes of this project."""
     from flows.team import remotes
 
-    for name, url, default in remotes.remotes():
+    found = remotes.remotes()
+    if not found:
+        print("no remotes; retemper remote add NAME URL adds one")
+    for name, url, default in found:
         print(f"{name}  {url}{'  (used by runs)' if default else ''}")
     return 0
 
@@ -56,7 +59,7 @@ def _cache() -> None:
 
 
 @cache.command(cls=ProjectCommand)
-def share(folder: Path) -> int:
+def share(folder: Annotated[Path, typer.Argument(file_okay=False)]) -> int:
     """Use FOLDER as the cache, with links to it."""
     from flows.process import locks
     from flows.repository.lock import worktrees

@@ -17,9 +17,11 @@ def retrain(
     follow: Annotated[str, typer.Option(metavar="REV", help="Branch or commit whose parameters and code are run.")] = "HEAD",
 ) -> int:
     """Retrain once, now: new data, pipeline, comparison, champion; in a worktree of its own."""
+    from flows.champions import tree
     from flows.pipeline.plan import check_parameters
     from flows.retraining import retrain
 
+    tree.resolve_followed(Path.cwd(), follow)
     ended = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
     return 1 if ended.result == "failed" else 0
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.command import Assignments, ProjectCommand, group
+from tasks.core.stage.errors import UserError
 
 app = group()
 
@@ -47,6 +48,8 @@ def run(
     from flows.process.problems import tell
     from flows.repository.worktree import SECOND
 
+    if as_json and not dry_run:
+        raise UserError("run: --json tells what --dry-run finds; give both, or neither")
     check, own, status = context.obj or check_parameters, SECOND not in os.environ, 0
 
     undoing: list[Callable[[], None]] = []
@@ -70,9 +73,12 @@ def run(
             return 0
         for one in costs:
             print(one.line)
-        print(f"{len(planned)} stages may run (fewer, where outputs come out the same or are in the cache)")
-        if planned:
-            print(total_line(costs))
+        if not planned:
+            print("0 stages may run: everything is up to date")
+            return 0
+        count = "1 stage" if len(planned) == 1 else f"{len(planned)} stages"
+        print(f"{count} may run (fewer, where outputs come out the same or are in the cache)")
+        print(total_line(costs))
         return 0
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=lambda: undoing[0]())

@@ -15,7 +15,9 @@ def sweep(
     file: Annotated[
         Path,
         typer.Argument(
-            help="YAML: grid: {KEY: [VALUE, ...]} and/or points: {NAME: {KEY: VALUE, ...}}; keys as in --set; docs/recipes/sweeps.md"
+            exists=True,
+            dir_okay=False,
+            help="YAML: grid: {KEY: [VALUE, ...]} and/or points: {NAME: {KEY: VALUE, ...}}; keys as in --set; docs/recipes/sweeps.md",
         ),
     ],
     *,

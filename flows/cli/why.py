@@ -29,7 +29,9 @@ def why(
     seeds: Annotated[
         int,
         typer.Option(
-            metavar="K", min=1, help="Train each configuration with K other seeds: the interval is what they leave open. 1: once, as it is."
+            metavar="K",
+            min=1,
+            help="Train each configuration with K other seeds; the interval is over them. 1: once, with its own seed, without an interval.",
         ),
     ] = 3,
     measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: what NEW was chosen by.")] = None,

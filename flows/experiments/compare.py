@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flows.experiments.store import PARAMS, flat, measured
+from flows.experiments.store import PARAMS, flat, measured, recorded
 from flows.process.display import text_table
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
-from flows.storage.cache import cache_folder, listing, object_path
+from flows.storage.cache import cache_folder, intact, listing
 from flows.team.lineage import ancestors
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import best_system, least_grade, metric_of
@@ -121,11 +121,16 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
 
 
 def _best(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
-    metric = metric_of(sections)
-    means = {model: splits["dev"][metric] for model, splits in measured(lock, cache_folder()).items() if metric in splits.get("dev", {})}
+    metric, found = metric_of(sections), measured(lock, cache_folder())
+    means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
     if not means:
         raise UserError(
             f"compare {name}: this clone's cache has none of its metrics on dev; run dvc fetch --all-commits, or name REVISION:MODEL"
+        )
+    if lacking := sorted(recorded(lock).keys() - found.keys()):
+        raise UserError(
+            f"compare {name}: metrics of {', '.join(lacking)} are missing from this clone's cache, or corrupt, so its best model is "
+            "unknown; run retemper verify, then dvc fetch --all-commits, or name REVISION:MODEL"
         )
     return best_system(means, sections)
 
@@ -155,9 +160,12 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
     files = listing(objects, digest)
     if files and f"{split}.parquet" not in files:
         raise UserError(f"compare {name}: {model} was not measured on {split}; found {', '.join(sorted(files))}")
-    path = object_path(objects, files.get(f"{split}.parquet", "00"))
-    if not path.is_file():
-        raise UserError(f"compare {name}: this clone's cache lacks {VALUES / model}; run dvc fetch --all-commits, or retemper run there")
+    path = intact(objects, files.get(f"{split}.parquet", ""))
+    if not path:
+        raise UserError(
+            f"compare {name}: {VALUES / model} is missing from this clone's cache, or corrupt; run retemper verify, then "
+            "dvc fetch --all-commits, or retemper run there"
+        )
     columns = pq.read_schema(path).names
     if measure not in columns:
         raise UserError(

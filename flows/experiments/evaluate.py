@@ -364,5 +364,5 @@ def _whole_encoder(source: str) -> str:
 
 def _name(source: str) -> str:
     """A short name of a model, fit for a round."""
-    name = re.sub(r"[^a-z0-9_]+", "_", Path(source).name.lower()).strip("_") or "model"
+    name = re.sub(r"[^a-z0-9_]+", "_", Path(source).name.lower()).strip("_")[:40] or "model"
     return name if NAME.fullmatch(name) and name not in RESERVED else f"model_{name}"

@@ -16,7 +16,7 @@ from flows.repository.git import git
 from flows.repository.lock import Lock, lock_of, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
-from flows.storage.cache import cache_folder, object_path
+from flows.storage.cache import cache_folder, intact
 from tasks.core.stage.errors import printable
 from tasks.core.stage.safe_yaml import parse_yaml
 
@@ -83,17 +83,20 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
 
 
 def measured(lock: Lock, cache: Path) -> dict[str, Any]:
-    """The metrics of every model of a dvc.lock that this clone's cache has, without those of an earlier generation."""
-    metrics: dict[str, Any] = {}
+    """The metrics of every model of a dvc.lock that this clone's cache has intact, without those of an earlier generation."""
+    files = {model: intact(cache / "files" / "md5", oid) for model, oid in recorded(lock).items()}
+    return {model: json.loads(file.read_text(encoding="utf-8")) for model, file in files.items() if file}
+
+
+def recorded(lock: Lock) -> dict[str, str]:
+    """The digest of every model's metrics in a dvc.lock, without those of an earlier generation."""
     late = outdated(lock)
-    for entry in (entry for name, entry in lock.items() if name not in late):
-        for out in entry.get("outs", []):
-            path = Path(out["path"])
-            if path.parent == Path("data/metrics") and path.suffix == ".json":
-                file = object_path(cache / "files" / "md5", str(out["md5"]))
-                if file.is_file():
-                    metrics[path.stem] = json.loads(file.read_text(encoding="utf-8"))
-    return metrics
+    return {
+        path.stem: str(out["md5"])
+        for name, entry in lock.items()
+        for out in entry.get("outs", [])
+        if name not in late and (path := Path(out["path"])).parent == Path("data/metrics") and path.suffix == ".json"
+    }
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -126,12 +126,12 @@ def cell(values: Sequence[float], layout: Layout, best: bool = False) -> str:
 
 
 def as_text(cells: Cells, layout: Layout, split: str) -> str:
-    """For a terminal."""
+    """The table of one split as text for a terminal."""
     return f"{layout.caption}, {split}\n{text_table(*rows(cells, layout))}\n*: the best of its column"
 
 
 def write(cells: Mapping[str, Cells], layout: Layout, path: Path) -> None:
-    """The same as a page, with the figure: `cells` by split."""
+    """The tables of all splits as a page at `path`, with a figure if the layout has a `curve`; `cells` by split."""
     from tasks.core.stage.files import write_text
 
     parts: list[Markup] = []

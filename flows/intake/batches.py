@@ -53,7 +53,7 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
         (folder / "qrels").mkdir()
         for name, found in parts.items():
             judged = name.startswith("qrels/")
-            weighted = judged and any(_weighted(path) for files, path in found if not files.csv)
+            weighted = judged and any(_weighted(files, path) for files, path in found)
             with (folder / name).open("w", encoding="utf-8") as handle:
                 if judged:
                     handle.write(f"{HEADER}\t{WEIGHT}\n" if weighted else f"{HEADER}\n")
@@ -89,8 +89,10 @@ def _refuse(line: str) -> None:
     raise UserError(f"{line}; save the file as UTF-8, or as gzip if its name ends in .gz")
 
 
-def _weighted(path: Path) -> bool:
-    """Whether the header of a file of qrels has a fourth column."""
+def _weighted(files: Files, path: Path) -> bool:
+    """Whether the header of a file of qrels has a fourth column, or a row of a CSV file a weight."""
+    if files.csv:
+        return any(line.count("\t") == 3 for _, line in beir_lines(files, path))
     first = next(lines(path, _refuse), (1, ""))[1]
     return first.split("\t")[3:] == [WEIGHT]
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from flows.intake.gate import Known
 from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
-from flows.intake.records import LARGEST_CELL, WEIGHT, has_half_character, lines
+from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
@@ -103,6 +103,8 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     ranks = max(rank for by_rank in log.counts.values() for rank in by_rank)
     found = harvest(log.counts, ranks, rule.eta) if rule.method == "harvest" else power_law(ranks, rule.eta)
     rows, left_out = _judgments(log, found, rule, known=known)
+    if not rows and not left_out:
+        raise UserError(f"{path}: found searches and no click, expected clicked or position in some lines; check the log")
     if not rows:
         told = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         raise UserError(
@@ -134,7 +136,9 @@ def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None
     rows = []
     for ((query, doc), ranks), here in zip(clicked, there, strict=True):
         others = (known.train_texts if is_dev(query, rule.dev_share) else known.held_out_texts) if known else set()
-        if not here:
+        if any(mark in doc for mark in "\t\r\n"):  # qrels are lines of cells separated by tabs
+            left_out["of documents with tabs or line ends in their ids"] += 1
+        elif not here:
             left_out["of documents that the data set lacks"] += 1
         elif keys[query] in others:
             left_out["of queries that the data set has in another split"] += 1
@@ -190,13 +194,13 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
         log.click(query, shown, new)
         before |= new
         return
-    text, shown = record.get("query"), _list(record.get("shown"))
+    text, shown = record.get("query"), _listed(record, "shown")
     if not isinstance(text, str) or not text.strip() or not shown:
         raise ValueError("found no query, or nothing shown, expected query and shown")
     if HASHED.fullmatch(text):
         raise ValueError("found a hashed query, expected its text, as retemper serve --log-queries plain writes it")
-    if any(not doc or any(mark in doc for mark in "\t\r\n") for doc in shown) or len(set(shown)) < len(shown):
-        raise ValueError("found an empty id, one with tabs or line ends, or the same twice in shown")
+    if not all(shown) or len(set(shown)) < len(shown):
+        raise ValueError("found an empty id, or the same twice in shown")
     if has_half_character("".join((text, *shown))):
         raise ValueError("found half a character (a lone surrogate, \\ud800 to \\udfff) in query or shown")
     ranks = _ranks(record, shown)
@@ -208,31 +212,43 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
 
 def _ranks(record: Mapping[str, Any], shown: Sequence[str]) -> set[int]:
     """The ranks that were clicked: by position, or by what is shown there."""
-    places = _list(record.get("position"))
+    places, doc = _listed(record, "position"), record.get("doc")
     if places:
         if not all(place.isdecimal() and 1 <= int(place) <= len(shown) for place in places):
             raise ValueError(f"found position {', '.join(places)}, expected ranks from 1 to {len(shown)}")
         ranks = {int(place) for place in places}
-        if isinstance(doc := record.get("doc"), str) and {shown[rank - 1] for rank in ranks} != {doc}:
+        if isinstance(doc, str | int) and {shown[rank - 1] for rank in ranks} != {str(doc)}:
             raise ValueError(f"found a click on {doc!r} at position {', '.join(places)}, expected the document that was shown there")
         return ranks
-    docs = _list(record.get("clicked", record.get("doc")))
-    if unknown := [doc for doc in docs if doc not in shown]:
+    clicked = record.get("clicked")  # may be one id, with blanks or brackets; `doc` always is
+    docs = [str(clicked)] if clicked in shown else _listed(record, "clicked")
+    if "clicked" not in record and doc is not None:
+        docs = _ids("doc", doc if isinstance(doc, list) else [doc])
+    if unknown := [one for one in docs if one not in shown]:
         raise ValueError(f"found a click on {unknown[0]!r}, expected one of those shown")
-    return {list(shown).index(doc) + 1 for doc in docs}
+    return {list(shown).index(one) + 1 for one in docs}
 
 
-def _list(value: object) -> list[str]:
-    """A list of ids or ranks: of JSON, or in one cell."""
+def _listed(record: Mapping[str, Any], field: str) -> list[str]:
+    """A field's list of ids or ranks: of JSON, or in one cell, as JSON or separated by blanks. ValueError for another item."""
+    value = record.get(field)
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)
         except RecursionError:
-            raise ValueError("found a list that is nested too deeply, expected ids") from None
+            raise ValueError(f"found a list that is nested too deeply in {field}, expected ids") from None
+        except ValueError:
+            raise ValueError(f"found {value[:SHOWN]!r} in {field}, expected a list in JSON") from None
     if value is None or isinstance(value, str):
         return (value or "").split()
-    items = value if isinstance(value, list) else [value]
-    return [str(item) for item in items if isinstance(item, str | int) and not isinstance(item, bool)]
+    return _ids(field, value if isinstance(value, list) else [value])
+
+
+def _ids(field: str, items: Sequence[object]) -> list[str]:
+    for item in items:
+        if isinstance(item, bool) or not isinstance(item, str | int):
+            raise ValueError(f"found {json.dumps(item)[:SHOWN]} in {field}, expected strings or integers")
+    return [str(item) for item in items]
 
 
 def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:

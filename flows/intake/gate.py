@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from flows.intake.records import WHITE, Document, Files, Query, documents, files_of, judgments, queries
+from flows.intake.records import Document, Files, Query, documents, files_of, judgments, queries
 from tasks.core.tables.id_sets import Ids, hashes
+from tasks.core.tables.trec_ids import WHITE
 
 BLOCK = 8192  # records that are hashed at a time
 MOST = 100  # lines of a batch that are named; the others are counted
@@ -217,7 +218,7 @@ def _check_judgments(
     files: Files, split: str, known: Known, *, own: set[int], asked: Mapping[str, int], findings: Findings, settings: Settings
 ) -> Counter[str]:
     """How many judgments each query has in a split."""
-    grades: dict[tuple[str, str], int] = {}
+    before: dict[tuple[str, str], tuple[int, float]] = {}
     found: Counter[str] = Counter()
     for block in _blocks(judgments(files, split, _adder(findings, MALFORMED))):
         docs, names = [one.doc for one in block], [one.query for one in block]
@@ -229,31 +230,34 @@ def _check_judgments(
                 findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
             if settings.unknown and one.query not in asked and one.query not in named:
                 findings.add(UNKNOWN, f"{one.at}: query {one.query!r} is neither in the data set nor in this batch")
-            if grades.setdefault((one.query, one.doc), one.grade) != one.grade:
-                findings.add(
-                    REPEATED, f"{one.at}: grade {one.grade} of {one.query} and {one.doc}, {grades[one.query, one.doc]} before; keep one"
-                )
+            grade, weight = before.setdefault((one.query, one.doc), (one.grade, one.weight))
+            if grade != one.grade:
+                findings.add(REPEATED, f"{one.at}: grade {one.grade} of {one.query} and {one.doc}, {grade} before; keep one")
+            elif weight != one.weight:
+                findings.add(REPEATED, f"{one.at}: weight {one.weight} of {one.query} and {one.doc}, {weight} before; keep one")
     return found
 
 
 def _check_leaks(judged: Mapping[str, Counter[str]], known: Known, asked: Mapping[str, int], *, findings: Findings) -> None:
     """Queries, by id or text, that would be in train and in dev or test once the batch is merged, and are not already."""
-    train = set(judged.get("train", ()))
-    held_out = {query for split in judged if split != "train" for query in judged[split]}
+    train = set(judged.get("train", ())) | (asked.keys() & known.train)  # a known query may have another text here
+    held_out = {query for split in judged if split != "train" for query in judged[split]} | (asked.keys() & known.held_out)
     before = known.texts_of(train | held_out)
     texts = before | {query: asked[query] for query in train | held_out if query in asked}
     by_id = (train & (held_out | known.held_out) | held_out & known.train) - (known.train & known.held_out)
     for query in sorted(by_id):
         findings.add(LEAKS, f"query {query!r} is judged in train and in dev or test")
     texts_held_out = known.held_out_texts | {texts[query] for query in held_out if query in texts}
-    for own, same, others, where in (
-        (train, known.train, texts_held_out, "dev or test"),
-        (held_out, known.held_out, known.train_texts, "train"),
+    for own, same, others, ever, where in (
+        (train, known.train, held_out | known.held_out, texts_held_out, "dev or test"),
+        (held_out, known.held_out, known.train, known.train_texts, "train"),
     ):
-        for query in sorted(own - by_id):
-            is_new = query not in same or texts.get(query) != before.get(query)
-            if is_new and texts.get(query) in others:
-                findings.add(LEAKS, f"query {query!r} has the text of a query of {where}")
+        new = [query for query in sorted(own - by_id) if query not in same or texts.get(query) != before.get(query)]
+        if any(texts.get(query) in ever for query in new):  # `ever` has texts that queries had before this batch or another, too
+            now = {*(known.texts_of(others) | {query: asked[query] for query in others & asked.keys()}).values()}
+            for query in new:
+                if texts.get(query) in now:
+                    findings.add(LEAKS, f"query {query!r} has the text of a query of {where}")
 
 
 def _adder(findings: Findings, kind: str) -> Any:

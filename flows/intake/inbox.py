@@ -83,20 +83,21 @@ class Taken:
     spec: str
     batches: tuple[Batch, ...] = ()
     bad: tuple[Batch, ...] = ()
+    missing: tuple[str, ...] = ()  # names of batches that the last retraining merged, and the inbox has no longer
 
 
 def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, processes: Processes | None = None) -> Taken:
     """The data to train on: `source` itself, the last good batch, or a folder (below the current one) that merges all good ones.
 
     `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. UserError where the
-    inbox is unavailable or `source` cannot be merged.
+    inbox is unavailable, has lost every batch of the last merge, or `source` cannot be merged.
     """
     spec = absolute(source, project)
     inbox = None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, processes=processes or Processes())
-    found = inbox.look() if inbox else []
+    found, missing = (inbox.look(), inbox.missing()) if inbox else ([], ())
     if not inbox or not found:
         INTAKE.unlink(missing_ok=True)
-        return Taken(spec)
+        return Taken(spec, missing=missing)
     if intake.mode == "append":
         inbox.mergeable()
     while True:
@@ -120,7 +121,7 @@ def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, pro
     write_json(INTAKE, [batch.record for batch in batches])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else _spec_of(good[-1])
-    return Taken(spec, tuple(batches), bad)
+    return Taken(spec, tuple(batches), bad, missing)
 
 
 def states(intake: Intake, source: str, project: Path) -> list[Batch]:
@@ -220,6 +221,17 @@ class Inbox:
             raise UserError(f"{FILE}: intake.inbox: {self.folder}: no such folder; create it, or give access")
         return sorted(path for path in self.folder.iterdir() if path.is_dir())
 
+    def missing(self) -> tuple[str, ...]:
+        """Batches of the last merge that are gone; not those set aside by a leading dot. UserError where all are: an unmounted share?"""
+        before = _merged() if self.intake.mode == "append" else []
+        gone = tuple(name for name in before if not any((self.folder / f"{dot}{name}").is_dir() for dot in ("", ".")))
+        if gone and len(gone) == len(before):
+            raise UserError(
+                f"{self.folder}: found no batch of the last retraining, expected {', '.join(gone)}; mount the folder, put them back, or go "
+                f"on without them: rm {INTAKE.resolve()}"
+            )
+        return gone
+
     def is_being_written(self, path: Path) -> bool:
         """By its name; because it has no file yet; or because one has changed only now."""
         if path.name.startswith("."):
@@ -281,8 +293,7 @@ class Inbox:
         """The batches that were accepted as they are; none where the source or one of the last merge has changed: they may need it."""
         beside = self.beside()
         accepted = {path: one for path in found if (one := self.remembered(path)) and (one.state, one.beside) == ("accepted", beside)}
-        merged = {one["name"] for one in read_json(INTAKE) if one["state"] == "accepted"} if INTAKE.exists() else set()
-        return accepted if merged <= {path.name for path in accepted} else {}
+        return accepted if {*_merged()} <= {path.name for path in accepted} else {}
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """One batch against what is `known`. `reference`: empty, or the one to compare texts with, once it has been needed."""
@@ -324,6 +335,11 @@ class Inbox:
         if odd and one and (one.state, one.by) == ("accepted", "hand"):
             return replace(begun, state="accepted", odd=tuple(odd), by="hand")
         return replace(begun, state="quarantined" if odd else "accepted", odd=tuple(odd))
+
+
+def _merged() -> list[str]:
+    """Names of the batches of the last merge here."""
+    return [one["name"] for one in read_json(INTAKE) if one["state"] == "accepted"] if INTAKE.exists() else []
 
 
 def _shifts_found(batch: Batch, rules: Gate) -> dict[str, Shift]:

@@ -1,7 +1,7 @@
 """The records of a batch, in the forms that prepare reads: BEIR or CSV. Every malformed line is reported, not only the first.
 
     BEIR  corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv: query-id, corpus-id, score, and weight if wanted
-    CSV   corpus.csv, queries.csv, qrels/SPLIT.csv with a header, or .tsv (tasks.prepare.readers.csv_tables)
+    CSV   corpus.csv, queries.csv, qrels/SPLIT.csv with a header, or .tsv (tasks.prepare.readers.csv_tables); weight is one more column
 
 Each file is optional, and plain or .gz. One line is in memory at a time.
 """
@@ -9,27 +9,25 @@ Each file is optional, and plain or .gz. One line is in memory at a time.
 import csv
 import gzip
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.core.sources.datasets import SPLIT_NAMES
-from tasks.core.sources.grades import is_grade, is_heading
+from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
+from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.stage.errors import UserError
 
 NAMES = ("corpus", "queries")
 LARGEST_CELL = 1 << 28  # characters
-WHITE = re.compile(r"\s")
 SHOWN = 60  # characters of a wrong line that a message quotes
 # Names that a CSV column may have, the same as prepare's (tests/flows/intake/test_records.py compares them).
 DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), ("text", "passage", "body")
 QUERY_ID, QUERY_TEXT = ("_id", "id", "qid", "query_id", "query-id"), ("text", "query")
 QREL_QUERY, QREL_DOC = ("query-id", "query_id", "qid", "query"), ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
 QREL_GRADE = ("score", "grade", "relevance")
-WEIGHT = "weight"  # the optional fourth column of qrels in BEIR form
+WEIGHT = "weight"  # the optional fourth column of qrels in BEIR form, and the name of CSV's
 
 Wrong = Callable[[str], None]  # is passed one line for each malformed line
 
@@ -90,6 +88,7 @@ def files_of(folder: Path) -> Files:
         if split in qrels:
             raise UserError(f"{file}: {qrels[split].name} exists too, expected only one file of {split} qrels; keep one of them")
         qrels[split] = file
+    refuse_unread_qrels(folder / "qrels", qrels, (".csv", ".tsv") if in_csv else (".tsv",))
     documents, queries = (next(iter(found[name]), None) for name in NAMES)
     return Files(in_csv, documents, queries, qrels)
 
@@ -129,8 +128,8 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
     """The valid judgments of one split."""
     path = files.qrels[split]
     if files.csv:
-        for at, (query, doc, grade) in _rows(path, (QREL_QUERY, QREL_DOC, QREL_GRADE), wrong):
-            if (judged := _judged(at, [query, doc, grade], wrong)) is not None:
+        for at, (*cells, weight) in _rows(path, (QREL_QUERY, QREL_DOC, QREL_GRADE, (WEIGHT,)), wrong, optional=(WEIGHT,)):
+            if (judged := _judged(at, [*cells, weight] if weight else cells, wrong)) is not None:
                 yield judged
         return
     wanted = 3
@@ -169,7 +168,8 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
     else:
         split = next(name for name, file in files.qrels.items() if file == path)
         for number, judged in enumerate(judgments(files, split, refuse), 1):
-            yield number, f"{judged.query}\t{judged.doc}\t{judged.grade}"
+            weight = f"\t{judged.weight!r}" if judged.weight != 1 else ""
+            yield number, f"{judged.query}\t{judged.doc}\t{judged.grade}{weight}"
 
 
 def _raw(path: Path) -> Iterator[bytes]:
@@ -224,7 +224,7 @@ def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
     if not query or not doc:
         wrong(f"{at}: found query-id {_shown(query)} and corpus-id {_shown(doc)}, expected two ids")
     elif not is_grade(grade):
-        wrong(f"{at}: found grade {_shown(grade)}, expected an integer (0 not relevant, 1 or more relevant)")
+        wrong(f"{at}: found grade {_shown(grade)}, expected {EXPECTED}")
     elif (weight := weight_of(rest[0]) if rest else 1.0) is None:
         wrong(f"{at}: found weight {_shown(rest[0])}, expected a number above 0")
     else:
@@ -262,6 +262,9 @@ def _rows(
                 for place, names in zip(places, wanted, strict=True):
                     if place is None and names != optional:
                         wrong(f"{at}: found columns {', '.join(header)}, expected {' or '.join(names)}")
+                        return
+                    if place is not None and header.count(header[place]) > 1:
+                        wrong(f"{at}: found column {header[place]} {header.count(header[place])} times, expected it once")
                         return
             elif len(cells) != len(header):
                 wrong(f"{at}: found {len(cells)} cells, expected {len(header)} as in the header ({', '.join(header)})")

@@ -61,7 +61,7 @@ def word_shift(batch: Sequence[str], held: Sequence[str], fixed: Sequence[str], 
 
 
 def nearest(texts_ND: Floats, fixed_FD: Floats) -> Floats:
-    """Novelty [N] of vectors of length 1."""
+    """Novelty [N] of vectors of length 1: 1 minus the mean cosine to the NEIGHBOURS nearest fixed texts."""
     count = min(NEIGHBOURS, len(fixed_FD))
     parts = []
     for start in range(0, len(texts_ND), BLOCK):

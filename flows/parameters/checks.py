@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+
 from flows.parameters.migrations import missing
 from flows.parameters.sources import source_keys
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import needs_texts, parse
+from tasks.core.metrics.selection import SYSTEMS as MEASURED
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
 from tasks.core.stage.errors import Missing, UserError
@@ -18,22 +22,40 @@ from tasks.core.stage.params import read_yaml, validate
 from tasks.params import RETRIEVE, Parameters
 
 PARAMS = Path("params.yaml")
-NAME = re.compile(r"[a-z][a-z0-9_]*")
+WORD = re.compile(r"[^\s,\[\]{}]+")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 RESERVED = ("base", "none", "bm25", "official", "random")
 GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
 ENCODERS = ("encoders", "pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
+CONSTANT = ("NumQ", "NumRel", "NumRet")  # measures that count queries and documents
 ORDERED = ("fuse", "rerank", "rescore")  # sections whose entries are made from other systems' runs
 SYSTEMS = (*ENCODERS, "rerankers", *ORDERED)  # sections whose entries have metrics or curves of their name
 NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
 
 
-def check_file(path: Path = PARAMS) -> Parameters:
-    """The parameter file as one record; UserError, one line with file and key, where it cannot be run."""
-    return check(read_yaml(path), str(path))
+def check_file(path: Path = PARAMS, *, compared: bool = True) -> Parameters:
+    """The parameter file as one record; UserError, one line with file and key, where it cannot be run. `compared`: see `check`."""
+    sections = read_yaml(path)
+    check_quotes(path)
+    return check(sections, str(path), compared=compared)
 
 
-def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
-    """`check_file`, on what the file holds."""
+def check_quotes(path: Path) -> None:
+    """DVC's reader takes the file too: within {} and [], it needs quotes around a word with : or ?."""
+    text = path.read_text(encoding="utf-8")
+    try:
+        YAML(typ="safe").load(text)  # as DVC does
+    except MarkedYAMLError as error:
+        mark = error.problem_mark
+        words = WORD.finditer(text.split("\n")[mark.line])
+        word = next((found[0] for found in words if found.start() <= mark.column < found.end()), "")
+        if ":" not in word and "?" not in word:
+            raise UserError(f"{path}:{mark.line + 1}: DVC does not read this line ({error.problem}); fix it") from None
+        raise UserError(f'{path}:{mark.line + 1}: found {word} without quotes within {{}} or []; write "{word}" in quotes') from None
+
+
+def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool = True) -> Parameters:
+    """`check_file`, on what the file holds. Not `compared`: it is made to measure some of the systems, and nothing compares them."""
     check_moved(sections, where)
     check_age(sections, where)
     check_names(sections, where)
@@ -53,6 +75,8 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     check_extra(parameters, where)
     check_rounds(parameters, where)
     check_metric(parameters, where)
+    if compared:
+        check_compared(parameters, systems(sections), where)
     deepest, ranks = parameters.evaluate.deepest
     lists = ranks + (ranks > 0 and parameters.retrieve.ignore_identical_ids)  # one may be dropped
     depths = [("retrieve.depth", parameters.retrieve.depth, ranks), ("bm25.run_depth", parameters.bm25.run_depth, lists)]
@@ -66,6 +90,23 @@ def check(sections: dict[str, Any], where: str = str(PARAMS)) -> Parameters:
     return parameters
 
 
+def systems(sections: Mapping[str, Any]) -> list[str]:
+    """Names of all systems that are measured."""
+    return ["bm25", *(str(name) for section in MEASURED for name in _entries(sections, section))]
+
+
+def check_compared(parameters: Parameters, known: list[str], where: str) -> None:
+    """What is compared is among the systems, `known`; the default's baselines may be absent."""
+    model, against, report = parameters.failures.model, parameters.failures.against, parameters.report
+    usual = type(report).model_fields["baselines"].default
+    baselines = [("report.baselines", name) for name in report.baselines if name not in usual]
+    for key, name in [("failures.model", model), ("failures.against", against), *baselines]:
+        if name is not None and name not in known:
+            raise UserError(f"{where}: {key}: found {name!r}, expected one of {', '.join(known)}")
+    if model is not None and model == against:
+        raise UserError(f"{where}: failures.against: found {against!r}, the model itself; expected another system")
+
+
 def check_metric(parameters: Parameters, where: str) -> None:
     """report.metric is measured, more of it is better, and fusions can be chosen by it."""
     metric, measures = parameters.report.metric, parameters.evaluate.measures
@@ -74,6 +115,10 @@ def check_metric(parameters: Parameters, where: str) -> None:
     if lower_is_better(metric):
         raise UserError(
             f"{where}: report.metric: found {metric!r}, which counts mistakes, expected a measure that is higher for a better system"
+        )
+    if re.split(r"[(@]", metric)[0] in CONSTANT:
+        raise UserError(
+            f"{where}: report.metric: found {metric!r}, a count that does not say how good a system is, expected a measure such as nDCG@10"
         )
     open_ = [name for name, entry in parameters.fuse.items() if entry.setting is None]
     if open_ and needs_texts(parse([metric], 1)):
@@ -120,7 +165,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
             for name in _entries(sections, section):
                 key = f"{where}: {section}.{name}"
                 if not isinstance(name, str) or not NAME.fullmatch(name):
-                    raise UserError(f"{key}: found the name {name!r}, expected lowercase letters, digits and _, starting with a letter")
+                    raise UserError(f"{key}: found the name {name!r}, expected up to 64 lowercase letters, digits and _, a letter first")
                 if name in RESERVED:
                     raise UserError(f"{key}: the name {name} is reserved ({', '.join(RESERVED)}); choose another")
                 if name in owner:
@@ -263,11 +308,11 @@ def check_rounds(parameters: Parameters, where: str) -> None:
                 f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {wish} needs positives' scores"
             )
         if entry.positive_ranks is not None:
-            sources = ["bm25", *parameters.mine, *parameters.teacher]
-            if entry.negatives not in sources:
+            whole = [name for name, mine in parameters.mine.items() if mine.keeps_first_ranks]
+            if entry.negatives not in ["bm25", *whole]:
                 raise UserError(
-                    f"{key}.negatives: found {entry.negatives!r}, expected bm25, a mine or a teacher ({', '.join(sources)}), whose "
-                    "ranks positive_ranks makes positives"
+                    f"{key}.negatives: found {entry.negatives!r}, expected bm25 or a mine without skip and margins "
+                    f"({', '.join(['bm25', *whole])}), whose first ranks positive_ranks makes positives"
                 )
             if entry.positive_ranks > depth:
                 raise UserError(f"{key}.positive_ranks: found {entry.positive_ranks}, expected at most {keeper}, which is {depth}")

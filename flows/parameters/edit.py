@@ -10,6 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import CommentMark, YAMLError
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tokens import CommentToken
 
 from tasks.core.stage.errors import UserError
@@ -18,6 +19,7 @@ from tasks.core.stage.params import read_yaml
 from tasks.core.stage.safe_yaml import Refused, parse_yaml
 
 PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")  # JSON's escapes of a character beyond U+FFFF
+PLAIN_IN_BLOCKS = re.compile("[:?]")  # in a word that needs no quotes, except within {} and []
 Place = tuple[Any, Any]  # a mapping or sequence, and the key at which a comment hangs
 
 
@@ -29,16 +31,29 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
     """
     if not assignments:
         return None
-    read_yaml(path)  # a UserError where it cannot be read
-    before = path.read_bytes().decode("utf-8")  # with its own newlines
+    before = read_text(path)
+    after = changed(before, assignments, check)
+    if after is None:
+        return None
+    write_text(path, after)
+    return before
+
+
+def changed(before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object]) -> str | None:
+    """`apply`, on the text of a file: its new text, or None where nothing changes."""
     document = load(before.replace("\r\n", "\n"))
     changes = [_assign(document, assignment) for assignment in assignments]
     if not any(changes):
         return None
     text = dump(document)
     check(parse_yaml(text) or {})
-    write_text(path, text.replace("\n", "\r\n" if "\r\n" in before else "\n"))
-    return before
+    return text.replace("\n", "\r\n" if "\r\n" in before else "\n")
+
+
+def read_text(path: Path) -> str:
+    """The text of a parameter file with its own newlines; UserError where it cannot be read."""
+    read_yaml(path)
+    return path.read_bytes().decode("utf-8")
 
 
 def setting(key: str, value: Any) -> str:
@@ -62,10 +77,16 @@ def load(text: str) -> CommentedMap:
 
 
 def dump(document: CommentedMap) -> str:
-    """The text of a document."""
+    """The text of a document. Within {} and [], words with : or ? are quoted: DVC's reader does not take them plain."""
+    inline = set[int]()  # ids of what is within {} or []
     for _, node in _nodes(document):
         if not node:
             node.fa.set_flow_style()  # otherwise a comment would come between its key and its {}
+        if node.fa.flow_style() or id(node) in inline:
+            for key, value in node.items() if isinstance(node, CommentedMap) else enumerate(node):
+                inline.add(id(value))
+                if type(value) is str and PLAIN_IN_BLOCKS.search(value):
+                    node[key] = DoubleQuotedScalarString(value)
     text = io.StringIO()
     writer().dump(document, text)
     return text.getvalue()

@@ -113,7 +113,7 @@ MIGRATIONS = (
     Migration(
         "2026-11-24T20:57:32+00:00",
         "params.yaml",
-        partial(add_section, name="extra", value="{}", after="evaluate", comment="scifact: beir:../scifact, further data sets"),
+        partial(add_section, name="extra", value="{}", after="evaluate", comment='{scifact: "beir:../scifact"}, further data sets'),
     ),
     Migration("2026-11-24T22:32:24+00:00", "retraining.yaml", keep_not_worse, default=True),
 )

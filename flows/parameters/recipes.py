@@ -3,6 +3,7 @@
 Sections are replaced as text, comments included. The former ones are kept in `.retemper/recipe.json`.
 """
 
+import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from flows.parameters.sources import SOURCE
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest, read_json, write_json, write_text
 from tasks.core.stage.params import read_yaml
+from tasks.core.stage.safe_yaml import parse_yaml
 
 FOLDER = Path("docs/recipes")
 MEMORY = Path(".retemper/recipe.json")
@@ -26,6 +28,7 @@ NONE = "none"
 ZERO_SHOT = "zero_shot"
 
 Blocks = Mapping[str, str | None]  # the text of each section, without its last newline; None where there is none
+Record = Mapping[str, Any]  # of the recipe in place: its name, sections before and after; empty where there is none
 
 
 def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = FOLDER) -> str:
@@ -33,26 +36,39 @@ def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = 
 
     The result is unchecked. UserError where there is no such recipe, or (`none`) nothing to take back.
     """
-    read_yaml(path)  # a UserError where it cannot be read
-    before = path.read_bytes().decode("utf-8")
+    before = edit.read_text(path)
+    after, record = changed(before, name, folder, last=_last(memory))
+    _remember(record, memory)
+    write_text(path, after)
+    return before
+
+
+def changed(before: str, name: str, folder: Path, *, last: Record) -> tuple[str, Record]:
+    """`apply`, on the text of a file and what the memory has of the last recipe: both as they are to be written."""
     text = before.replace("\r\n", "\n")
     recipe = _read(name, folder) if name != NONE else {}
-    last: Any = read_json(memory) if memory.exists() else {}
     if last and _is_in_place(text, last):
         text = replaced(text, last["before"])
     elif name == NONE:
         raise UserError(
-            f"--recipe none: no recipe of this folder is in place in {path}, expected one that --recipe NAME has put there; "
-            f"to restore the committed file: git checkout {path}"
+            f"--recipe none: no recipe of this folder is in place in {PARAMS}, expected one that --recipe NAME has put there; "
+            f"to restore the committed file: git checkout {PARAMS}"
         )
-    if recipe:
-        here = blocks(text)
-        write_json(memory, {"name": name, "before": {section: here.get(section) for section in recipe}, "after": recipe})
-        text = replaced(text, recipe)
+    here = blocks(text)
+    record = {"name": name, "before": {section: here.get(section) for section in recipe}, "after": recipe} if recipe else {}
+    text = replaced(text, recipe)
+    return text.replace("\n", "\r\n" if "\r\n" in before else "\n"), record
+
+
+def _last(memory: Path) -> Record:
+    return dict(read_json(memory)) if memory.exists() else {}
+
+
+def _remember(record: Record, memory: Path) -> None:
+    if record:
+        write_json(memory, record)
     else:
         memory.unlink(missing_ok=True)
-    write_text(path, text.replace("\n", "\r\n" if "\r\n" in before else "\n"))
-    return before
 
 
 def names(folder: Path = FOLDER) -> list[str]:
@@ -121,29 +137,37 @@ def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bo
     if TRIAL.exists():
         _undo(read_json(TRIAL))
     files = {str(path): path.read_text(encoding="utf-8") if path.exists() else None for path in (SOURCE, MEMORY)}
-    before: str | None = None
-    ours: str | None = None
+    trial: dict[str, Any] = {"params": None, "edited": None, "files": files}
 
     def undo() -> None:
-        _undo({"params": before, "edited": ours, "files": files})
+        _undo(trial)
 
     kept = False
     try:
-        if recipe is not None:
-            before = apply(recipe)
-            ours = file_digest(PARAMS)
-        text = edit.apply(assignments, PARAMS, check)
-        before = text if before is None else before
-        ours = file_digest(PARAMS) if before is not None else None
+        before, after, record = _planned(assignments, recipe) if assignments or recipe is not None else ("", "", {})
+        if after != before:
+            trial |= {"params": before, "edited": hashlib.sha256(after.encode()).hexdigest()}
         if not lasting:
-            write_json(TRIAL, {"params": before, "edited": ours, "files": files})
-        if recipe is not None and text is None:
-            check(read_yaml(PARAMS))
+            write_json(TRIAL, trial)  # first, so that no kill leaves an edit without it
+        if recipe is not None:
+            _remember(record, MEMORY)
+        if after != before:
+            write_text(PARAMS, after)
         yield undo
         kept = lasting
     finally:
         if not kept:
             undo()
+
+
+def _planned(assignments: Sequence[str], recipe: str | None) -> tuple[str, str, Record]:
+    """The text of params.yaml before and after an edit, which has been checked, and the record of the recipe that is then in place."""
+    before, record = edit.read_text(PARAMS), _last(MEMORY)
+    after, record = changed(before, recipe, FOLDER, last=record) if recipe is not None else (before, record)
+    text = edit.changed(after, assignments, check) if assignments else None
+    if text is None and recipe is not None:
+        check(parse_yaml(after) or {})
+    return before, after if text is None else text, record
 
 
 def _undo(trial: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -71,13 +71,16 @@ def write_source(
 ) -> None:
     """Bring `source` up to date with the sources that `params` names; written only where its content changes.
 
-    An unavailable source keeps its last entry (a stage that needs it will report it); UserError where it was never seen, or is there
-    but invalid. Articles get an entry without digest instead of the UserError: usually no pre-training needs them. A Hugging Face id
-    that was never seen is downloaded, so that everyone knows it by its content. `stands`: entries of the named sources stay as they
-    are, whatever the sources have become.
+    An unavailable source keeps its last entry (a stage that needs it will report it): that of `source`, else of `memory`. A data set's
+    leaves out what is on the present list of forgotten records. UserError where it was never seen, or is there but invalid. Articles get
+    an entry without digest instead of the UserError: usually no pre-training needs them. A Hugging Face id that was never seen is
+    downloaded, so that everyone knows it by its content. `stands`: entries of the named sources stay as they are, whatever the sources
+    have become.
     """
     remembered = _read_memory(memory)
     before = _flat(_read(source))
+    # git may have changed `source` since: a pull, a checkout
+    remembered.entries |= {f"{kind} {entry['source']}": entry for kind, entry in before.items() if entry.get("digest")}
     after: dict[str, Any] = {}
     for kind, (name, listing) in _kinds(read_yaml(params)).items():
         if stands and before.get(kind, {}).get("source") == name:
@@ -86,7 +89,7 @@ def write_source(
         try:
             entry = describe(name, listing(name), remembered)
         except (UserError, OSError) as error:
-            known = remembered.entries.get(f"{kind} {name}") or (before.get(kind) if before.get(kind, {}).get("source") == name else None)
+            known = remembered.entries.get(f"{kind} {name}")
             if not isinstance(error, Unavailable | OSError):
                 known = None  # it is there, but invalid
             if known is None and kind == "articles":
@@ -100,7 +103,8 @@ def write_source(
             elif known is None:
                 raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
             else:
-                (warn or _warn)(f"{params}: {_key(kind)}: {error}; continuing with its last known digest")
+                known, words = _last_known(known, is_dataset=kind == "dataset")
+                (warn or _warn)(f"{params}: {_key(kind)}: {error}; continuing with {words}")
             entry = known
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
@@ -112,7 +116,7 @@ def write_source(
 def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
     """The entry of a data set that is not in `source`: extra.NAME of params.yaml (`key`).
 
-    An unavailable one has its last entry; UserError where it was never seen, or is there but invalid.
+    An unavailable one has its last entry, as in `write_source`; UserError where it was never seen, or is there but invalid.
     """
     remembered = _read_memory(memory)
     try:
@@ -122,8 +126,8 @@ def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[
         if known is None or not isinstance(error, Unavailable | OSError):
             told = error if isinstance(error, UserError) else f"{error.filename}: {error.strerror}; give access"
             raise UserError(f"params.yaml: {key}.source: {told}") from None
-        (warn or _warn)(f"params.yaml: {key}.source: {error}; continuing with its last known digest")
-        entry = known
+        entry, words = _last_known(known, is_dataset=True)
+        (warn or _warn)(f"params.yaml: {key}.source: {error}; continuing with {words}")
     remembered.entries[f"{key} {name}"] = entry
     _write_memory(memory, remembered)
     return entry
@@ -213,9 +217,23 @@ def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:
     if unread > SLOW_BYTES:
         print(f"reading {unread / 1e9:,.1f} GB of {name} once, for its digest", file=sys.stderr)
     files = {file: memory.digest(path) for file, path in sorted(listing.files.items())}
-    content = {"identity": listing.identity, "files": files, "packages": {} if files else listing.packages}
+    return _entry(name, files, packages=listing.packages, identity=listing.identity)
+
+
+def _entry(name: str, files: Mapping[str, str], *, packages: Mapping[str, str], identity: str) -> dict[str, Any]:
+    content = {"identity": identity, "files": files, "packages": {} if files else packages}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return {"source": name, "digest": digest, "files": files, "packages": listing.packages}
+    return {"source": name, "digest": digest, "files": files, "packages": packages}
+
+
+def _last_known(entry: dict[str, Any], *, is_dataset: bool) -> tuple[dict[str, Any], str]:
+    """The entry that continues the last one of an unavailable source, and words on it. A data set's leaves out what is forgotten now."""
+    if is_dataset:
+        identity = _dataset_identity(datasets.parse_dataset(entry["source"]), entry["files"])
+        now = _entry(entry["source"], entry["files"], packages=entry["packages"], identity=identity)
+        if now["digest"] != entry["digest"]:
+            return now, f"its last known files, without the records of {FILE}"
+    return entry, "its last known digest"
 
 
 def list_dataset(name: str, *, needs_qrels: bool = True) -> Listing:
@@ -226,9 +244,12 @@ def list_dataset(name: str, *, needs_qrels: bool = True) -> Listing:
     spec = datasets.parse_dataset(name)
     files = datasets.dataset_files(spec, needs_qrels=needs_qrels)
     folder = spec.folder if spec.place and files else None
+    return Listing(_relative(files, folder), datasets.dataset_versions(spec), _dataset_identity(spec, files))
+
+
+def _dataset_identity(spec: datasets.DatasetSpec, files: Collection[object]) -> str:
     forgotten = marks_digest(read_marks())
-    identity = f"{spec.kind if files else spec}{f' without {forgotten}' if forgotten else ''}"
-    return Listing(_relative(files, folder), datasets.dataset_versions(spec), identity)
+    return f"{spec.kind if files else spec}{f' without {forgotten}' if forgotten else ''}"
 
 
 def list_encoder(name: str) -> Listing:

@@ -43,7 +43,7 @@ class Forecast:
             f"{self.bytes / 2**30:,.2f} GiB of disk" if self.bytes is not None else "",
         ]
         told = ", ".join(filter(None, parts))
-        return f"{self.stage}: {told} ({self.since})" if told else f"{self.stage}: unknown"
+        return f"{self.stage}: {told} ({self.since})" if told else f"{self.stage}: time, memory, and disk unknown"
 
 
 def forecasts(stages: Sequence[str], cache: Path | None = None) -> list[Forecast]:

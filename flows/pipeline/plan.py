@@ -13,7 +13,7 @@ from flows.repository import leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status
 from flows.repository.lock import read_blob
 from flows.repository.project import dvc_errors, lock_is_readable, repository
-from flows.storage import cache
+from flows.storage import cache, makings
 from flows.storage.patches import by_content, durably
 from flows.team import sync
 from tasks.core.stage.errors import UserError
@@ -32,6 +32,7 @@ class Plan:
     reached: bool  # whether it answered
     code: Path | None  # the frozen copy of the code that stages execute, where the project has code of its own
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
+    here: Mapping[str, str] = field(default_factory=dict)  # by whom and at which commit, when the code was frozen (flows.storage.makings)
     costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order
 
     def changed_stages(self) -> list[tuple[str, list[str], tuple[str, ...]]]:
@@ -43,8 +44,9 @@ def check_parameters() -> None:
     """Check that the parameters are valid, and bring data/source.json up to date."""
     from flows.parameters.checks import check_file
     from flows.parameters.sources import STANDS, write_source
+    from flows.repository.worktree import SECOND
 
-    check_file()
+    check_file(compared=SECOND not in os.environ)
     write_source(stands=STANDS in os.environ)
 
 
@@ -58,6 +60,7 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     code = freeze()
+    here = {} if dry else makings.here()
     locks.repair()
     if not dry and (told := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
         warn(f"{LOCK} {told}")
@@ -85,4 +88,4 @@ def make_plan(
         if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
-    return Plan(graph, graph.downstream_of(status), remote, reached, code, reasons(status, graph) if dry else {})
+    return Plan(graph, graph.downstream_of(status), remote, reached, code, why=reasons(status, graph) if dry else {}, here=here)

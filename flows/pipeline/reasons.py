@@ -8,9 +8,12 @@ from flows.repository.graph import SOURCE, Graph
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN
 
+OUTS = {"not in cache": "is not in the cache", "modified": "differs from dvc.lock"}  # edited by hand, or of another revision
+
 
 def reasons(status: Mapping[str, Iterable[Any]], graph: Graph) -> dict[str, list[str]]:
-    """What is new about each stage: its code, parameters, a source, its command, a file that it reads. Stages without any are absent.
+    """What is new about each stage: its code, parameters, a source, its command, a file that it reads or made. Stages without any are
+    absent.
 
     `status`: see `read_status`. What another stage makes is no reason: that stage has one, or its result is as before. An out that is
     merely not checked out is none either.
@@ -25,7 +28,7 @@ def reasons(status: Mapping[str, Iterable[Any]], graph: Graph) -> dict[str, list
                 continue
             for path, state in change.get("changed deps", {}).items():
                 told += _of_dep(path, state, made)
-            told += [f"{path} is not in the cache" for path, state in change.get("changed outs", {}).items() if state == "not in cache"]
+            told += [f"{path} {OUTS[state]}" for path, state in change.get("changed outs", {}).items() if state in OUTS]
         if told:
             found[name] = list(dict.fromkeys(told))
     return found

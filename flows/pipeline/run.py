@@ -59,16 +59,16 @@ def run(
     processes = Processes()
     display = Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
-        clock = timing.Clock()
-        clock.keep(cache_folder())  # the times of a killed run, before dvc.lock changes
+        clock = timing.Clock(cache=cache_folder())
         plan = make_plan(targets, processes, display.warn, check)
+        clock.here = plan.here
         if plan.changed and not ignore_disk:
             refuse_small_disk([name for name in plan.graph.stages if name in plan.changed])
         remotes.register_again(cache_folder(), display.warn)
         nothing = quiet and not plan.changed
 
         def gate() -> None:
-            sections = read_parameters() if FROZEN.exists() else {}
+            sections = read_parameters(FROZEN) if FROZEN.exists() else {}
             if told := splits.check(plan.graph.stages, sections, edits=edits, with_dev=with_dev):
                 display.warn(told)
 
@@ -79,7 +79,6 @@ def run(
             undo()
             _put_back(processes)
             raise
-        clock.keep(cache_folder())
         if len(outcomes) == len(plan.graph.stages) and all(outcome.state in ("Ran", "Cached") for outcome in outcomes.values()):
             if not targets:  # DVC may not have the outs of another stage yet
                 remove_finished()

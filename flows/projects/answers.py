@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tasks.core.sources.datasets import (
     DatasetSpec,
@@ -118,9 +117,3 @@ def data_seen_from(project: Path, data: str) -> str:
     """`seen_from` for a SPEC."""
     spec: DatasetSpec = parse_dataset(data)
     return seen_from(project, str(spec), kind=spec.kind) if spec.kind in MARKS else str(spec)
-
-
-def suggested_length(stats: dict[str, Any]) -> int:
-    """Tokens for nearly all documents: the 95th percentile of words at 1.35 tokens a word, in steps of 32, from 64 to 256."""
-    tokens = round(1.35 * float(stats["documents"]["words"]["p95"])) + 2
-    return min(256, max(64, -(-tokens // 32) * 32))

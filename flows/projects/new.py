@@ -22,14 +22,16 @@ from flows.process.display import Display
 from flows.process.prepared import FORKS
 from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
-from flows.projects.answers import AUTO, CACHE, NONE, data_seen_from, seen_from, suggested_length
+from flows.projects.answers import AUTO, CACHE, NONE, data_seen_from, seen_from
 from flows.projects.layout import code_source, lay_out, write_readme
+from flows.projects.lengths import most_tokens, suggested
 from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
 from flows.repository.project import dvc_errors, refuse_separator, repository
 from flows.results.sizes import size_of
 from flows.storage import links
+from flows.storage.remote import WARNING
 from flows.team import remotes
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.stage.errors import UserError
@@ -47,7 +49,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Answers to the questions, as flags give them. `length` is asked with the figures of the prepared data.
+    """Answers to the questions, as flags give them. `length` is asked with the tokens of 95 % of the documents, and what is suggested.
 
     `sets` are further edits of params.yaml, `code` a source of Retemper in place of the installed one, `like` a finished project whose
     times are scaled.
@@ -57,7 +59,7 @@ class Wanted:
     queries: str
     encoder: str
     share: str
-    length: Callable[[Mapping[str, Any], int], str]
+    length: Callable[[int, int], str]
     sets: Sequence[str] = ()
     code: str = ""
     like: Path | None = None
@@ -88,9 +90,8 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
                 tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
             if not wanted.share.startswith(CACHE):
                 tell(links.choose(project))
-            stages, stats = _check_data(processes, display, tell)
-            length = wanted.length(stats, suggested_length(stats))
-            tokens = suggested_length(stats) if length == AUTO else int(length)
+            stages, stats = _check_data(processes, display, wanted.sets, tell=tell)
+            tokens = _length(wanted)
             if not any(one.startswith("tokenize.document_length=") for one in wanted.sets):
                 edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)
             freeze()
@@ -158,20 +159,51 @@ def _quoted(value: str) -> str:
     return value if plain else "'" + value.replace("'", "''") + "'"
 
 
-def _check_data(processes: Processes, display: Display, tell: Tell) -> tuple[list[str], dict[str, Any]]:
-    """Run stage prepare, which reads everything, in the current folder. Returns the stages of a run and what prepare counted."""
+def _check_data(processes: Processes, display: Display, sets: Sequence[str], *, tell: Tell) -> tuple[list[str], dict[str, Any]]:
+    """Run stage prepare, which reads everything, in the current folder. Returns the stages of a run and what prepare counted.
+
+    Where the data has no training queries, the project gets the recipe that trains nothing.
+    """
+
+    def show(line: str) -> None:
+        if not line.startswith("\r") and (line.startswith(WARNING) or not line.startswith("retemper: ")):  # its error is raised below
+            tell(line)
+
     check_parameters()
     freeze()
     forks = {name: value for name, value in os.environ.items() if name == FORKS}
-    outcome = run_stage(splits.STAGE, processes, lambda line: None if line.startswith("\r") else tell(line), env=forks)
+    outcome = run_stage(splits.STAGE, processes, show, env=forks)
     if outcome.problem:
         raise UserError(outcome.problem.message)
+    stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
+    stages, sections = _stages(), read_yaml(path)
+    if sections["queries"] == "corpus" and not stats["splits"]["train"]["queries"] and splits.learning(stages, sections):
+        recipes.apply(recipes.ZERO_SHOT)
+        recipes.MEMORY.unlink()  # there is no earlier form to go back to
+        edit.apply(sets, path, check)
+        stages = _stages()
+        display.warn(
+            f"{sections['dataset']['source']}: found no train queries, so the project trains nothing (recipe {recipes.ZERO_SHOT}); to "
+            "train on queries made from the documents: retemper new --queries pseudo"
+        )
+    if warning := splits.check(stages, read_yaml(path)):
+        display.warn(warning)
+    return stages, stats
+
+
+def _stages() -> list[str]:
+    """The stages of a run, by the parameters as they are."""
     with dvc_errors(), repository() as repo:
         graph = read_graph(repo)
-        stages = list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)
-    if warning := splits.check(stages, read_yaml(Path("params.yaml"))):
-        display.warn(warning)
-    return stages, dict(read_json(splits.STATS))
+        return list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)
+
+
+def _length(wanted: Wanted) -> int:
+    """The tokens of a document that are to be read; asks for them."""
+    parameters = check(read_yaml(Path("params.yaml")))
+    most = most_tokens(Path("data/corpus/documents.parquet"), parse_encoder(parameters.encoder.source).folder, parameters.text)
+    answer = wanted.length(most, suggested(most))
+    return suggested(most) if answer == AUTO else int(answer)
 
 
 def _estimates(stages: list[str], stats: Mapping[str, Any], like: Path | None) -> list[str]:

@@ -37,8 +37,9 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
     more = f"about {math.ceil(needed * each / share):,} dev queries are" if needed else "more dev queries than can be had are"
     confirm = f" ({queries:,} confirm)" if share < 1 else ""
     confirm += f" in groups of {each:.1f} that share relevant documents" if each > 1 else ""
+    dev = int(last.get("dev") or round(queries / share))
     line = (
-        f"promotion ({rule.rule}): with {round(queries / share):,} dev queries{confirm} and the last comparison's spread of {spread:.3f}, "
+        f"promotion ({rule.rule}): with {dev:,} dev queries{confirm} and the last comparison's spread of {spread:.3f}, "
         f"a gain of {GAIN:g} is promoted with about {now(GAIN):.0%}, an equal model with {now(0.0):.1%}, "
         f"a loss of {max(rule.margin, GAIN / 2):g} with {now(-max(rule.margin, GAIN / 2)):.1%}"
     )

@@ -1,6 +1,7 @@
 """Runs git without prompts, editors or hooks."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +21,12 @@ _known: set[tuple[str, tuple[tuple[str, str], ...]]] = set()  # folders and envi
 
 class GitFailed(UserError):
     """git refused; the message is its own line."""
+
+
+def refuse_no_git() -> None:
+    """UserError where git is not installed."""
+    if shutil.which("git") is None:
+        raise UserError("git: not found on PATH, expected it; install it")
 
 
 def git(

@@ -14,6 +14,7 @@ RECORDS = Path(".retemper")
 MEMORY = RECORDS / "outs.json"
 LOCK = Path("dvc.lock")
 OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # DVC's temporary files, which a kill leaves behind
+PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{32}\.partial")  # and ours of a cache or remote
 
 
 def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, lock: Path = LOCK) -> list[Path]:
@@ -47,7 +48,7 @@ def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
 
     The next attempt would, but a cached stage is not attempted again.
     """
-    places = {RECORDS, *([cache] if cache.absolute().is_relative_to(Path.cwd()) else [])}
+    places = {RECORDS, *([cache] if cache.resolve().is_relative_to(Path.cwd().resolve()) else [])}
     for out in outs:
         half = partial(out)
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
@@ -58,10 +59,10 @@ def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
 
 
 def unfinished_copies(cache: Path) -> list[Path]:
-    """What killed processes left half-written in a cache; while a run is in progress, also what it is writing."""
+    """What killed processes left half-written in a cache or a folder remote; while a run is in progress, also what it is writing."""
     folders = (".", "files/md5", "files/md5/*", "runs/*/*", "made/*")
     found = [path for folder in folders for path in cache.glob(f"{folder}/.*") if path.is_file()]
-    return sorted(path for path in found if OF_DVC.fullmatch(path.name) or path.name.endswith((".json.partial", ".tmp.partial")))
+    return sorted(path for path in found if OF_DVC.fullmatch(path.name) or PARTIAL.fullmatch(path.name))
 
 
 def _remembered(memory: Path) -> set[Path]:

@@ -58,8 +58,13 @@ def parse_lock(text: str, where: str) -> Lock:
 
 
 def read_lock(path: Path = Path(LOCK)) -> Lock:
-    """The dvc.lock of a working tree, empty where there is none yet."""
-    return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.exists() else {}
+    """The dvc.lock of a working tree, empty where there is none yet. UserError where it is invalid: a file that a kill has emptied too."""
+    if not path.exists():
+        return {}
+    text = path.read_text(encoding="utf-8")
+    if path.name == LOCK and text.strip() in ("", "{}"):
+        raise UserError(f"{path}: found no stages in it, expected those of the last run; git checkout it, or run retemper run")
+    return parse_lock(text, str(path))
 
 
 def lock_of(commit: str, where: str) -> Lock | None:

@@ -44,14 +44,16 @@ def merge(root: Path) -> list[str]:
     `root` is the cache. UserError, with nothing written, where there is no such conflict, or a parameter has two values.
     """
     conflicts = _conflicts()
-    ours = {name for name in (PARAMS, LOCK, SOURCE) if {OURS, THEIRS} <= set(conflicts.get(name, {}))}
-    if not ours:
+    ours = {name for name in (PARAMS, LOCK, SOURCE) if {OURS, THEIRS} & set(conflicts.get(name, {}))}
+    if not ours and not git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", check=False):
         raise UserError(f"{LOCK}, {PARAMS}: found no git conflict in them; run retemper merge after a git merge that stopped at one")
     texts: dict[str, str] = {}
     said: list[str] = []
     for name in sorted(ours):
         base, mine, other = (git("cat-file", "blob", blob) + "\n" if blob else "" for blob in _blobs(conflicts[name]))
-        if name == LOCK:
+        if not {OURS, THEIRS} <= set(conflicts[name]):
+            texts[name], lines = mine or other, [f"{name}: kept as {'ours' if mine else 'theirs'}; the other side has deleted it"]
+        elif name == LOCK:
             texts[name], lines = _merge_lock(base, mine, other, lambda entry: is_recorded(entry, root))
         elif name == PARAMS:
             texts[name], lines = merge_params(base, mine, other), [f"{PARAMS}: both sides' changes"]
@@ -60,7 +62,8 @@ def merge(root: Path) -> list[str]:
         said += lines
     for name, text in texts.items():
         write_text(Path(name), text)
-    git("add", "--", *texts)
+    if texts:
+        git("add", "--", *texts)
     rest = sorted(set(conflicts) - set(texts))
     return [*said, f"still in conflict: {', '.join(rest)}" if rest else "resolved; git commit, then retemper run"]
 

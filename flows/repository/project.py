@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flows.repository.git import refuse_no_git
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
 
@@ -72,6 +73,7 @@ def project_folder(merging: bool = False) -> None:
         refuse_conflict(path)
         if path.suffix != ".json":
             refuse_yaml_bomb(path)
+    refuse_no_git()
     if not any((folder / ".git").exists() for folder in (here, *here.parents)):
         raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")
     if not os.access(here, os.W_OK) or (Path("data").exists() and not os.access("data", os.W_OK)):

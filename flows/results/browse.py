@@ -39,7 +39,7 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
     systems = []
     for name in asked:
         if name != BM25:
-            refuse_unindexed(name, here)
+            refuse_unindexed(name, sections)
             systems += ["--model", name, f"data/encoders/{name}", str(served_index(name, INDEXES))]
     systems += [word for name in fused for word in ("--fusion", name, str(record_of(name, sections)))]
     if not Path("data/bm25").exists():

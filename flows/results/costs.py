@@ -15,14 +15,14 @@ FIGURES = {  # of a row of costs: its heading and format
     "encode_ms": ("ms a passage", ".2f"),
     "bytes": ("bytes a passage", ".1f"),
     "recall": ("recall", ".4f"),
-    "search_p50_ms": ("search ms, median", ".2f"),
-    "search_p99_ms": ("99 %", ".2f"),
-    "search_batched_ms": ("all at once", ".3f"),
+    "search_p50_ms": ("search ms, p50", ".2f"),
+    "search_p99_ms": ("search ms, p99", ".2f"),
+    "search_batched_ms": ("search ms, all at once", ".3f"),
 }
 COST_NOTE = (
-    "As its stages recorded it on this machine. Encoding is of all passages, less where some were taken over. Search is of the index, "
-    "without encoding the query: dev queries one at a time, and all at once. Recall is that of the index against exact search. "
-    "Peak memory is that of the largest of its stages, imports included."
+    "As its stages recorded it on this machine. Encoding time is for all passages, or for fewer if vectors were reused. Search is of the "
+    "index, without encoding the query, in ms a query: dev queries one at a time (p50: median, p99: 99th percentile), and all at once. "
+    "Recall is that of the index against exact search. Peak memory is that of the largest of its stages, imports included."
 )
 LATENCY_NOTE = (
     "Milliseconds per query to reorder the run's first documents, on top of the search that found them. "

@@ -76,14 +76,16 @@ def of_artifacts(lock: Lock, log: Path = LOG, *, what: str = "environment", cach
     With a `cache`, those that others made and recorded there are present too.
     """
     made: dict[str, dict[str, Any]] = {}
-    waiting: dict[str, dict[str, Any]] = {}
+    waiting: dict[str, dict[str, Any]] = {}  # as earlier versions wrote them: the digest in a later line
     for line in read(log):
         if line.get("state") == "Ran" and isinstance(line.get(what), dict):
-            waiting[str(line.get("ended"))] = line[what]
+            if digest := line.get("digest"):
+                made[str(digest)] = line[what]
+            else:
+                waiting[str(line.get("ended"))] = line[what]
         elif (stage := line.get("made")) and stage in waiting:
             made[str(line.get("digest"))] = waiting.pop(stage)
     digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
-    made |= {digests[stage]: environment for stage, environment in waiting.items() if stage in lock}
     shared = makings.read(cache, [digest for digest in digests.values() if digest not in made]) if cache else {}
     made |= {digest: record[what] for digest, record in shared.items() if isinstance(record.get(what), dict)}
     return {stage: made[digest] for stage, digest in digests.items() if digest in made}

@@ -59,8 +59,12 @@ def record_of(name: str, sections: Mapping[str, Any], runs: Path = RUNS) -> Path
     if not path.exists():
         raise UserError(f"{path}: not found: fuse.{name} has not run yet; run retemper run")
     told, entry = read_json(path), fusions(sections)[name]
+    if not isinstance(told, dict) or not {"first", "second", "method"} <= told.keys():
+        raise UserError(f"{path}: found no fusion, expected first, second and method; remove it and run again")
     for field, default in FIELDS.items():
         wanted = entry.get(field, default)
-        if wanted is not None and told[field] != wanted:
-            raise UserError(f"{path}: found {field} {told[field]}, expected {wanted} as in fuse.{name} of params.yaml; run retemper run")
+        if wanted is not None and told.get(field) != wanted:
+            raise UserError(
+                f"{path}: found {field} {told.get(field)}, expected {wanted} as in fuse.{name} of params.yaml; run retemper run"
+            )
     return path

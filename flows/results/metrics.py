@@ -17,8 +17,12 @@ Metrics = Mapping[str, Mapping[str, Mapping[str, float]]]  # model, split, measu
 
 
 def read_metrics(folder: Path = METRICS) -> Metrics:
-    """Every model's metrics, by name."""
-    return {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
+    """Every model's metrics, by name. UserError for a file that has none."""
+    found = {path: read_json(path) for path in sorted(folder.glob("*.json"))}
+    for path, value in found.items():
+        if not isinstance(value, dict) or not all(isinstance(split, dict) for split in value.values()):
+            raise UserError(f"{path}: found no metrics, expected {{split: {{measure: value}}}}; remove it and run again")
+    return {path.stem: value for path, value in found.items()}
 
 
 def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:

@@ -20,6 +20,7 @@ from tasks.core.stage.frozen import CODE
 INTAKE = Path(".retemper/intake.json")  # records of the batches that the last retraining here looked at: flows.intake.inbox.Batch
 SHOWN = 300  # characters of a stage's parameters
 DIGEST = 10  # characters of a digest
+DOTS = "Blue dots: stages that this run executed. Gray dots: stages from the cache. Each time is from the machine that ran the stage."
 
 
 def body(
@@ -31,7 +32,7 @@ def body(
     seconds = {name: float(record["seconds"]) for name, record in records.items() if "seconds" in record}
     seconds |= {name: one.seconds for name, one in took.items()}
     found = [node(name, graph, lock, state=states.get(name, "Cached"), seconds=seconds.get(name)) for name in order]
-    note = f"{len(order)} stages; {commit()}. Dark dots ran now, the others were there already. Times are of where each was made."
+    note = f"{len(order)} stages; {commit()}. {DOTS}"
     return Markup('<p class="note">{}</p>{}<details><summary>Every stage</summary>{}{}</details>{}').format(
         note,
         figure(arcs(found), "the graph of stages"),
@@ -75,7 +76,8 @@ def _digests(entry: Mapping[str, Any]) -> str:
 def _row(one: Node, entry: Mapping[str, Any], *, seconds: float | None, record: Mapping[str, Any]) -> list[str | Cell]:
     params = {file: dict(values) for file, values in (entry.get("params") or {}).items()}
     code = ", ".join(str(value)[:DIGEST] for value in params.pop(CODE.as_posix(), {}).values())
-    told = ", ".join(f"{key}: {json.dumps(value, default=str)}" for values in params.values() for key, value in values.items())
+    given = [(key, value[:DIGEST] if key.endswith("digest") else value) for values in params.values() for key, value in values.items()]
+    told = ", ".join(f"{key}: {json.dumps(value, default=str)}" for key, value in given)
     time = "" if seconds is None else Cell(one.notes["time"], seconds)
     return [
         one.name,

@@ -2,14 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
-from flows.results.fusions import BM25, fusions, made_from, record_of
+from flows.results.fusions import BM25, fusions, is_served, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
 from tasks.core.stage.errors import UserError
@@ -34,7 +34,7 @@ def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = F
     parts, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
     for name in parts:
         if name != BM25 or not fused:
-            refuse_unindexed(name, fusions(sections))
+            refuse_unindexed(name, sections)
     records = {name: record_of(name, sections) for name in fused}
     depths = (0, 0)
     if fused:
@@ -69,12 +69,14 @@ def search(text: str, k: int, model: str | None) -> int:
     return subprocess.run(command, env=environment(), check=False).returncode
 
 
-def refuse_unindexed(model: str, fused: Iterable[str]) -> None:
-    """UserError where a model has no index; it names what can be searched with: models, and fusions of params.yaml."""
-    if not (INDEXES / model).exists():
-        indexed = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
-        known = ", ".join([*indexed, *fused]) or "none yet"
-        raise UserError(f"{INDEXES / model}: no index of model {model}, expected one of {known}; run retemper run")
+def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:
+    """UserError where a model has no index; it names what can be searched with: models, and fusions of models that have one."""
+    indexed = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
+    if model not in indexed:
+        served = [name for name in fusions(sections) if is_served(name, sections)]
+        known = [*indexed, *(name for name in served if {BM25, *indexed}.issuperset(made_from(name, sections)[0]))]
+        expected = f"expected one of {', '.join(known)}" if known else "nor of any other"
+        raise UserError(f"{INDEXES / model}: no index of model {model}, {expected}; run retemper run")
 
 
 def served_index(model: str, indexes: Path = INDEXES) -> Path:

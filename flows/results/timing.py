@@ -1,7 +1,7 @@
 """How long stages took on this machine, measured by the flow and kept in .retemper, where no stage reads it and no digest covers it.
 
-A log of lines, appended as stages begin and end. A time belongs to what the stage made: its entry in dvc.lock, by digest. So a time
-returns when parameters are set back, and a stage that ran on another machine has none here.
+A log of lines, appended as stages begin and end. A time belongs to what the stage made: its entry in dvc.lock, by digest, which is logged
+as the stage ends. So a time returns when parameters are set back, and a stage that ran on another machine has none here.
 """
 
 import hashlib
@@ -50,10 +50,15 @@ class Measured:
 
 
 class Clock:
-    """Writes the log, from many threads. A full or read-only disk costs times, never a run."""
+    """Writes the log, from many threads. A full or read-only disk costs times, never a run.
 
-    def __init__(self, log: Path = LOG) -> None:
-        self._log = log
+    How entries of dvc.lock were made is recorded in the `cache` too, for the team. `here` says by whom and at which commit: as the run
+    found it, since both may change before a stage ends.
+    """
+
+    def __init__(self, log: Path = LOG, cache: Path | None = None) -> None:
+        self._log, self._cache = log, cache
+        self.here: Mapping[str, str] = {}
         self._guard = threading.Lock()
         self._params = hashlib.sha256(PARAMS.read_bytes()).hexdigest()[:16] if PARAMS.exists() else ""
         self.spans: list[Span] = []
@@ -65,31 +70,20 @@ class Clock:
         """`environment`: what the stage ran with, `cost`: what it recorded of that (flows.results.environments)."""
         with self._guard:
             self.spans.append(span)
-        line = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start, "at": span.end}
-        self.write(line | ({"environment": environment} if environment else {}) | ({"cost": cost} if cost else {}))
+        line: dict[str, Any] = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start, "at": span.end}
+        entry = _entry(span.stage) if span.state == "Ran" else None
+        known = ({"environment": environment} if environment else {}) | ({"cost": cost} if cost else {})
+        self.write(line | ({"digest": entry_digest(entry)} if entry else {}) | known)
+        if entry and self._cache:
+            self._record(self._cache, span, entry, known=known)
 
-    def keep(self, cache: Path) -> None:
-        """Log which entries of dvc.lock the times belong to that this run, or a killed one, left without an entry.
-
-        Where a kill truncated dvc.lock, they keep waiting. How they were made is recorded in the `cache`, for the team.
-        """
-        lines = read(self._log)
-        waiting = fold(lines)[1]
-        try:
-            lock = read_lock() if waiting else {}
-        except UserError:  # the run restores it (flows.process.locks), or reports it
-            return
-        here: dict[str, Any] = dict(makings.here()) if waiting.keys() & lock.keys() else {}
-        if here and FROZEN.exists() and (size := current_size(read_parameters(FROZEN))):
-            here["size"] = asdict(size)
-        ended = {line["ended"]: line for line in lines if line.get("state") == "Ran"}
-        for stage, took in waiting.items():
-            if stage in lock:
-                digest = entry_digest(lock[stage])
-                self.write({"made": stage, "digest": digest})
-                known = {key: value for key, value in ended[stage].items() if key in ("at", "environment", "cost")}
-                measure = {"stage": stage, "seconds": took.seconds, "at_least": took.at_least}
-                makings.keep(cache, digest, measure | here | _amounts(stage, lock[stage]) | known)
+    def _record(self, cache: Path, span: Span, entry: Mapping[str, Any], *, known: Mapping[str, Any]) -> None:
+        digest = entry_digest(entry)
+        took = fold(read(self._log)).get(digest, Measured(span.end - span.start))
+        size = current_size(read_parameters(FROZEN)) if FROZEN.exists() else None
+        measure = {"stage": span.stage, "seconds": took.seconds, "at_least": took.at_least, "at": span.end}
+        sizes = ({"size": asdict(size)} if size else {}) | _amounts(span.stage, entry)
+        makings.keep(cache, digest, {**measure, **self.here, **sizes, **known})
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:
@@ -97,6 +91,14 @@ class Clock:
                 append_line(self._log, json.dumps(line), lasting=False)
         except OSError:
             return
+
+
+def _entry(stage: str) -> Mapping[str, Any] | None:
+    """A stage's entry in dvc.lock; None where that cannot be read, or lacks it."""
+    try:
+        return read_lock().get(stage)
+    except (OSError, UserError):
+        return None
 
 
 def _amounts(stage: str, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,10 +127,10 @@ def read(log: Path = LOG) -> list[dict[str, Any]]:
     return found
 
 
-def fold(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Measured], dict[str, Measured]]:
-    """Times by digest of a lock entry, and those of stages that ran and have no digest yet."""
+def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
+    """Times by digest of a lock entry. Those without one, which were not attached to what they made, are left out."""
     made: dict[str, Measured] = {}
-    waiting: dict[str, Measured] = {}
+    waiting: dict[str, Measured] = {}  # as earlier versions wrote them: the digest in a line of its own, at the run's end
     before: dict[str, Measured] = {}  # failed or stopped attempts, of the same parameters
     running: dict[str, str] = {}  # parameters of the attempts in progress
     tried: dict[str, str] = {}
@@ -144,18 +146,20 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Measured], dict[
             earlier, seconds = before.pop(stage, Measured(0)), float(line.get("seconds", 0))
             total = Measured(earlier.seconds + seconds, earlier.at_least)
             running.pop(stage, None)
-            if line.get("state") == "Ran":
+            if line.get("state") == "Ran" and (digest := line.get("digest")):
+                made[str(digest)] = total
+            elif line.get("state") == "Ran":
                 waiting[stage] = total
             elif line.get("state") != "Cached":
                 before[stage] = total
         elif (stage := line.get("made")) and stage in waiting:
             made[str(line.get("digest"))] = waiting.pop(stage)
-    return made, waiting
+    return made
 
 
 def measured(lock: Lock, log: Path = LOG) -> dict[str, Measured]:
     """The times of what dvc.lock holds now, by stage; stages that did not run here are absent."""
-    made = fold(read(log))[0]
+    made = fold(read(log))
     found = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
     return {stage: one for stage, one in found.items() if one}
 

@@ -81,6 +81,7 @@ def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run
         known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
         sources = _fetch(project, now, start.parts, known=known)
         made, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
+        made |= starting.baselines_of(made, sections)
         where = f"{FILE}: retrain (params.yaml of this retraining)"
         edit.apply([edit.setting(key, value) for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
         counts = {key: value for key, value in asdict(news).items() if key != "known"}

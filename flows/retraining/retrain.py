@@ -71,7 +71,8 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         processes = Processes()
         try:
             with stopping_on_signals(processes):
-                history.remember_killed(project)
+                if killed := history.remember_killed(project):
+                    _notify(project, killed, display)
                 write_json(project / history.AT_WORK, asdict(begun))
                 exports = read_export(project)
                 ended = _decided(project, follow, begun, check=check, processes=processes, display=display)
@@ -97,10 +98,14 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             with contextlib.chdir(retraining_tree.folder_of(project)):
                 export_run(project, exports, display.warn, commit=ended.commit, outcome=outcome)
     display.line(f"{champion.timestamp()} {ended.line}" if dated else f"\n{ended.line}")
+    _notify(project, ended, display)
+    return ended
+
+
+def _notify(project: Path, ended: Ended, display: Display) -> None:
     if ended.result != "unchanged":
         facts = {"champion": ended.champion, "candidate": ended.candidate, "commit": ended.commit}
         notify.notify(ended.result, f"{project.name}: {ended.line}", display.warn, **facts)
-    return ended
 
 
 def _decided(project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display) -> Ended:
@@ -141,7 +146,8 @@ def _work(
     begun = replace(begun, intake=_take_in(rules.intake, project, display, processes=processes))
     sections = read_yaml(Path("params.yaml"))
     measure = measure_of(rules.promotion, sections)
-    champions = champion.read_champions(project)
+    known = champion.read_champions(project)
+    champions = champion.with_settings(project, known)
     now = champions[-1] if champions else None
     planned = plan.make(project, rules.retrain, champions, run=lambda wanted: _run_pipeline(check, processes, display, targets=wanted))
     begun = replace(begun, how=planned.how)
@@ -172,15 +178,15 @@ def _work(
     )
     made = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
     begun = replace(begun, candidate=model, champion=now.number if now else None, metrics=found)
-    if now and (made.digests, made.fusion) == (now.digests, now.fusion):
+    if now and (made.digests, made.fusion, made.settings) == (now.digests, now.fusion, now.settings):
         return replace(begun, result="unchanged", reason=f"{model} is champion/{now.number} itself: nothing that it depends on has changed")
     if now and (last := _nothing_new(tree, now.number)):
         return replace(begun, result="unchanged", reason=f"nothing new since {last.when}: {last.reason}")
     reason, promoted = f"{model} is the first champion", True
     if now and (old := champion.taken_back(champions, made)):
         reason, promoted = f"{model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays", False
-    elif now and is_same_model(made, now):
-        reason = f"{model} is champion/{now.number}, its corpus or index is new"
+    elif now and is_same_model(made, now) and made.digests.get("corpus") != now.digests.get("corpus"):
+        reason = f"{model} is champion/{now.number}, its corpus is new"
         new = replace(new, cause="data")
     elif now:
         try:
@@ -197,7 +203,7 @@ def _work(
     ended = replace(begun, result=result, reason=reason, champion=new.number if promoted else begun.champion)
     ended = replace(ended, comparison=new.comparison or None)
     write_json(Path(retraining_tree.RECORD), asdict(ended))
-    if champion.read_champions(project) != champions:
+    if champion.read_champions(project) != known:
         raise Overtaken("the champion was changed by hand, or by another machine, during this retraining")
     tree = replace(tree, tip=retraining_tree.resolve(project, retraining_tree.BRANCH))  # another machine's record may have come
     commit = retraining_tree.commit(tree, f"Retraining {ended.id}: {model} {result}\n\n{reason}\n")
@@ -208,7 +214,7 @@ def _work(
         else:
             retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
     except GitFailed as error:
-        if champion.read_champions(project) == champions and retraining_tree.resolve(project, retraining_tree.BRANCH) == tree.tip:
+        if champion.read_champions(project) == known and retraining_tree.resolve(project, retraining_tree.BRANCH) == tree.tip:
             raise
         raise Overtaken("another process recorded something during this retraining") from error
     with contextlib.suppress(GitFailed):  # all is done; the next run checks out again
@@ -289,6 +295,10 @@ def _take_in(rule: settings.Intake, project: Path, display: Display, *, processe
     edit.apply(edits, Path("params.yaml"), lambda _: None)
     for batch in taken.batches:
         display.line(printable(batch.line))
+    if taken.missing:
+        told = printable(f"batches that the last retraining had are gone from the inbox: {', '.join(taken.missing)}; put them back")
+        display.warn(told)
+        notify.notify("missing", f"{project.name}: {told}", display.warn, batches=list(taken.missing))
     if taken.bad:
         told = "; ".join(batch.line for batch in taken.bad)
         notify.notify("quarantined", printable(f"{project.name}: {told}"), display.warn, batches=[batch.name for batch in taken.bad])

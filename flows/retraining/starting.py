@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flows.champions.parts import Parts
-from flows.parameters.checks import GIVEN_NEGATIVES
+from flows.parameters.checks import GIVEN_NEGATIVES, systems
 from flows.results.fusions import BM25, fusions, made_from
 from flows.retraining.modes import Mode, Retrain
 from tasks.core.stage.errors import UserError
@@ -128,6 +128,12 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
         entry = entry_of(start.recipe, "fuse", name)
         made["fuse"][name] = entry | {part: trained for part in ("first", "second") if entry[part] == dense}
     return made, dict.fromkeys((*made["rounds"], *made["adore"]), dense) | {name: name for name in fused}
+
+
+def baselines_of(made: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What the params.yaml of a retraining sets so that no baseline of its recipe is a system that it does not have: see `sections_of`."""
+    named = (recipe.get("report") or {}).get("baselines") or []
+    return {"report.baselines": [name for name in named if name in systems(made)]} if named else {}
 
 
 def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:

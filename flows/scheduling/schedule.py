@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ LOCK = Path(".retemper/serve.lock")
 FLOW = "retemper-retraining"
 STOP_SECONDS = 1.8  # from the signal to the exit, at the latest
 MARK = "retemper-folder:"  # tag of a deployment, with the digest of its folder
+BANNED = "/%&<>"  # by Prefect, in a name
 LONGEST = 366 * 24 * 3600  # seconds of an interval
 AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly
 
@@ -62,8 +64,10 @@ def serve(
     pool: str | None = None,
 ) -> int:
     """Serve retrainings on a schedule until a signal ends it; with `pool`, only have its workers do so. Returns the exit status."""
-    schedule = Schedule(name or default_name(), cron, interval, timezone or local_timezone(), follow or followed(Path.cwd()))
+    follow = followed(Path.cwd()) if follow is None else follow
+    schedule = Schedule(name or default_name(), cron, interval, timezone or local_timezone(), follow)
     check(schedule)
+    tree.resolve_followed(Path.cwd(), follow)
     read_retraining()
     notify.check_webhook()
     if pool:
@@ -117,7 +121,7 @@ def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> N
     """Keep the runner and our server alive; returns (a failure) where the runner keeps ending."""
     from flows.scheduling.missed import tidy
 
-    when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron else f"every {schedule.interval} s"
+    when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron is not None else f"every {schedule.interval} s"
     print(f"serving {FLOW}/{schedule.name} {when}, following {schedule.follow}; Ctrl-C ends it", flush=True)
     short = 0
     while short < 5:
@@ -233,15 +237,21 @@ def check(schedule: Schedule) -> None:
     """UserError where a schedule is invalid."""
     if schedule.interval is not None and not 1 <= schedule.interval <= LONGEST:
         raise UserError(f"--interval {schedule.interval}: expected 1 second at least, and {LONGEST:,} (a year) at most")
+    if banned := [character for character in BANNED if character in schedule.name]:
+        raise UserError(f"--name {schedule.name}: found {banned[0]}, expected a name without any of {' '.join(BANNED)}")
     set_environment()
     from prefect.client.schemas.schedules import CronSchedule
 
+    cron = "* * * * *" if schedule.cron is None else schedule.cron
     try:
-        CronSchedule(cron=schedule.cron or "* * * * *", timezone=schedule.timezone)
+        CronSchedule(cron=cron, timezone=schedule.timezone)
+        if len(cron.split()) > 5:  # seconds, and years, which no other cron has
+            raise ValueError
+        import_module("prefect._vendor.croniter").croniter(cron).get_next()  # there is none on 31 February
     except ValueError as error:
         if "timezone" in str(error).lower():
             raise UserError(f"--timezone {schedule.timezone}: expected a name such as Europe/Berlin or UTC") from None
-        raise UserError(f'--cron "{schedule.cron}": expected a cron expression, such as "0 3 * * *" (every day at three)') from None
+        raise UserError(f'--cron "{cron}": expected five fields of cron that come true, such as "0 3 * * *" (every day at three)') from None
 
 
 def local_timezone() -> str:
@@ -272,7 +282,7 @@ def _times(schedule: Schedule) -> list[Any]:
 
     from prefect.schedules import Cron, Interval
 
-    if schedule.cron:
+    if schedule.cron is not None:
         return [Cron(schedule.cron, schedule.timezone)]
     return [
         Interval(timedelta(seconds=schedule.interval or 0), anchor_date=datetime(2024, 1, 1, tzinfo=UTC))

@@ -16,7 +16,7 @@ from flows.champions.champion import Champion
 from flows.repository.lock import Lock, entry_digest, parameters
 from flows.storage import makings
 from flows.storage.cache import cache_of
-from flows.team.lineage import ancestors
+from flows.team.lineage import ancestors, sources_of
 from tasks.core.models.export import Export, read_record
 from tasks.core.stage.errors import UserError, escaped
 from tasks.core.stage.files import write_text
@@ -59,7 +59,7 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
     """The metadata that Hugging Face reads at the head of a card."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    data = named(source, "dataset")
+    data = named(str(source.get("dataset", {}).get("source", "unknown")))
     results = [
         EvalResult("information-retrieval", "retemper", f"{data} ({split})", name, round(value, 4), metric_name=name, dataset_split=split)
         for split, values in measured.items()
@@ -76,13 +76,12 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
     return f"---\n{found.to_yaml()}\n---\n"
 
 
-def named(source: Mapping[str, Any], kind: str) -> str:
+def named(source: str) -> str:
     """A source without the folder it was in: `beir:scifact`; ids and packages (`irds:beir/scifact`, `somebody/model`) as they are."""
-    told = str(source.get(kind, {}).get("source", "unknown"))
-    form, colon, place = told.partition(":")
-    if form in ("irds", "package") or ID.fullmatch(told):
-        return told
-    return f"{form}{colon}{Path(place).name or place}" if colon else Path(told).name
+    form, colon, place = source.partition(":")
+    if form in ("irds", "package") or ID.fullmatch(source):
+        return source
+    return f"{form}{colon}{Path(place).name or place}" if colon else Path(source).name
 
 
 def text(
@@ -97,9 +96,8 @@ def text(
 ) -> str:
     """The card below its header."""
     lines = [f"# {now.model}", "", escaped(champion.describe(now)) + ".", *_use(export), "## Data", ""]
-    for kind in ("dataset", "encoder", "articles"):
-        if digest := source.get(kind, {}).get("digest"):
-            lines.append(f"- {kind}: `{named(source, kind)}`, SHA-256 `{digest}`")
+    for kind, entry in sources_of(source, lock, list(made)).items():
+        lines.append(f"- {kind}: `{named(entry['source'])}`, SHA-256 `{entry.get('digest')}`")
     if documents := stats.get("documents"):
         queries = ", ".join(f"{split} {value['queries']:,}" for split, value in stats.get("splits", {}).items())
         lines.append(f"- {documents['count']:,} documents; queries: {queries}")
@@ -136,7 +134,8 @@ def _use(export: Export) -> Iterator[str]:
     yield f'model = SentenceTransformer("{encoder}")  # of this folder; on the hub: "OWNER/NAME"'
     yield f"model.max_seq_length = {query['max_length']}"
     yield f'vector = model.encode_query("your query", prompt={query["prefix"]!r})'
-    yield from ("```", "", "The whole, with its index, its word index and its weights, answers by `retemper serve --export FOLDER`.")
+    held = ["its index", *(["BM25's index"] if export.bm25 else []), *(["the fusion's weight"] if export.fusions else [])]
+    yield from ("```", "", f"The whole model, with {', '.join(held)}, answers queries with `retemper serve --export FOLDER`.")
     yield from (f"`{index}/index.faiss` is a faiss index; `serving.json` lists every file with its SHA-256.", "")
 
 

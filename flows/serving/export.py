@@ -62,7 +62,7 @@ def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
             _put_part(get, path, folder / kind)
     if documents:
         get(f"{parts.paths['corpus']}/documents.parquet", folder / "documents.parquet")
-    data = {**now.data, "source": named({"dataset": now.data}, "dataset")} if now.data else {}  # an export leaves this machine
+    data = {**now.data, "source": named(str(now.data.get("source", "unknown")))} if now.data else {}  # an export leaves this machine
     write_json(folder / "champion.json", asdict(replace(now, data=data)))
     texts = {part: champion.read_out(project, now.commit, f"data/tokens/{part}/meta.json") for part in ("documents", "queries/train")}
     sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")

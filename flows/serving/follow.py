@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from flows.champions import machines
@@ -11,9 +12,10 @@ from flows.champions.champion import current as champion_now
 from flows.repository.git import GitFailed
 from flows.serving.export import put
 from tasks.core.stage.errors import UserError, printable
-from tasks.core.stage.files import new_folder
+from tasks.core.stage.files import new_folder, write_text
 
 LINK = "current"
+PROBLEM = "problem"  # a file beside it
 AGAIN_SECONDS = 60.0  # until a champion that could not be had is asked for again
 
 
@@ -23,7 +25,8 @@ class Follower:
     def __init__(self, project: Path, folder: Path, say: Callable[[str], None], *, fetch_seconds: float = 0) -> None:
         """`say` is told one line. `fetch_seconds`: how often the git remote is asked for champions of other machines; 0: never."""
         self._project, self._folder, self._say, self._fetch = project, folder, say, fetch_seconds
-        self._fetched, self._refused, self._again, self._problem = 0.0, 0, 0.0, ""
+        self._fetched, self._refused, self._again = 0.0, 0, 0.0
+        self._problems = {"remote": "", "champion": ""}
         self.number = 0  # of the champion that the link leads to
         self._commit = ""  # and its commit: another machine's may have taken the number
 
@@ -31,6 +34,11 @@ class Follower:
     def link(self) -> Path:
         """What the server follows."""
         return self._folder / LINK
+
+    @property
+    def problem(self) -> Path:
+        """A file that says why the champion of now is not served, or not known; absent where all is well."""
+        return self._folder / PROBLEM
 
     def begin(self, first: Champion) -> None:
         """Make the first folder. UserError where its parts are nowhere."""
@@ -44,19 +52,18 @@ class Follower:
         try:
             now = champion_now(self._project)
         except (GitFailed, UserError) as error:
-            return self._warn(str(error))
-        if (
-            now is None
-            or (now.number, now.commit) == (self.number, self._commit)
-            or (now.number == self._refused and time.monotonic() < self._again)
-        ):
+            return self._note("champion", str(error))
+        if now is None or (now.number, now.commit) == (self.number, self._commit):
+            return self._note("champion", "")
+        if now.number == self._refused and time.monotonic() < self._again:
             return None
         try:
             self._show(now)
+            self._note("champion", "")
         except Exception as error:  # whatever is wrong with it: the server goes on with the old one
             self._refused, self._again = now.number, time.monotonic() + AGAIN_SECONDS
             reason = str(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
-            self._warn(f"champion/{now.number} cannot be served yet: {reason}")
+            self._note("champion", f"champion/{now.number} cannot be served yet: {reason}")
         return None
 
     def _show(self, now: Champion) -> None:
@@ -64,7 +71,6 @@ class Follower:
         with new_folder(target) as new:
             put(self._project, now, new, documents=True)
         point(self.link, target.name)
-        self._problem = ""
         for other in self._folder.glob("champion-*"):  # what is loaded of them is in memory
             if other.name not in (target.name, f"champion-{self.number}"):
                 shutil.rmtree(other, ignore_errors=True)
@@ -74,16 +80,23 @@ class Follower:
         if self._fetch and time.monotonic() - self._fetched >= self._fetch:
             self._fetched = time.monotonic()
             try:
-                problem = machines.peek(self._project)
+                problem = machines.peek(self._project) or ""
             except (GitFailed, UserError) as error:
                 problem = str(error)
-            if problem:
-                self._warn(problem)
+            self._note("remote", problem)
 
-    def _warn(self, problem: str) -> None:
-        if problem != self._problem:  # said once, not at every look
-            self._problem = problem
-            self._say(f"warning: {printable(' '.join(problem.split()))}")
+    def _note(self, of: str, problem: str) -> None:
+        """Say a problem once, not at every look, and keep it where the server finds it."""
+        problem = printable(" ".join(problem.split()))
+        if problem == self._problems[of]:
+            return
+        self._problems[of] = problem
+        if problem:
+            self._say(f"warning: {problem}")
+        with suppress(OSError):  # a full disk
+            self.problem.unlink(missing_ok=True)
+            if told := "; ".join(filter(None, self._problems.values())):
+                write_text(self.problem, told)
 
 
 def point(link: Path, target: str) -> None:

@@ -70,6 +70,8 @@ def _served(settings: Settings, listener: socket.socket, folder: Path, *, local:
     command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
     names = [*LOOPBACK, *settings.hosts] if local or settings.hosts else []  # none: any
     command += [word for name in names for word in ("--host", name)]
+    if follower:
+        command += ["--problem", str(follower.problem)]
     if settings.log_queries:
         command += ["--log-queries", settings.log_queries, "--log", str(settings.log)]
     return _run(command, listener, follower)

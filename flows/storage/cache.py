@@ -2,7 +2,7 @@
 
 DVC 3 takes any file of mode 0444 in the cache for intact, and assumes, without reading it, that what it has checked out or
 downloaded has the wanted digest. `by_content` changes the first for this process: an object whose inode, size or time of
-change is not the remembered one is read and, if corrupt, removed, so that it counts as missing: it is then fetched or
+modification is not the remembered one is read and, if corrupt, removed, so that it counts as missing: it is then fetched or
 computed again, never used. `fix` and `verify` read the bytes themselves.
 """
 
@@ -87,12 +87,39 @@ def file_md5(path: Path) -> str:
         return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
+def intact(root: Path, oid: str) -> Path | None:
+    """The path of an object whose bytes have the digest `oid`; None where it is missing or corrupt. Reads the whole file."""
+    path = object_path(root, oid)
+    try:
+        return path if oid and file_md5(path) == oid.removesuffix(".dir") else None
+    except OSError:
+        return None
+
+
 def listing(root: Path, oid: str) -> dict[str, str]:
     """Digest by relative name of what a folder (`….dir`) holds; empty where its listing is missing from the cache or corrupt."""
+    return read_listing(root, oid) or {}
+
+
+def read_listing(root: Path, oid: str) -> dict[str, str] | None:
+    """The same, but None where the listing is missing or corrupt, which an empty folder's is not."""
     try:
-        return {entry["relpath"]: entry["md5"] for entry in json.loads(object_path(root, oid).read_bytes())}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
+        return parse_listing(object_path(root, oid).read_bytes(), oid) if oid.endswith(".dir") else None
+    except OSError:
+        return None
+
+
+def parse_listing(text: bytes, oid: str) -> dict[str, str] | None:
+    """What a folder's listing says, given its bytes; None where their digest is not `oid`."""
+    if hashlib.md5(text, usedforsecurity=False).hexdigest() != oid.removesuffix(".dir"):
+        return None
+    return {entry["relpath"]: entry["md5"] for entry in json.loads(text)}
+
+
+def folder_digest(files: Mapping[str, str]) -> str:
+    """DVC's digest of a folder with these files and digests: the digest of its listing as JSON, sorted by name."""
+    entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def _files(out: Any) -> Iterator[tuple[Path, str]]:

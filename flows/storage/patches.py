@@ -24,7 +24,10 @@ RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
 
 @cache
 def by_content() -> None:
-    """From now on, this process checks the local cache by content (see flows.storage.cache). Cost: a stat and a lookup per object."""
+    """From now on, this process checks the local cache by content (see flows.storage.cache). Cost: a stat and a lookup per object.
+
+    Inode, size and modification time say whether an object is read. The time of change does not: a link, or making it read-only, sets it.
+    """
     from dvc_data.hashfile.db import HashFileDB
     from dvc_data.hashfile.db.local import LocalHashFileDB
     from dvc_data.hashfile.state import StateNoop
@@ -58,15 +61,25 @@ def durably() -> None:
     DVC writes dvc.lock in place, so a kill or a full disk truncates it: it is now replaced by one rename, like the run cache's entries.
     An object is flushed before it becomes read-only, which is how DVC marks what it need not read again. Cost: one fsync per new object.
     Where a disk has no reflinks, DVC creates each object empty before it copies it: now under a temporary name.
+    A copy that fails, into a folder remote say, is removed: DVC leaves it, and a full disk stays full.
     Of the run cache, only whole entries are read: DVC fails on an empty folder, and takes a killed process's half of an entry for one.
     """
     from dvc.stage.cache import StageCache, _get_stage_hash
     from dvc.utils.serialize import _common, _yaml
     from dvc_data.hashfile.db.local import LocalHashFileDB
-    from dvc_objects.fs import system, utils
+    from dvc_objects.fs import local, system, utils
 
     protect: Callable[[Any, str], None] = LocalHashFileDB.protect
     reflink: Callable[[str, str], None] = system.reflink
+    copyfile: Callable[..., None] = vars(local)["copyfile"]
+
+    def copy_whole(source: str, target: str, *rest: Any, **named: Any) -> None:
+        try:
+            copyfile(source, target, *rest, **named)
+        except BaseException:
+            with suppress(OSError):
+                Path(target).unlink()
+            raise
 
     def reflink_whole(source: str, target: str) -> None:
         temporary = Path(target).with_name(utils.tmp_fname())
@@ -99,6 +112,7 @@ def durably() -> None:
     setattr(_yaml, "_dump_data", dump)  # noqa: B010
     setattr(LocalHashFileDB, "protect", flush_and_protect)  # noqa: B010
     setattr(system, "reflink", reflink_whole)  # noqa: B010
+    setattr(local, "copyfile", copy_whole)  # noqa: B010
 
 
 def tell_of_the_disk() -> None:

@@ -17,8 +17,8 @@ from flows.process.display import text_table
 from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, of_graph, parameters, read_lock
-from flows.storage.cache import cache_folder, listing, object_path
-from flows.team.lineage import GRAPH, ancestors, folder_digest
+from flows.storage.cache import cache_folder, folder_digest, intact, listing, object_path
+from flows.team.lineage import GRAPH, ancestors
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import CODE
@@ -274,8 +274,7 @@ def _json(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
     for out in _outs(lock):
         if path.startswith(f"{out['path']}/"):
             oid = listing(objects, str(out.get("md5"))).get(path.removeprefix(f"{out['path']}/"), "")
-            file = object_path(objects, oid)
-            if oid and file.is_file():
+            if file := intact(objects, oid):
                 value = json.loads(file.read_text(encoding="utf-8"))
                 return value if isinstance(value, dict) else {}
     return {}

@@ -1,6 +1,5 @@
 """`retemper gc`: removes from the cache, and on request from a remote, what no branch, tag, experiment or working tree needs."""
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,27 +15,30 @@ from ruamel.yaml.error import YAMLError
 from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.git import git
-from flows.repository.leftovers import unfinished_copies
-from flows.repository.lock import Lock, is_of_dvc, locks_of_references, parse_of_dvc, read_lock, worktrees
+from flows.repository.leftovers import OF_DVC, unfinished_copies
+from flows.repository.lock import Lock, is_of_dvc, locks_of_references, of_graph, parse_of_dvc, read_lock, worktrees
 from flows.repository.project import lock_is_readable, repository
-from flows.storage.cache import listing, object_id, objects, remote_id
+from flows.storage.cache import object_id, object_path, objects, parse_listing, read_listing, remote_id
 from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
-from flows.team.sync import reason
+from flows.team.lineage import GRAPH
+from flows.team.sync import reason, remote_name
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.safe_yaml import refuse_bomb
 
 DAYS = 7.0
-Load = Callable[[str], Mapping[str, str]]  # digest of a folder's listing to the digests of its files, by name
+Load = Callable[[str], Mapping[str, str] | None]  # digest of a folder's listing to the digests of its files, by name; None: it is nowhere
 
 
 @dataclass
 class Needs:
-    """Digests to keep, and the references without a dvc.lock, for which nothing can be kept."""
+    """Digests to keep, and what nothing can be kept for: references without a dvc.lock, and folders without a listing."""
 
     oids: set[str] = field(default_factory=set)
+    trees: dict[str, Path] = field(default_factory=dict)  # digests that a working tree's graph needs now, and that tree
     names: dict[str, str] = field(default_factory=dict)  # digest to `stage: out`, for everything seen, needed or not
     without: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # `stage: out` of folders whose listings are nowhere
 
     def add(self, lock: Lock) -> None:
         for stage, entry in lock.items():
@@ -57,6 +59,8 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
 
     UserError while a run is in progress in any project that uses this cache, or where what others need cannot be known.
     """
+    if not days >= 0:  # NaN neither
+        raise UserError(f"--days: found {days:g}, expected 0 or more")
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
         projects, trees = users_of(root)
@@ -68,9 +72,12 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
         needs = find_needs(projects, trees)
         for name in needs.without:
             tell(f"{name} has no dvc.lock in git, so nothing is kept for it")
+        needed = with_contents(needs, _listings(repo, root / "files" / "md5", needs))  # refuses before anything is removed
+        if needs.unread:
+            some = ", ".join(needs.unread[:3]) + (", ..." if needs.unread[3:] else "")
+            tell(f"{len(needs.unread)} folders of other commits are neither here nor on the remote, so no file is kept for them: {some}")
         if remote:
             _collect_remote(repo, remote, root, needs, dry, tell, days)
-        needed = with_contents(needs, lambda oid: listing(root / "files" / "md5", oid))
         found = Garbage(
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
             tuple(path for path, entry in recorded_runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
@@ -90,7 +97,7 @@ def users_of(root: Path) -> tuple[list[Path], list[Path]]:
     """The projects that use a cache, this one first, and all their working trees. UserError where they cannot be known."""
     shared = (root / team.PROJECTS).is_dir()
     projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
-    if not root.is_relative_to(Path.cwd()) and not shared and not _is_worktree_of(root):
+    if not root.resolve().is_relative_to(Path.cwd().resolve()) and not shared and not _is_worktree_of(root):
         raise UserError(
             f"{root}: this cache is outside the project, and who else uses it is unknown; "
             f"run retemper cache share {root} in each project that does"
@@ -114,7 +121,9 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
         lock_file = tree / locks.DVC_LOCK
         if lock_file.exists() and not (lock_is_readable(lock_file) and lock_file.read_bytes().endswith(b"\n")):
             raise UserError(f"{lock_file}: truncated, so what it needs is unknown; run retemper run there to fix it")
-        needs.add(read_lock(lock_file))
+        lock = read_lock(lock_file)
+        needs.add(lock)
+        needs.trees |= {oid: tree for entry in _of_graph(lock, tree).values() for oid, _ in outs(entry)}
         needs.add(read_lock(tree / locks.BEFORE))
         for kept in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.experiments.extra)
             needs.add(read_lock(kept))
@@ -130,7 +139,10 @@ def with_contents(needs: Needs, load: Load) -> set[str]:
     """The needed digests, including those of the files in needed folders; records their names too."""
     needed = set(needs.oids)
     for oid in [oid for oid in needs.names if oid.endswith(".dir")]:
-        for name, inner in load(oid).items():
+        files = load(oid)
+        if files is None and oid in needs.oids:
+            needs.unread.append(needs.names[oid])
+        for name, inner in (files or {}).items():
             needs.names.setdefault(inner, f"{needs.names[oid]}/{name}")
             if oid in needs.oids:
                 needed.add(inner)
@@ -159,6 +171,46 @@ def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str,
             yield path, entry
 
 
+def _of_graph(lock: Lock, tree: Path) -> Lock:
+    """The entries that the graph of a working tree still has; all of them where that cannot be read."""
+    try:
+        return of_graph(lock, *((tree / name).read_text(encoding="utf-8") if (tree / name).exists() else None for name in GRAPH))
+    except (OSError, ValueError, UserError):
+        return lock
+
+
+def _listings(repo: Any, cache: Path, needs: Needs) -> Load:
+    """Reads listings from the cache, and needed ones that it lacks, or has corrupt, from the project's remote.
+
+    UserError for one that is nowhere intact, if a working tree needs it or the cache has it corrupt. Those of other commits may never
+    have been here.
+    """
+    remote = remote_name(repo)
+
+    def from_remote(oid: str) -> dict[str, str] | None:
+        nonlocal remote
+        try:
+            odb = repo.cloud.get_remote(remote).odb if remote else None
+            return parse_listing(odb.fs.cat_file(odb.oid_to_path(oid)), oid) if odb else None
+        except FileNotFoundError:
+            return None
+        except Exception:  # from DVC, or any library that talks to remotes: it is not asked again
+            remote = None
+            return None
+
+    def load(oid: str) -> Mapping[str, str] | None:
+        found = read_listing(cache, oid)
+        if found is None and oid in needs.oids:
+            found = from_remote(oid)
+        if found is None and (oid in needs.trees or (oid in needs.oids and object_path(cache, oid).exists())):
+            tree, stage = needs.trees.get(oid), needs.names[oid].partition(":")[0]
+            fix = f"run retemper run {stage} in {tree}" if tree else "run retemper verify, then dvc fetch --all-commits"
+            raise UserError(f"{needs.names[oid]}: its listing {oid} is missing or corrupt, so which files it needs is unknown; {fix}")
+        return found
+
+    return load
+
+
 def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, tell: Callable[[str], None], days: float) -> None:
     try:
         remote = repo.cloud.get_remote(name)
@@ -171,16 +223,24 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
     places = {oid: path for path in there if (oid := remote_id(path))}
     entries = list(recorded_runs(root, needs))
 
-    def load(oid: str) -> Mapping[str, str]:
-        if found := listing(root / "files" / "md5", oid):
-            return found
-        return {e["relpath"]: e["md5"] for e in json.loads(fs.fs.cat_file(places[oid]))} if oid in places and oid in needs.oids else {}
+    def listed(oid: str) -> Mapping[str, str]:
+        found = parse_listing(fs.fs.cat_file(places[oid]), oid)
+        if found is None:
+            raise UserError(
+                f"remote {name}: {places[oid]}: found a corrupt listing, so which files it needs is unknown, and nothing was removed; "
+                f"run retemper verify --remote {name}"
+            )
+        return found
+
+    def load(oid: str) -> Mapping[str, str] | None:
+        found = read_listing(root / "files" / "md5", oid)
+        return listed(oid) if found is None and oid in places and oid in needs.oids else found
 
     needed = with_contents(needs, load)
     unneeded = {oid: path for oid, path in places.items() if oid not in needed}
     young = {oid for oid, path in unneeded.items() if time.time() - _changed(fs, path) < days * 86400}
     for oid in [oid for oid in young if oid.endswith(".dir")]:  # the files of a young folder may be older than it
-        young |= {entry["md5"] for entry in json.loads(fs.fs.cat_file(places[oid]))}
+        young |= set(listed(oid).values())
     gone = {oid: there[path] for oid, path in unneeded.items() if oid not in young}
     needed |= young  # their runs stay with them
     if young:
@@ -188,10 +248,14 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
     stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
     stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
     _tell(f"remote {name}", Garbage(gone, tuple(stale)), {oid: needs.names.get(oid, "") for oid in gone}, dry, tell)
+    torn = [path for path in _unfinished(fs, remote.path, there) if time.time() - _changed(fs, path) >= max(days, 1) * 86400]
+    if torn:
+        tell(f"remote {name}: {'would remove' if dry else 'removed'} {len(torn)} unfinished copies that failed pushes left")
     if not dry:
         from dvc_data.hashfile.db import get_index
 
         for paths in (
+            torn,
             stale,
             [places[oid] for oid in gone if oid.endswith(".dir")],
             [places[oid] for oid in gone if not oid.endswith(".dir")],
@@ -199,6 +263,13 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
             if paths:
                 fs.remove(paths)
         get_index(remote.odb).clear()
+
+
+def _unfinished(fs: Any, place: str, there: Iterable[str]) -> list[str]:
+    """Files of a remote that a push was writing when it ended; of pushes in progress too."""
+    if fs.protocol == "local":
+        return list(map(str, unfinished_copies(Path(place))))
+    return [path for path in there if OF_DVC.fullmatch(path.rpartition("/")[2])]
 
 
 def _sizes(fs: Any, folder: str) -> dict[str, int]:
@@ -232,7 +303,7 @@ def _fetch_references(tell: Callable[[str], None]) -> None:
 
 def _is_worktree_of(root: Path) -> bool:
     """Whether `root` is the cache of another working tree of this repository."""
-    return any(root.is_relative_to(tree) for tree in worktrees())
+    return any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees())
 
 
 def _tell(where: str, found: Garbage, names: Mapping[Any, str], dry: bool, tell: Callable[[str], None]) -> None:

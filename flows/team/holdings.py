@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.storage.cache import listing, object_path, remote_id
-from flows.team.lineage import folder_digest
+from flows.storage.cache import folder_digest, listing, object_path, parse_listing, remote_id
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
@@ -67,11 +66,11 @@ class Store:
         return None
 
     def listing(self, oid: str) -> dict[str, str]:
-        """Files of a folder by name; empty where its listing is nowhere."""
+        """Files of a folder by name; empty where its listing is nowhere intact."""
         if found := listing(self.objects, oid):
             return found
         text = self.read(oid) if oid.endswith(".dir") else None
-        return {entry["relpath"]: entry["md5"] for entry in json.loads(text)} if text else {}
+        return parse_listing(text, oid) or {} if text else {}
 
     def opened(self, oid: str) -> pq.ParquetFile | None:
         """A Parquet file, to be read a batch at a time; None where it is nowhere."""

@@ -1,11 +1,8 @@
 """`retemper lineage`: what made an artifact, from dvc.lock, data/source.json and git alone."""
 
-import hashlib
 import html
 import json
-import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +23,9 @@ from flows.repository.lock import (
     read_lock,
 )
 from flows.storage import makings
-from flows.storage.cache import cache_folder, file_md5, listing, object_path
-from tasks.core.stage.code import PACKAGE, Reader
+from flows.storage.cache import cache_folder, file_md5, folder_digest, listing, object_path
+from flows.team.code import Code
+from tasks.core.stage.code import PACKAGE
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import CODE
@@ -35,7 +33,6 @@ from tasks.core.stage.frozen import CODE
 SOURCE = "data/source.json"
 STATS = "stats.json"
 GRAPH = ("dvc.yaml", "params.yaml")
-LOOKED_AT = 100  # commits of code searched for the one that made an artifact
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,7 @@ class Lineage:
     revision: str  # a commit, or `working tree`
     committed: bool  # whether git has this dvc.lock
     date: str  # of the commit, ISO 8601
-    source: Mapping[str, Any]  # dataset and encoder: source, digest, files, packages
+    source: Mapping[str, Any]  # what its stages read from outside (`dataset`, `encoders.e5`): source, digest, files, packages
     rows: Mapping[str, Any]  # stats.json of the corpus, if the cache has it
     metrics: Mapping[str, Any]  # of the model, if the cache has them
     steps: tuple[Step, ...] = field(default=())
@@ -116,15 +113,15 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
     digests = {name: entry_digest(lock[name]) for name in stages}
     records = makings.read(cache, digests.values())
     steps = tuple(replace(_step(name, lock, makers, code, cache), making=records.get(digests[name], {})) for name in stages)
-    digest = _digest_of(lock, makers, path)
+    seen, corpus = _current(steps), corpus_of(lock)
     return Lineage(
         path,
-        digest,
+        _digest_of(lock, makers, path),
         commit if revision else "working tree",
         bool(revision) or is_committed(commit, LOCK),
         git("show", "-s", "--format=%cI", commit) if revision else "",
-        json.loads(source) if source else {},
-        _read(lock, makers, f"{corpus_of(lock)}/{STATS}", objects),
+        sources_of(json.loads(source) if source else {}, lock, seen),
+        _read(lock, makers, f"{corpus}/{STATS}", objects) if makers.get(corpus) in seen else {},
         _read(lock, makers, f"data/metrics/{Path(path).stem}.json", objects),
         steps,
     )
@@ -155,6 +152,27 @@ def ancestors(lock: Lock, stage: str) -> list[str]:
     return found
 
 
+def sources_of(source: Mapping[str, Any], lock: Lock, stages: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """The entries of data/source.json that `stages` read, by key (`dataset`, `encoders.e5`), without those that name no source.
+
+    What has another digest than they recorded is left out: they read what was there before.
+    """
+    read = {item for name in stages for item in ((lock[name].get("params") or {}).get(SOURCE) or {}).items()}
+    entries = dict[str, Mapping[str, Any]]()
+    for kind, entry in source.items():
+        entries |= {kind: entry} if "source" in entry else {f"{kind}.{name}": own for name, own in entry.items()}
+    return {key: entry for key, entry in entries.items() if (f"{key}.digest", entry["digest"]) in read and entry["source"]}
+
+
+def _current(steps: Sequence[Step]) -> list[str]:
+    """The last of `steps` and the stages before it, as far as no input on the way was replaced since."""
+    named, found = {step.stage: step for step in steps}, [steps[-1].stage]
+    for name in found:  # which grows
+        makers = [maker for file in named[name].inputs if not file.note for maker in file.made_by.split(", ")]
+        found += [maker for maker in dict.fromkeys(makers) if maker not in found]
+    return found
+
+
 def parents(lock: Lock, stage: str) -> list[str]:
     """The stages that made what `stage` read, by name: one of their outs is a dep, contains one, or is part of one."""
     wanted = [dep["path"] for dep in lock[stage].get("deps", [])]
@@ -163,61 +181,6 @@ def parents(lock: Lock, stage: str) -> list[str]:
         for name, entry in lock.items()
         if name != stage and any(_overlap(out["path"], path) for out in entry.get("outs", []) for path in wanted)
     )
-
-
-class Code:
-    """Finds the latest commit, going back from `head`, in which a file or folder of code has a given content."""
-
-    def __init__(self, head: str) -> None:
-        self._head = head
-        self._history: dict[str, dict[str, str]] = {}
-        self._digests: dict[str, dict[str, str]] = {}  # of every stage's code, by commit
-
-    def commit(self, path: str, digest: str) -> str:
-        """The commit's id; empty where no commit up to `head` has that content."""
-        known = self._history.setdefault(path, {})
-        if digest not in known:
-            for commit in git("log", "--format=%H", self._head, "--", path).splitlines():
-                if commit not in known.values():
-                    known.setdefault(_tree_digest(commit, path), commit)
-                if digest in known:
-                    break
-        return known.get(digest, "")
-
-    def commit_of_stage(self, stage: str, digest: str) -> str:
-        """The latest commit up to `head` in which a stage's code has that digest; empty where none of the last LOOKED_AT has it."""
-        for commit in git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines():
-            if commit not in self._digests:
-                with tempfile.TemporaryDirectory() as folder:
-                    listed = git("ls-tree", "-r", "-z", commit, "--", f"./{PACKAGE}").split("\0")
-                    for line in filter(None, listed):
-                        file = Path(folder, line.split("\t", 1)[1])
-                        file.parent.mkdir(parents=True, exist_ok=True)
-                        file.write_bytes(_blob(line.split()[2]))
-                    self._digests[commit] = Reader(Path(folder)).stage_digests()
-            if self._digests[commit].get(stage) == digest:
-                return commit
-        return ""
-
-
-def _tree_digest(commit: str, path: str) -> str:
-    """DVC's digest of a file, or of a folder (`.dir`), in a commit; empty where the commit lacks it."""
-    listed = git("ls-tree", "-r", "-z", commit, "--", f"./{path}").split("\0")
-    files = {line.split("\t", 1)[1]: line.split()[2] for line in listed if line}
-    digests = {name: hashlib.md5(_blob(oid), usedforsecurity=False).hexdigest() for name, oid in files.items()}
-    if list(digests) == [path]:
-        return digests[path]
-    return folder_digest({name.removeprefix(f"{path}/"): digest for name, digest in digests.items()}) if digests else ""
-
-
-def folder_digest(files: Mapping[str, str]) -> str:
-    """DVC's digest of a folder with these files and digests: the digest of its listing as JSON, sorted by name."""
-    entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
-    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
-
-
-def _blob(oid: str) -> bytes:
-    return subprocess.run(["git", "cat-file", "blob", oid], capture_output=True, check=True).stdout
 
 
 def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: Path) -> Step:
@@ -245,16 +208,13 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: P
 
 def _cached(entry: Mapping[str, Any], cache: Path) -> str:
     """When this run entered the run cache here: when it ended, or was fetched."""
-    key = {"cmd": entry.get("cmd"), "deps": entry.get("deps", []), "params": entry.get("params", {}), "outs": []}
-    if not key["params"]:
-        del key["params"]
-    key["outs"] = [out["path"] for out in entry.get("outs", [])]
-    folder = cache / "runs"
+    key = {"cmd": entry.get("cmd"), "deps": entry.get("deps", []), "outs": [out["path"] for out in entry.get("outs", [])]}
+    key |= {"params": entry["params"]} if entry.get("params") else {}
     try:
         from dvc.utils import dict_sha256
 
         digest = dict_sha256(key, exclude=["size", "nfiles"])
-        times = [path.stat().st_mtime for path in (folder / digest[:2] / digest).iterdir()]
+        times = [path.stat().st_mtime for path in (cache / "runs" / digest[:2] / digest).iterdir()]
     except OSError:
         return ""
     return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else ""
@@ -326,6 +286,8 @@ def _parameters(params: Mapping[str, Any]) -> str:
 def _head(found: Lineage, files: bool = True) -> Iterator[str]:
     yield f"{found.artifact}  {found.digest}"
     yield f"as of {found.revision}{f', {found.date}' if found.date else ''}{'' if found.committed else '; its dvc.lock is uncommitted'}"
+    if replaced := dict.fromkeys(file.path for step in found.steps for file in step.inputs if file.note):
+        yield f"stale: made before {', '.join(replaced)} was replaced"
     for kind, entry in found.source.items():
         yield f"{kind}: {entry.get('source')}  sha256 {entry.get('digest')}"
         yield from (f"  {name} {version}" for name, version in entry.get("packages", {}).items())

@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tasks.core.stage.files import file_digest, new_file, write_text
 
 CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # committed, and this clone's own
 SECRET = ("password", "passphrase", "token", "key", "secret", "credential", "connection_string", "keyfile", "user", "profile")
+NAME = re.compile(r"[a-z0-9_-]+")
 LINKS = ["reflink", "hardlink", "symlink", "copy"]
 PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
 PATIENCE = {"s3": {"connect_timeout": 10, "read_timeout": 30}, "ssh": {"timeout": 15}}
@@ -39,6 +41,8 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     UserError, with nothing changed, where the remote is unavailable or refuses.
     """
     name = name.lower()  # as DVC reads the names of remotes
+    if not NAME.fullmatch(name):
+        raise UserError(f"remote {name!r}: found another character in the name, expected letters, digits, _ and -; choose another name")
     scheme, given = _scheme(url), dict(_option(option) for option in options)
     if scheme == "":
         url = str(_folder(url))
@@ -243,9 +247,13 @@ def _scheme(url: str) -> str:
 
 
 def _folder(url: str) -> Path:
+    if not url.removeprefix("file://").strip():
+        raise UserError("remote: found no URL, expected a folder, s3://, ssh:// or another URL; name one")
     folder = local_path(url.removeprefix("file://")).absolute()
     if not folder.parent.is_dir():
         raise UserError(f"{folder}: {folder.parent} not found; create it, or mount it")
+    if folder.resolve().is_relative_to(Path.cwd().resolve()):
+        raise UserError(f"{folder}: found a folder within this project, expected one elsewhere, which the team can reach; name another")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: found a file, expected a folder")
     return folder

@@ -14,7 +14,7 @@ from flows.process.processes import Processes, environment
 from flows.storage.cache import cache_folder
 from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import WARNING
-from tasks.core.stage.errors import redacted
+from tasks.core.stage.errors import disk_words, redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
@@ -82,7 +82,8 @@ def remedy(remote: str, problem: str) -> str:
     if REFUSED.search(problem):
         keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
         return f"; fix its credentials: retemper remote add {remote} URL {keys}"
-    return ""
+    _, fix = disk_words(problem)
+    return f"; {fix}" if fix else ""
 
 
 def reason(remote: str, error: BaseException) -> str:

@@ -278,8 +278,13 @@ def _quantizer(index: Any, key: str) -> tuple[Any, npt.NDArray[np.uint8]]:
     return quantizer, codes[order]  # a copy
 
 
-def searched(documents: Documents, queries_BD: torch.Tensor, depth: int) -> tuple[Floats, Ints]:
-    """Search with detached vectors from the tower; their graph is unaffected."""
+def searched(documents: Documents, queries_BD: torch.Tensor, depth: int, gang: "Gang | None" = None) -> tuple[Floats, Ints]:
+    """Scores (float32) and rows (int64; -1: none), both [B, K], for vectors of the tower, whose graph is unaffected.
+
+    In a `gang`, what is not shared is searched by the first rank alone: of equal scores, faiss on another GPU may find others.
+    """
+    if gang is not None and not isinstance(documents, Shared):
+        return gang.said(searched(documents, queries_BD, depth) if gang.first else (np.empty(0, np.float32), np.empty(0, np.int64)))
     vectors = queries_BD.detach()
     if isinstance(documents, Exact | Shared) and vectors.device.type == "cuda":
         return documents.search(vectors, depth)

@@ -106,7 +106,7 @@ def unranked(
 
 
 def padded(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
-    """Lists of different lengths as one padded array."""
+    """Rows and grades of lists of different lengths as two arrays [B, L] of int64, padded with row -1 and grade 0."""
     length = max(1, *(len(rows) for rows, _ in lists))
     rows_BL, grades_BL = np.full((len(lists), length), -1, dtype=np.int64), np.zeros((len(lists), length), dtype=np.int64)
     for b, (rows, grades) in enumerate(lists):

@@ -5,6 +5,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.core.metrics.measures import cutoff, needs_texts, parse
+from tasks.core.retrieval.factories import Factory
+from tasks.core.stage.numbers import Count, Epochs, Seed
 from tasks.core.stage.params import Params, TrainingTokens
 
 
@@ -12,16 +14,18 @@ class QuerySide(Params):
     """A training of the query tower over fixed documents. Descriptions give the papers' values where they differ from the defaults."""
 
     round: str = Field(description="the round it starts from; its document vectors stay fixed")
-    steps: int | None = Field(None, ge=1, description="optimizer steps; null: derived from `epochs`")
-    epochs: float = Field(1.0, gt=0, description="passes over the training queries if steps is null (ADORE: 6; the first gains most)")
-    batch_queries: int = Field(32, ge=1, description="queries per step")
-    depth: int = Field(200, ge=2, description="documents retrieved per query, all of them in the loss; a smaller corpus is retrieved whole")
+    steps: Count | None = Field(None, ge=1, description="optimizer steps; null: derived from `epochs`")
+    epochs: Epochs = Field(1.0, gt=0, description="passes over the training queries if steps is null (ADORE: 6; the first gains most)")
+    batch_queries: Count = Field(32, ge=1, description="queries per step")
+    depth: Count = Field(
+        200, ge=2, description="documents retrieved per query, all of them in the loss; a smaller corpus is retrieved whole"
+    )
     loss: Literal["lambda", "ranknet"] = Field(
         "lambda",
         description="lambda: a pair is weighted by how much swapping it changes the metric (ADORE, Eq. 15); ranknet: every pair by 1",
     )
     metric: Literal["mrr", "ndcg"] = Field("mrr", description="the metric that weights pairs, for loss: lambda")
-    cut: int | None = Field(
+    cut: Count | None = Field(
         None, description="rank cutoff of the metric (ADORE: 200 for passages, 10 for documents); ranks below it weigh 0; null: depth"
     )
     missing: Literal["drhard", "jpq", "ltre"] | None = Field(
@@ -52,10 +56,10 @@ class QuerySide(Params):
         "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
     )
     batch_tokens: TrainingTokens = None
-    nprobe: int = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
-    ef_search: int = Field(512, ge=1, description="HNSW indexes: candidates kept per query")
-    train_size: int = Field(262144, ge=1, description="maximum number of vectors to train an index on, sampled with the seed (JPQ: all)")
-    seed: int = Field(42, ge=0, description="seeds query order, sampling, replay, dropout, and the index's training sample")
+    nprobe: Count = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
+    ef_search: Count = Field(512, ge=1, description="HNSW indexes: candidates kept per query")
+    train_size: Count = Field(262144, ge=1, description="maximum number of vectors to train an index on, sampled with the seed (JPQ: all)")
+    seed: Seed = Field(42, ge=0, description="seeds query order, sampling, replay, dropout, and the index's training sample")
 
     @property
     def handling(self) -> Literal["drhard", "jpq", "ltre"]:
@@ -87,7 +91,7 @@ class Adore(QuerySide):
         "every `refresh` steps; random: sampled from the corpus at each step; given: the top of `negatives`. "
         "All except retrieved add every known positive and have no ranks",
     )
-    refresh: int | None = Field(
+    refresh: Count | None = Field(
         None, ge=1, description="steps between searches, for lists: refreshed (ANCE: 10000; the STAR paper's comparison: 5000)"
     )
     replay: float = Field(
@@ -97,8 +101,8 @@ class Adore(QuerySide):
         description="share of the training queries known to the round that are trained on again beside all new ones, sampled by seed; 1: "
         "all alike. Less needs a round whose weights list what they know (retemper retrain)",
     )
-    index: str = Field(
-        "Flat", min_length=1, description="faiss factory string of the index that is trained against and served; Flat: uncompressed vectors"
+    index: Factory = Field(
+        "Flat", description="faiss factory string of the index that is trained against and served; Flat: uncompressed vectors"
     )
     centroids: bool = Field(False, description="also train the centroids of a PQ index (JPQ)")
     centroid_lr: float | None = Field(
@@ -142,10 +146,10 @@ class Adore(QuerySide):
 class Study(QuerySide):
     """Train over every factory and serve from every factory (LTRe, Tables 3 and 4; ADORE, Tables 3 and 5)."""
 
-    factories: tuple[str, ...] = Field(min_length=1, description="faiss factory strings; Flat: uncompressed vectors")
+    factories: tuple[Factory, ...] = Field(min_length=1, description="faiss factory strings; Flat: uncompressed vectors")
     splits: tuple[Literal["dev", "test"], ...] = Field(("dev",), min_length=1, description="splits to measure; test only if it is listed")
     measures: tuple[str, ...] = Field(("RR@10", "nDCG@10", "R@100"), min_length=1, description="measures, in ir_measures notation")
-    serve_depth: int = Field(
+    serve_depth: Count = Field(
         100, ge=1, description="documents retrieved per query for the measures; also k of recall@k against exact search"
     )
 

@@ -57,10 +57,11 @@ class Corpus:
     place: Ints  # [O] of documents in the order of ids
     depth: int  # documents of a list, at most all
     rows: int  # that hold as many documents in any case
+    gang: "Gang | None" = None
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
-        scores, rows = best_passages(partial(searched, self.documents), queries_BD, self.owners, self.depth, self.rows)
+        scores, rows = best_passages(partial(searched, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows)
         return best_documents(scores, rows, self.owners, self.place, self.depth)
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
@@ -96,10 +97,10 @@ class Corpus:
         return found
 
 
-def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Corpus:
-    """A corpus whose lists have `depth` documents, or all if there are fewer."""
+def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int, gang: "Gang | None" = None) -> Corpus:
+    """A corpus whose lists have `depth` documents, or all if there are fewer; they are the same on all ranks of a `gang`."""
     depth = min(depth, len(place))
-    return Corpus(documents, owners, place, depth, rows_needed(depth, owners))
+    return Corpus(documents, owners, place, depth, rows_needed(depth, owners), gang)
 
 
 def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK: Ints, params: QuerySide) -> torch.Tensor:

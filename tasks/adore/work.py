@@ -146,7 +146,7 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
         module["documents"] = documents
         optimizer.add_param_group({"params": [documents.weight], "lr": centroid_lr(params, documents), "weight_decay": 0.0})
     embeddings = setting.embeddings
-    corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth)
+    corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth, setting.gang)
     if corpus.depth < params.depth:
         print(f"{what}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
     steps = steps_of(setting.data, params)

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count, Seed
 from tasks.core.stage.params import Params
 
 
@@ -10,14 +11,14 @@ class Analysis(Params):
 
     round: str = Field(description="the round that is analysed")
     negatives: str = Field(description="negatives that are compared with what the round itself finds: bm25, official, or an entry of mine")
-    depth: int = Field(
+    depth: Count = Field(
         200, ge=2, description="documents of a query that negatives, BM25, and the round's own results are compared in (STAR, LTRe: 200)"
     )
-    train_queries: int = Field(200, ge=1, description="training queries, drawn by the seed, whose negatives are compared")
-    curves: int = Field(10, ge=0, description="queries with a curve of scores by rank (ANCE, Fig. 3: 10)")
-    maps: int = Field(3, ge=0, description="queries with a t-SNE map of their documents")
-    batches: int = Field(4, ge=1, description="batches that losses and gradient norms are averaged over")
-    batch_queries: int = Field(16, ge=2, description="queries of such a batch")
+    train_queries: Count = Field(200, ge=1, description="training queries, drawn by the seed, whose negatives are compared")
+    curves: Count = Field(10, ge=0, description="queries with a curve of scores by rank (ANCE, Fig. 3: 10)")
+    maps: Count = Field(3, ge=0, description="queries with a t-SNE map of their documents")
+    batches: Count = Field(4, ge=1, description="batches that losses and gradient norms are averaged over")
+    batch_queries: Count = Field(16, ge=2, description="queries of such a batch")
     temperature: float = Field(0.05, gt=0, description="divides scores in the loss, as in the round's own training")
-    sample: int = Field(2000, ge=2, description="documents that uniformity is measured on")
-    seed: int = Field(42, ge=0, description="seed for every draw")
+    sample: Count = Field(2000, ge=2, description="documents that uniformity is measured on")
+    seed: Seed = Field(42, ge=0, description="seed for every draw")

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 
@@ -15,5 +16,5 @@ class Articles(Params):
     )
     disambiguations: bool = Field(False, description="keep disambiguation pages")
     lists: bool = Field(False, description="keep lists, indexes, outlines, and timelines")
-    least_words: int = Field(20, ge=1, description="minimum words per article; shorter ones are excluded as stubs")
-    least_line_words: int = Field(5, ge=1, description="minimum words per line; shorter ones (headings, list fragments) are excluded")
+    least_words: Count = Field(20, ge=1, description="minimum words per article; shorter ones are excluded as stubs")
+    least_line_words: Count = Field(5, ge=1, description="minimum words per line; shorter ones (headings, list fragments) are excluded")

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count, Seed
 from tasks.core.stage.params import Params
 
 
@@ -28,13 +29,13 @@ class Base(Params):
     similarity: Literal["source", "dot", "cosine"] = Field(
         "source", description="query-document score; cosine normalizes every vector to length 1"
     )
-    width: int | None = Field(
+    width: Count | None = Field(
         None,
         ge=1,
         description="numbers of a vector to keep, its first, before cosine normalizes them: for Matryoshka models (arXiv:2205.13147). "
         "Rounds train, encode, and search with these; null: as the source",
     )
-    seed: int = Field(42, ge=0, description="seed for the weights of a new head, drawn from N(0, 0.02)")
+    seed: Seed = Field(42, ge=0, description="seed for the weights of a new head, drawn from N(0, 0.02)")
 
 
 class Another(Base, EncoderSource):

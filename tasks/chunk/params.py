@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 
@@ -15,4 +16,4 @@ class Chunk(Params):
         description="what is pre-trained on: articles.source, or the corpus's own documents (their texts, never queries)",
     )
     length: int = Field(512, ge=8, le=65535, description="maximum tokens per chunk, special tokens included (COSTA: 512)")
-    least: int = Field(16, ge=3, description="minimum tokens per chunk; shorter ones (usually the end of an article) are excluded")
+    least: Count = Field(16, ge=3, description="minimum tokens per chunk; shorter ones (usually the end of an article) are excluded")

@@ -5,8 +5,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.metrics.measures import cutoff, parse
+from tasks.core.sources.grades import MOST
 from tasks.core.stage.params import Params
 
+Grade = Annotated[int, Field(ge=1, le=MOST)]
 Split = Literal["dev", "test"]
 EITHER: dict[Split, int] = {"dev": 1, "test": 1}  # the splits that are measured, and their default lowest relevant grades
 
@@ -19,15 +21,13 @@ class Evaluate(Params):
         min_length=1,
         description="in the notation of ir_measures, which computes them; also Hole@k, Coverage@k (needs answers), PairwiseErrors@k",
     )
-    relevance: dict[Split, Annotated[int, Field(ge=1)]] = Field(
+    relevance: dict[Split, Grade] = Field(
         EITHER,
         description="lowest grade that counts as relevant in RR, R, AP, P, for both splits or for each (MS MARCO dev with "
         "TREC Deep Learning passages: {dev: 1, test: 2}); nDCG uses grades as they are",
     )
 
-    @field_validator(
-        "relevance", mode="before", json_schema_input_type=dict[Split, Annotated[int, Field(ge=1)]] | Annotated[int, Field(ge=1)]
-    )
+    @field_validator("relevance", mode="before", json_schema_input_type=dict[Split, Grade] | Grade)
     @classmethod
     def _each(cls, value: Any) -> Any:
         return EITHER | value if isinstance(value, dict) else dict.fromkeys(EITHER, value)

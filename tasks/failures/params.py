@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 
@@ -12,14 +13,18 @@ class Failures(Params):
     against: str | None = Field(
         None, description="the system it is compared with; null: bm25, or the best other one if that is the model or has no results"
     )
-    alpha: float = Field(0.05, gt=0, lt=1, description="level of the intervals, and of the paired t-tests, Holm-corrected over all groups")
-    bins: int = Field(4, ge=2, description="groups, of about equal size, that lengths, rarities, and columns of numbers are divided into")
-    least_queries: int = Field(5, ge=2, description="queries that a group has at least; smaller ones are counted, not tested")
-    worst: int = Field(20, ge=0, description="queries shown, those that lose most against the other system first")
-    suspect_depth: int = Field(
+    alpha: float = Field(
+        0.05, ge=1e-6, lt=1, description="level of the intervals, and of the paired t-tests, Holm-corrected over all groups"
+    )
+    bins: int = Field(
+        4, ge=2, le=1000, description="groups, of about equal size, that lengths, rarities, and columns of numbers are divided into"
+    )
+    least_queries: Count = Field(5, ge=2, description="queries that a group has at least; smaller ones are counted, not tested")
+    worst: Count = Field(20, ge=0, description="queries shown, those that lose most against the other system first")
+    suspect_depth: Count = Field(
         3, ge=1, description="ranks in which unjudged documents are looked for: one that several systems rank so high may be relevant"
     )
-    suspect_systems: int = Field(
+    suspect_systems: Count = Field(
         2, ge=1, description="systems that must rank it so high; fused and reordered runs do not count, being made from others"
     )
-    suspects: int = Field(200, ge=0, description="pairs of query and document listed per split, the best ranked first")
+    suspects: Count = Field(200, ge=0, description="pairs of query and document listed per split, the best ranked first")

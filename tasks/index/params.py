@@ -4,20 +4,22 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.retrieval.factories import Factory
+from tasks.core.stage.numbers import Count, Seed
 from tasks.core.stage.params import Params
 
 
 class Index(Params):
     """The faiss index that is served."""
 
-    factory: str = Field("Flat", min_length=1, description="faiss factory string; the metric is the inner product")
+    factory: Factory = Field("Flat", description="faiss factory string; the metric is the inner product")
     build: Literal["cpu", "gpu"] = Field(
         "cpu",
         description="where inverted lists are clustered and filled; gpu: faster; needs a GPU and the extra gpu. "
         "Both write the same kind of file, with other bits",
     )
-    nprobe: int = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
-    ef_search: int = Field(128, ge=1, description="HNSW indexes: candidates kept per query")
-    train_size: int = Field(262144, ge=1, description="maximum number of vectors to train the index on, sampled with the seed")
-    recall_at: int = Field(100, ge=1, description="k of recall@k against exact search, in ranks")
-    seed: int = Field(42, ge=0, description="seeds the training sample and faiss's clustering")
+    nprobe: Count = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
+    ef_search: Count = Field(128, ge=1, description="HNSW indexes: candidates kept per query")
+    train_size: Count = Field(262144, ge=1, description="maximum number of vectors to train the index on, sampled with the seed")
+    recall_at: Count = Field(100, ge=1, description="k of recall@k against exact search, in ranks")
+    seed: Seed = Field(42, ge=0, description="seeds the training sample and faiss's clustering")

@@ -9,6 +9,7 @@ from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched,
 from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
@@ -90,6 +91,11 @@ def main() -> None:
         with new_folder(args.out) as out:
             tables = searched(workers, search, len(queries))
             rows_kept = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
+            if not rows_kept and len(queries) and not params.keeps_first_ranks:
+                raise UserError(
+                    f"params.yaml: mine.{args.name}: found no negative for any of {len(queries):,} queries in {len(ids):,} documents, "
+                    "expected some; lower skip or the margins"
+                )
             write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
     if params.depth > len(ids):
         print(f"mine {args.name}: depth {params.depth} exceeds the corpus ({len(ids)} documents); all but known positives are kept")

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 
@@ -11,7 +12,7 @@ class Mine(Params):
     """How hard negatives are searched for."""
 
     search: Literal["embeddings", "indexes"] = Field(description="embeddings: exact search; indexes: the round's faiss index")
-    depth: int = Field(200, ge=1, description="negatives kept per training query, after removing every known positive")
+    depth: Count = Field(200, ge=1, description="negatives kept per training query, after removing every known positive")
     relative_margin: float | None = Field(
         None,
         ge=0,
@@ -25,7 +26,12 @@ class Mine(Params):
         description="guard against unjudged positives: discard negatives that score above the query's best positive minus this, in "
         "score units",
     )
-    skip: int = Field(0, ge=0, description="top-ranked negatives to discard first, in ranks (they may be unjudged positives)")
+    skip: Count = Field(0, ge=0, description="top-ranked negatives to discard first, in ranks (they may be unjudged positives)")
     precision: Literal["bf16", "fp32"] = Field(
         "bf16", description="precision of query encoding; bf16 where the hardware supports it, else fp32"
     )
+
+    @property
+    def keeps_first_ranks(self) -> bool:
+        """Whether its list begins with what ranks best."""
+        return not self.skip and self.relative_margin is None and self.absolute_margin is None

@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.stage.numbers import Count, Seed
 from tasks.core.stage.params import Params
 
 
@@ -16,8 +17,8 @@ class Mix(Params):
     )
     second: str = Field(description="the other source of negatives")
     ratio: float = Field(0.5, gt=0, lt=1, description="fraction of negatives from first")
-    depth: int = Field(200, ge=2, description="negatives per training query, both sources together")
-    seed: int = Field(42, ge=0, description="seeds random negatives")
+    depth: Count = Field(200, ge=2, description="negatives per training query, both sources together")
+    seed: Seed = Field(42, ge=0, description="seeds random negatives")
 
     @model_validator(mode="after")
     def _two(self) -> Self:

@@ -9,7 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import track
-from tasks.core.tables.id_sets import Ids, hashes
+from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import COLUMNS, QRELS, QUERIES, SPLITS
 from tasks.core.tables.weights import WEIGHTS
@@ -42,6 +42,7 @@ class Judged:
     table: pa.Table
     lines: "array[int]"  # quoted: array is generic only from Python 3.12
     files: list[tuple[int, Path | str]]  # (its first row, file), ascending
+    weights: dict[int, float] = field(default_factory=dict)  # by row, those that are not 1
 
     def at(self, row: int) -> At:
         return At(next(file for first, file in reversed(self.files) if first <= row), self.lines[row])
@@ -61,8 +62,8 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
     """Write documents.parquet, queries/ and qrels/ of all three splits, and stats.json to `folder`; by default one process per core.
 
     UserError, with the place, for an id that is empty, duplicated, or (unless prepare.ids=escape) contains white space, an empty
-    text, a qrel of an unknown document or query, two grades for one pair, a split without a relevant document, no documents at all, and,
-    if `needs_qrels`, no qrels at all.
+    text, a qrel of an unknown document or query, two grades or weights for one pair, a split without a relevant document, no documents at
+    all, and, if `needs_qrels`, no qrels at all.
     """
     tally = Tally(dropped=Counter(source.dropped))
     documents, empty = write_documents(source, settings, folder / "documents.parquet", tally=tally, processes=processes or cores())
@@ -111,6 +112,7 @@ def _write_queries(
     """Write the judged queries of every split and return their ids; clears qrels of unknown queries from `masks`."""
     written = {split: Ids() for split in SPLITS}
     pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
+    seen_as: dict[str, list[Hashes]] = {"dev": [], "test": []}  # [queries, 2]: ids and texts
     folder.mkdir()
     columns: dict[str, pq.ParquetWriter] = {}
     with ExitStack() as stack:
@@ -121,6 +123,9 @@ def _write_queries(
             while len(pending[split]) >= least:
                 rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
                 written[split].add([query.id for query in rows])
+                if split in seen_as:
+                    keys = [query.id for query in rows], [_plain(query.text) for query in rows]
+                    seen_as[split].append(np.stack([hashes(column) for column in keys], axis=1))
                 tally.queries[split].add(query.text for query in rows)
                 writers[split].write(batch_of(QUERIES, rows))
                 if own := [(query.id, name, value) for query in rows for name, value in query.columns.items()]:
@@ -150,6 +155,7 @@ def _write_queries(
                 flush(split, 1)
                 masks[split] &= _known(judged[split], "query", seen, empty, settings, tally, masks[split])
             _refuse_repeated(seen, read(), "query")
+    tally.dev_in_test = _in_both(seen_as["dev"], seen_as["test"])
     if leaks and settings.leaks == "refuse":
         raise UserError(
             f"{leaks[0].at}: training query {leaks[0].id!r} is in dev or test too, by its text or its id ({len(leaks):,} such queries), "
@@ -205,16 +211,27 @@ def _leaked(rows: Sequence[Query], held_out: tuple[Ids, Ids]) -> npt.NDArray[np.
     return ids.contain([query.id for query in rows]) | texts.contain([_plain(query.text) for query in rows])
 
 
+def _in_both(some: Sequence[Hashes], others: Sequence[Hashes]) -> int:
+    """How many of `some` queries are among `others`, by id or text."""
+    if not some or not others:
+        return 0
+    (ids, texts), (other_ids, other_texts) = np.concatenate(some).T, np.concatenate(others).T
+    return int((np.isin(ids, other_ids) | np.isin(texts, other_texts)).sum())
+
+
 def _read_qrels(lines: Iterable[Qrel]) -> Judged:
     numbers, files, batches = array("q"), list[tuple[int, Path | str]](), []
+    weights: dict[int, float] = {}
     for chunk in chunks(lines):
         for qrel in chunk:
             if not files or files[-1][1] != qrel.at.file:
                 files.append((len(numbers), qrel.at.file))
+            if qrel.weight != 1:
+                weights[len(numbers)] = qrel.weight
             numbers.append(qrel.at.line)
         columns = [[q.query for q in chunk], [q.doc for q in chunk], [q.grade for q in chunk]]
         batches.append(pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, QRELS, strict=True)], schema=QRELS))
-    return Judged(pa.Table.from_batches(batches, QRELS), numbers, files)
+    return Judged(pa.Table.from_batches(batches, QRELS), numbers, files, weights)
 
 
 def _known(
@@ -249,7 +266,7 @@ def _known(
 
 
 def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Table:
-    """The qrels in `mask`, each pair once; two grades for one pair are refused."""
+    """The qrels in `mask`, each pair once; two grades or weights for one pair are refused."""
     rows = np.flatnonzero(mask)
     table = judged.table.take(pa.array(rows)).combine_chunks()
     ids = Ids()
@@ -259,18 +276,20 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
     if not repeated:
         return table
     keep = np.ones(len(table), dtype=np.bool_)
-    first: dict[str, tuple[int, int]] = {}
+    first: dict[str, tuple[int, int, float]] = {}
     start = 0
     for batch in table.to_batches(BATCH_ROWS):
         names = pairs(batch["query"].to_pylist(), batch["doc"].to_pylist())
         for row in (place for place, value in enumerate(hashes(names).tolist()) if value in repeated):
             position, grade = start + row, batch["grade"][row].as_py()
-            earlier, value = first.setdefault(names[row], (position, grade))
-            if value != grade:
-                raise UserError(
-                    f"{judged.at(int(rows[position]))}: query {batch['query'][row].as_py()!r} and document {batch['doc'][row].as_py()!r} "
-                    f"have grade {grade} here and {value} at {judged.at(int(rows[earlier]))}; keep one"
-                )
+            weight = judged.weights.get(int(rows[position]), 1.0)
+            earlier, *before = first.setdefault(names[row], (position, grade, weight))
+            for what, value, other in zip(("grade", "weight"), (grade, weight), before, strict=True):
+                if value != other:
+                    raise UserError(
+                        f"{judged.at(int(rows[position]))}: query {batch['query'][row].as_py()!r} and document "
+                        f"{batch['doc'][row].as_py()!r} have {what} {value} here and {other} at {judged.at(int(rows[earlier]))}; keep one"
+                    )
             keep[position] = earlier == position
         start += len(batch)
     tally.dropped["qrels said twice"] += int((~keep).sum())

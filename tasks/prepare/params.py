@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 
@@ -32,6 +33,6 @@ class Prepare(Params):
         "refuse",
         description="ids with white space: raise an error, or keep them, percent-encoded in TREC files, whose fields white space separates",
     )
-    official_depth: int = Field(
+    official_depth: Count = Field(
         200, ge=0, description="ready-made negatives (MS MARCO) kept per training query, the first in source order; 0: they are not read"
     )

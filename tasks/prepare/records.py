@@ -32,6 +32,7 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     white_ids: Counter[str] = field(default_factory=Counter)
     leaks: int = 0  # training queries that are in dev or test too
+    dev_in_test: int = 0  # queries of dev that are in test too, by id or text
 
 
 class WhiteId(UserError):

@@ -22,12 +22,14 @@ class Counted(Protocol):
     dropped: Counter[str]
     white_ids: Counter[str]
     leaks: int
+    dev_in_test: int
 
 
 def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
     """The content of stats.json. Words are of the text, without the title; `dropped` counts by reason.
 
-    If there are any: `white_ids` counts ids with white space by what they name, `leaks` training queries that are in dev or test too.
+    If there are any: `white_ids` counts ids with white space by what they name, `leaks` training queries that are in dev or test too,
+    `dev_in_test` queries of dev that are in test.
     """
     figures = {
         "documents": {
@@ -43,7 +45,7 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
         "splits": {split: split_stats(tally.queries[split], qrels[split]) for split in SPLITS},
         "dropped": {reason: tally.dropped[reason] for reason in sorted(tally.dropped)},
     }
-    found = {"white_ids": dict(sorted(tally.white_ids.items())), "leaks": tally.leaks}
+    found = {"white_ids": dict(sorted(tally.white_ids.items())), "leaks": tally.leaks, "dev_in_test": tally.dev_in_test}
     return figures | {name: count for name, count in found.items() if count}
 
 
@@ -66,6 +68,10 @@ def table(stats: Stats) -> str:
         lines.append(f"ids with white space, percent-encoded in TREC files: {told}")
     if leaks := stats.get("leaks"):
         lines.append(f"in dev or test too: {counted(leaks, 'queries of train')}")
+    if shared := stats.get("dev_in_test"):
+        lines.append(f"in test too, by id or text: {counted(shared, 'queries of dev')}; systems are chosen and measured on these")
+    if title_only := documents["empty_texts"]:
+        lines.append(f"with a title alone: {counted(title_only, 'documents')}; empty unless text.titles is true")
     lines += [f"dropped: {counted(count, reason)}" for reason, count in stats["dropped"].items()]
     return "\n".join(lines)
 

@@ -43,7 +43,7 @@ def alignment(text_NH: torch.Tensor, own_NSH: torch.Tensor) -> torch.Tensor:
 
 
 def uniformity(text_NH: torch.Tensor) -> torch.Tensor:
-    """log mean over pairs of texts of exp(-2 distance^2), of length 1: 0 if all collapsed, -4 at best (Wang & Isola, Eq. 5)."""
+    """log mean over pairs of texts of exp(-2 distance^2), of length 1: 0 if all are equal, lower is better (Wang & Isola, Eq. 5)."""
     unit_NH = F.normalize(text_NH, dim=-1)
     squared_NN = (2 - 2 * unit_NH @ unit_NH.T).clamp(min=0)
     row_P, column_P = torch.triu_indices(len(unit_NH), len(unit_NH), offset=1, device=unit_NH.device)

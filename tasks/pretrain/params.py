@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.stage.numbers import Count, Epochs, Seed
 from tasks.core.stage.params import Params, TrainingTokens
 
 Granularity = Literal["word", "phrase", "sentence", "paragraph"]
@@ -15,9 +16,9 @@ GRANULARITIES: tuple[Granularity, ...] = ("word", "phrase", "sentence", "paragra
 class Scratch(Params):
     """Random weights in place of the initial encoder's; its tokenizer, positions, and activation are kept."""
 
-    layers: int = Field(ge=1, description="Transformer layers")
-    width: int = Field(ge=8, description="hidden width, a multiple of heads; the feed-forward layer is four times as wide")
-    heads: int = Field(ge=1, description="attention heads per layer")
+    layers: Count = Field(ge=1, description="Transformer layers")
+    width: Count = Field(ge=8, description="hidden width, a multiple of heads; the feed-forward layer is four times as wide")
+    heads: Count = Field(ge=1, description="attention heads per layer")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -41,14 +42,14 @@ class Pretrain(Params):
         description="costa: contrastive span prediction + MLM; ict: inverse cloze task + MLM; retromae: MLM + a one-layer decoder that "
         "rebuilds the text from its vector (RetroMAE, arXiv:2205.12035); mlm: MLM only",
     )
-    steps: int | None = Field(None, ge=1, description="optimizer steps; null: derived from `epochs`")
-    epochs: float = Field(6.0, gt=0, description="passes over the chunks if steps is null (ablations: 3)")
-    batch_texts: int = Field(64, ge=2, description="texts per step, N of Eq. 8; the others are negatives (the paper does not say)")
+    steps: Count | None = Field(None, ge=1, description="optimizer steps; null: derived from `epochs`")
+    epochs: Epochs = Field(6.0, gt=0, description="passes over the chunks if steps is null (ablations: 3)")
+    batch_texts: Count = Field(64, ge=2, description="texts per step, N of Eq. 8; the others are negatives (the paper does not say)")
     granularities: tuple[Granularity, ...] = Field(GRANULARITIES, min_length=1, description="granularities of spans")
-    spans: int = Field(5, ge=1, description="T: spans per text and granularity (ablations: 3)")
-    phrase: tuple[int, int] = Field((4, 16), description="minimum and maximum tokens of a phrase")
-    sentence: tuple[int, int] = Field((16, 64), description="minimum and maximum tokens of a sentence-level span")
-    paragraph: tuple[int, int] = Field((64, 128), description="minimum and maximum tokens of a paragraph-level span")
+    spans: Count = Field(5, ge=1, description="T: spans per text and granularity (ablations: 3)")
+    phrase: tuple[Count, Count] = Field((4, 16), description="minimum and maximum tokens of a phrase")
+    sentence: tuple[Count, Count] = Field((16, 64), description="minimum and maximum tokens of a sentence-level span")
+    paragraph: tuple[Count, Count] = Field((64, 128), description="minimum and maximum tokens of a paragraph-level span")
     beta: tuple[float, float] = Field((4.0, 2.0), description="alpha and beta of the beta distribution of span lengths (Eq. 1)")
     redraw: bool = Field(True, description="sample spans again in every epoch (this project's choice); false: only once, as in Algorithm 1")
     pooling: Literal["encoder", "cls", "mean"] = Field(
@@ -106,7 +107,7 @@ class Pretrain(Params):
         "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
     )
     batch_tokens: TrainingTokens = None
-    seed: int = Field(42, ge=0, description="seeds order, spans, masks, dropout, and new weights")
+    seed: Seed = Field(42, ge=0, description="seeds order, spans, masks, dropout, and new weights")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

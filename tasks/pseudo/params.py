@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.stage.numbers import Count, Seed
 from tasks.core.stage.params import Params
 
 Kind = Literal["title", "sentence", "span", "generated"]
@@ -23,18 +24,18 @@ class Pseudo(Params):
         min_length=1,
         description="a sequence-to-sequence model that writes queries for documents, as docTTTTTquery's T5: a folder or Hugging Face id",
     )
-    generated: int = Field(3, ge=1, description="queries that the generator writes per document (GPL, arXiv:2112.07577, has 3)")
-    generator_tokens: int = Field(350, ge=8, description="tokens of a document that the generator reads (GPL: 350); the rest is cut off")
-    top_k: int = Field(25, ge=0, description="the generator draws each token among so many likeliest ones (GPL: 25); 0: among all")
+    generated: Count = Field(3, ge=1, description="queries that the generator writes per document (GPL, arXiv:2112.07577, has 3)")
+    generator_tokens: Count = Field(350, ge=8, description="tokens of a document that the generator reads (GPL: 350); the rest is cut off")
+    top_k: Count = Field(25, ge=0, description="the generator draws each token among so many likeliest ones (GPL: 25); 0: among all")
     top_p: float = Field(0.95, gt=0, le=1, description="... and among the likeliest that have this probability together (GPL: .95)")
-    per_document: int = Field(3, ge=1, description="spans drawn per document; title and sentence give one query each")
-    least_words: int = Field(3, ge=1, description="least words of a span or sentence; words are separated by white space")
-    most_words: int = Field(12, ge=1, description="most words of a span")
-    most_sentence_words: int = Field(24, ge=1, description="words of a sentence beyond these are cut off")
-    documents: int | None = Field(
+    per_document: Count = Field(3, ge=1, description="spans drawn per document; title and sentence give one query each")
+    least_words: Count = Field(3, ge=1, description="least words of a span or sentence; words are separated by white space")
+    most_words: Count = Field(12, ge=1, description="most words of a span")
+    most_sentence_words: Count = Field(24, ge=1, description="words of a sentence beyond these are cut off")
+    documents: Count | None = Field(
         20_000, ge=1, description="documents that queries are made from, chosen by a hash of their ids; null: all. Bounds memory and time"
     )
-    agree_depth: int = Field(
+    agree_depth: Count = Field(
         1,
         ge=1,
         description="a query is kept if its document is among so many of BM25 and of encoders/base, over the whole corpus (dev: or)",
@@ -44,7 +45,7 @@ class Pseudo(Params):
     )
     dev_share: float = Field(0.1, gt=0, lt=1, description="share of the documents, chosen by a hash of their ids, held out for dev: pseudo")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="arithmetic of the start encoder as a judge: bf16 | fp32")
-    seed: int = Field(42, ge=0, description="seed for the choice of documents, of dev, and of spans")
+    seed: Seed = Field(42, ge=0, description="seed for the choice of documents, of dev, and of spans")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
+from tasks.core.charts.page import percent
 from tasks.core.charts.vega import Spec, area, figure
 from tasks.report.systems import Floats, System
 
@@ -63,6 +64,6 @@ def shares(won: int, tied: int, lost: int) -> Markup:
         Markup('<span class="{}" style="flex:{}" title="{}"><i>{}</i></span>').format(kind, count, label, label)
         for kind, count in (("won", won), ("tied", tied), ("lost", lost))
         if count
-        for label in [f"{count:,} {kind} ({count / total:.0%})"]
+        for label in [f"{count:,} {kind} ({percent(count / total)})"]
     ]
     return Markup('<div class="shares">{}</div>').format(Markup("").join(parts))

@@ -1,7 +1,7 @@
 """Learning curves: quality on dev after each round, over all optimizer steps since the encoder as it came.
 
-Rounds start from one another, so a line is a chain of trainings, and each of its dots is where negatives were refreshed (ANCE
-(arXiv:2007.00808), Algorithm 1) or the loss changed.
+Rounds start from one another, so a line is a chain of trainings, and each of its dots is where negatives were refreshed (ANCE,
+arXiv:2007.00808, Figure 2) or the loss changed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

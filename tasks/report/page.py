@@ -1,6 +1,6 @@
 """The page: all of the report in one self-contained file, laid out by page.html."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from tasks.core.charts.curves import Curve
-from tasks.core.charts.page import head, scripts, table
+from tasks.core.charts.page import head, percent, scripts, table
 from tasks.core.charts.vega import Interval, Line, Point, curve_lines, figure, intervals, legend, lines
 from tasks.core.metrics.paired_tests import mean_interval
 from tasks.core.metrics.power import WANTED
@@ -21,6 +21,16 @@ from tasks.report.params import Report
 from tasks.report.significance import PAPERS, Pair, headline, shared
 from tasks.report.systems import System
 from tasks.report.table import Table
+
+CURVES = {  # what a training records besides its loss
+    "accuracy": "Share of the batch's queries whose positive scores above all its negatives.",
+    "mrr_10": "1 / rank of the first relevant document among the first ten, else 0, in a search of all documents; mean over the batch.",
+    "hit_10": "Share of the batch's queries with a relevant document among the first ten of that search.",
+    "recall": "Share of a query's relevant documents that are in its whole list of that search; mean over the batch.",
+    "overlap": "Share of the documents found by that search, without the known positives, that are among the negatives trained on.",
+    "gradient_norm": "Length of the gradient before it is clipped.",
+    "lr": "The learning rate.",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,8 @@ def render(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"p": p_value, "figure": number, "signed": lambda value: f"{value:+.4f}", "source": source}
+    filters: dict[str, Callable[..., str]] = {"p": p_value, "figure": number, "source": source, "percent": percent}
+    environment.filters |= filters | {"signed": lambda value: f"{value:+.4f}"}
     split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
     order, found = list(dict.fromkeys(names)), contents.weaknesses
     fought = contents.duel and all(split in system.values for system in contents.duel)
@@ -79,13 +90,14 @@ def render(contents: Contents) -> str:
             weaknesses=found,
             p_value=p_value,
         ),
-        confidence=f"{1 - contents.params.alpha:.0%}",
+        confidence=percent(1 - contents.params.alpha),
         queries={name: len(next(s.queries[name] for s in contents.systems if name in s.queries)) for name in contents.pairs},
         means=means(contents, split),
         duel=compare(*contents.duel, split) if contents.duel and fought else None,
         groups=weaknesses.chart(found) if found else None,
         losing=found.losing() if found else [],
         curves=[figure(curve_lines(curves, metric, order), f"{metric} over steps") for metric, curves in contents.curves.items()],
+        explained={name: CURVES[name] for name in contents.curves if name in CURVES},
         legend=legend(order),
         learning=learning(contents),
         indexes=indexes(contents.indexes),
@@ -94,7 +106,7 @@ def render(contents: Contents) -> str:
         shared={name: shared(headline(pairs, contents.duel)) for name, pairs in contents.pairs.items()},
         tests=contents.params.tests,
         levels=PAPERS,
-        wanted=f"{WANTED:.0%}",
+        wanted=percent(WANTED),
     )
 
 
@@ -106,7 +118,7 @@ def means(contents: Contents, split: str) -> Markup:
         if split in s.values:
             low, high = mean_interval(s.values[split], alpha, params.drawn(s.queries[split], contents.groups[split]))
             rows.append(Interval(s.name, s.metrics[split][metric], low, high, "best" if s.name == contents.best.name else "plain"))
-    confidence = f"{1 - alpha:.0%}"
+    confidence = percent(1 - alpha)
     return figure(intervals(rows, metric, unit=f"{confidence} interval"), f"{metric} of each system with {confidence} intervals")
 
 

@@ -19,7 +19,8 @@ def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder:
         return "Nothing: the encoder is as it came."
     train = (statistics.get("splits") or {}).get("train") or {}
     queries = f" on {train['queries']:,} queries with {train['positives']:,} relevant documents" if train else ""
-    return f"{made}{queries}{f', from {encoder}' if encoder else ''}."
+    encoders = " and ".join([encoder, *(str(entry.get("source")) for entry in (sections.get("encoders") or {}).values())])
+    return f"{made}{queries}{f', from {encoders}' if encoder else ''}."
 
 
 def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, bool, float]]:

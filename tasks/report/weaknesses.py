@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from tasks.core.charts.page import percent
 from tasks.core.charts.vega import Interval, figure, intervals
 from tasks.core.stage.files import read_json
 
@@ -66,7 +67,8 @@ def chart(found: Weaknesses) -> Markup:
         for group in found.groups
     ]
     what = f"{found.metric}, {found.model} minus {found.against}" if found.against else f"{found.metric} of {found.model}"
-    return figure(intervals(rows, what, unit=f"{1 - found.alpha:.0%} interval", zero=bool(found.against)), f"{what}, by groups of queries")
+    spec = intervals(rows, what, unit=f"{percent(1 - found.alpha)} interval", zero=bool(found.against))
+    return figure(spec, f"{what}, by groups of queries")
 
 
 def _kind(group: Mapping[str, Any], found: Weaknesses) -> str:
@@ -80,15 +82,19 @@ def told(found: Weaknesses) -> str:
     tested = [group for group in found.groups if group["p_holm"] is not None]
     parts = []
     if found.against and tested:
-        names = ", ".join(f"{group['dimension']} {group['name']} ({group['difference']:+.4f})" for group in found.losing())
-        least = min(tested, key=lambda group: group["difference"])
+        losing, least = found.losing(), min(tested, key=lambda group: group["difference"])
+        names = ", ".join(f"{group['dimension']} {group['name']} ({group['difference']:+.4f})" for group in losing)
+        small = len(found.groups) - len(tested)
+        count = f"{len(tested)} tested" + (f", {small} too small to test" if small else "")
+        where = f"{len(losing)} {'group' if len(losing) == 1 else 'groups'} of queries ({count}): {names}"
         parts.append(
-            f"On {found.split}, significantly below {found.against} in {len(found.losing())} of {len(tested)} groups of queries: {names}."
-            if names
-            else f"On {found.split}, in none of {len(tested)} groups of queries significantly below {found.against}; the least difference "
-            f"is {least['difference']:+.4f} ({least['dimension']} {least['name']})."
+            f"On {found.split}, {found.model} is significantly below {found.against} in {where}."
+            if losing
+            else f"On {found.split}, {found.model} is not significantly below {found.against} in any group of queries ({count}); "
+            f"its lowest difference is {least['difference']:+.4f} ({least['dimension']} {least['name']})."
         )
-    count = found.suspects.get(found.split, 0)
-    if count:
-        parts.append(f"{count:,} unjudged {'document' if count == 1 else 'documents'} that several systems rank high may be relevant.")
+    unjudged = found.suspects.get(found.split, 0)
+    if unjudged:
+        documents = "1 unjudged document" if unjudged == 1 else f"{unjudged:,} unjudged documents"
+        parts.append(f"{documents} that several systems rank high may be relevant.")
     return " ".join(parts)

@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.stage.numbers import Count, Seed
 from tasks.core.stage.params import Params, TrainingTokens
 
 
@@ -16,13 +17,13 @@ class Reranker(Params):
         description="source: the source's own one-label classifier; new: a randomly initialized one over any encoder, to be trained",
     )
     negatives: str = Field(description="training negatives: none, official, bm25, or an entry of mine or mix")
-    steps: int = Field(0, ge=0, description="optimizer steps; 0: used as is")
-    batch_queries: int = Field(8, ge=1, description="queries per step")
-    hard_negatives: int = Field(
+    steps: Count = Field(0, ge=0, description="optimizer steps; 0: used as is")
+    batch_queries: Count = Field(8, ge=1, description="queries per step")
+    hard_negatives: Count = Field(
         7, ge=1, description="negatives per query and step, sampled uniformly; the loss is a softmax over the group"
     )
-    window: tuple[int, int] = Field((1, 200), description="first and last rank to sample negatives from")
-    max_length: int = Field(256, ge=16, description="maximum tokens of query and document together")
+    window: tuple[Count, Count] = Field((1, 200), description="first and last rank to sample negatives from")
+    max_length: Count = Field(256, ge=16, description="maximum tokens of query and document together")
     lr: float = Field(2e-5, gt=0, description="peak learning rate of AdamW")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's decay per unit of lr; not applied to biases and layer norms")
     warmup: float = Field(
@@ -33,7 +34,7 @@ class Reranker(Params):
         "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
     )
     batch_tokens: TrainingTokens = None
-    seed: int = Field(42, ge=0, description="seeds a new head, query order, sampling, and dropout")
+    seed: Seed = Field(42, ge=0, description="seeds a new head, query order, sampling, and dropout")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

@@ -4,13 +4,14 @@ from typing import Literal
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 
 class Retrieve(Params):
     """How deep a run goes, and what it contains."""
 
-    depth: int = Field(1000, ge=1, description="depth of a run, in ranks")
+    depth: Count = Field(1000, ge=1, description="depth of a run, in ranks")
     ignore_identical_ids: bool = Field(
         False,
         description="whether a run excludes the document with its query's id, as BEIR's code does (ArguAna, Quora: queries that are "

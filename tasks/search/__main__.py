@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, escaped
 from tasks.core.tables.ids import ordinals
-from tasks.core.tables.parquet import open_parquet
+from tasks.core.tables.parquet import open_parquet, readable
 from tasks.search.lists import DenseSystem, LexicalSystem, Systems, texts_of_tokens
 
 WIDTH = 110  # columns of printed text
@@ -37,7 +37,7 @@ def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
     rows = ordinals(ids, path)
     if (rows < 0).any():
         raise UserError(f"{path}: no document {ids[int(np.argmin(rows))]}; the index is from another corpus, run the pipeline")
-    with open_parquet(path) as file:
+    with readable(path), open_parquet(path) as file:
         ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
         groups = np.unique(np.searchsorted(ends, rows, side="right")).tolist()
         table = file.read_row_groups(groups, columns=["id", "title", "text"])

@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import InferenceTokens, Params
 
 
@@ -12,8 +13,8 @@ class Teacher(Params):
 
     negatives: str = Field(description="negatives to score: official, bm25, or an entry of mine or mix")
     reranker: str = Field(description="the cross-encoder, an entry of rerankers")
-    depth: int = Field(200, ge=1, description="top-ranked negatives to score per query")
-    max_length: int = Field(256, ge=16, description="maximum tokens of query and document together; the document is truncated")
+    depth: Count = Field(200, ge=1, description="top-ranked negatives to score per query")
+    max_length: Count = Field(256, ge=16, description="maximum tokens of query and document together; the longer of the two is truncated")
     absolute_margin: float | None = Field(
         None,
         description="guard against unjudged positives: discard negatives that score above the query's best positive minus this, in "

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,19 @@ def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
             yield part["id"].to_pylist(), part["text"].to_pylist()
 
 
+def refuse_no_room(tokenizer: Any, text: Text, params: Tokenize) -> None:
+    """UserError where special tokens, prefix, and separator fill all tokens: all texts would be alike."""
+    document = params.document_prefix + (text.separator if text.titles else "")
+    for name, before, length in (("query", params.query_prefix, params.query_length), ("document", document, params.document_length)):
+        held = len(tokenizer(before, verbose=False)["input_ids"])
+        if held >= length:
+            more = ", text.separator," if document != params.document_prefix and name == "document" else ""
+            raise UserError(
+                f"params.yaml: tokenize.{name}_length: found {length}, expected more than {held}, the tokens of {name}_prefix{more} and "
+                "the special ones, so that there is room for a text; raise it, or shorten them"
+            )
+
+
 def main() -> None:
     arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
@@ -42,6 +56,7 @@ def main() -> None:
     for name, length in (("query", params.query_length), ("document", params.document_length)):
         if length > most:
             raise UserError(f"params.yaml: tokenize.{name}_length: found {length}, expected at most {most}, the model's limit; decrease it")
+    refuse_no_room(tokenizer, text, params)
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"

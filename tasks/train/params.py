@@ -4,13 +4,14 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.stage.numbers import Count, Epochs, Seed
 from tasks.core.stage.params import Params, TrainingTokens
 
 
 class Lora(Params):
     """Adapters of a round (LoRA, arXiv:2106.09685): only they are trained, and they are merged into the encoder that the round saves."""
 
-    rank: int = Field(8, ge=1, description="rank r of an adapter B A (the paper: 1 to 64)")
+    rank: int = Field(8, ge=1, le=1024, description="rank r of an adapter B A (the paper: 1 to 64)")
     alpha: float = Field(16.0, gt=0, description="B A is multiplied by alpha / rank")
     dropout: float = Field(0.0, ge=0, lt=1, description="probability of dropout of an adapter's input")
     targets: tuple[str, ...] | None = Field(
@@ -29,23 +30,23 @@ class Round(Params):
         description="source of hard negatives: none (in-batch only), random (sampled uniformly from the corpus again at each step), "
         "official, bm25, or an entry of mine, mix, or teacher"
     )
-    width: int | None = Field(
+    width: Count | None = Field(
         None,
         ge=1,
         description="numbers of a vector to keep from here on, its first, before cosine normalizes them (Matryoshka, arXiv:2205.13147); "
         "null: as `init`",
     )
-    steps: int | None = Field(
+    steps: Count | None = Field(
         None, ge=0, description="optimizer steps; null: derived from `epochs`; 0: no training, the encoder is used as is"
     )
-    epochs: float = Field(1.0, gt=0, description="passes over the training queries if steps is null")
-    train_queries: int | None = Field(
+    epochs: Epochs = Field(1.0, gt=0, description="passes over the training queries if steps is null")
+    train_queries: Count | None = Field(
         None, ge=1, description="number of queries to train on, sampled by split_seed (COSTA, section 5.5: 500 to 5,000); null: all"
     )
     train_share: float = Field(
         1.0, gt=0, le=1, description="share of the training queries to train on, sampled by split_seed, in place of train_queries; 1: all"
     )
-    split_seed: int = Field(
+    split_seed: Seed = Field(
         0,
         ge=0,
         description="seeds samples (train_queries, train_share, replay); under one seed, a smaller one is a subset of a larger one",
@@ -57,27 +58,28 @@ class Round(Params):
         description="share of the training queries known to `init` that are trained on again beside all new ones, sampled by split_seed, "
         "before train_queries or train_share; 1: all alike. Less needs an `init` that lists what it knows (retemper retrain)",
     )
-    batch_queries: int = Field(64, ge=1, description="queries per step (STAR: 256)")
-    hard_negatives: int = Field(1, ge=0, description="hard negatives per query and step (STAR and ANCE: 1; Tevatron: 7)")
+    batch_queries: Count = Field(64, ge=1, description="queries per step (STAR: 256)")
+    hard_negatives: Count = Field(1, ge=0, description="hard negatives per query and step (STAR and ANCE: 1; Tevatron: 7)")
     hard_negatives_from: Literal["all", "positives"] = Field(
         "all",
         description="documents that may be hard negatives. positives: those that are some training query's positive, so that documents "
         "that only held-out queries ask for are not pushed away",
     )
-    passage_step: int = Field(
+    passage_step: Count = Field(
         1,
         ge=1,
         description="with tokenize.passages > 1: each step of training encodes every n-th passage of a document, the first one drawn; 2 "
         "halves the cost where passages overlap by half, and still reads all of the text. Retrieval uses all passages",
     )
-    positive_ranks: int | None = Field(
+    positive_ranks: Count | None = Field(
         None,
         ge=1,
         description="positives are the first ranks of `negatives`, known positives among them by their score, in place of what is judged: "
-        "the round imitates bm25, a mine or a teacher, and needs no judgments (SPAR, arXiv:2110.06918: 10 of BM25, window [46, 50]); "
+        "the round imitates bm25, or a mine without skip and margins, and needs no judgments (SPAR, arXiv:2110.06918: 10 of BM25, window "
+        "[46, 50]); "
         "null: positives are what is judged",
     )
-    window: tuple[int, int] = Field((1, 200), description="first and last rank to sample hard negatives from")
+    window: tuple[Count, Count] = Field((1, 200), description="first and last rank to sample hard negatives from")
     sampling: Literal["uniform", "top", "simans"] = Field(
         "uniform",
         description="how hard negatives are sampled from the window, at each step, without replacement. top: always its top ranks; "
@@ -130,7 +132,7 @@ class Round(Params):
         description="fresh: a new optimizer; moments: the optimizer state of the round `init`, under a schedule of its own; continue: its "
         "state and its schedule, as in one long training (ANCE as released: only the negatives change at a refresh)",
     )
-    schedule_steps: int | None = Field(
+    schedule_steps: Count | None = Field(
         None,
         ge=1,
         description="steps of the lr schedule, including those of earlier rounds in a continued chain; null: this round's",
@@ -148,18 +150,20 @@ class Round(Params):
         "below. Requires `pip install 'retemper[lora]'`, and a larger lr, 1e-4 to 1e-3. null: train all weights",
     )
     clip: float = Field(1.0, gt=0, description="the gradient is scaled down to this L2 norm if it is larger")
-    validate_every: int | None = Field(
+    validate_every: Count | None = Field(
         None,
         ge=1,
         description="steps between validations, the first before any step: training queries that are held out rank a sample of the "
         "corpus, nDCG@10 is a curve of the report. null: none, and no query is held out. dev and test are not read",
     )
-    validation_queries: int = Field(
+    validation_queries: Count = Field(
         200,
         ge=1,
-        description="held-out training queries, by split_seed; no other query with the same relevant document is trained on either",
+        description="held-out training queries, by split_seed, beside those of train_queries or train_share. Documents are drawn, and "
+        "every query that one of them is relevant to is held out or left out; a held-out query's further relevant documents may be "
+        "trained on",
     )
-    validation_documents: int = Field(
+    validation_documents: Count = Field(
         1000,
         ge=1,
         description="documents that held-out queries rank: their positives, then as many of their hard negatives, best ranks first, "
@@ -168,14 +172,14 @@ class Round(Params):
     keep: Literal["best", "last"] = Field(
         "best", description="with validate_every: weights of the best validation (the first of equals; it may be the start), or the last"
     )
-    patience: int | None = Field(
+    patience: Count | None = Field(
         None, ge=1, description="with validate_every: training ends after so many validations without a new best; null: it never ends early"
     )
     precision: Literal["bf16", "fp32"] = Field(
         "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"
     )
     batch_tokens: TrainingTokens = None
-    seed: int = Field(
+    seed: Seed = Field(
         42,
         ge=0,
         description="seeds query order, sampling, and dropout. Give rounds of a chain that are shorter than an epoch different seeds, or "

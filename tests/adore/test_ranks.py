@@ -22,6 +22,32 @@ CPU = torch.device("cpu")
 ROWS, QUERIES = 400, 6
 
 
+class Ties:
+    """An index whose passages all score the same: which are found depends on who searches."""
+
+    def __init__(self, first: int) -> None:
+        self.first, self.asked = first, 0
+
+    def search(self, queries_BD: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
+        self.asked += 1
+        rows = np.arange(self.first, self.first + depth)
+        return np.ones((len(queries_BD), depth), dtype=np.float32), np.tile(rows, (len(queries_BD), 1))
+
+    def scores(self, queries_BD: torch.Tensor, rows_BL: np.ndarray) -> torch.Tensor:
+        return torch.ones(len(queries_BD), rows_BL.shape[1])
+
+
+def test_every_rank_has_the_lists_of_the_first() -> None:
+    def rank(gang: Gang) -> tuple[list[list[int]], int]:
+        ties = Ties(100 * gang.rank)
+        corpus = make_corpus(ties, np.arange(ROWS, dtype=np.int32), np.arange(ROWS), 5, gang)
+        return corpus.found(torch.zeros(2, 4)).tolist(), ties.asked
+
+    (wanted, asked), *others = as_ranks(3, rank)
+    assert asked == 1 and {row for rows in wanted for row in rows} <= set(range(100))
+    assert others == [(wanted, 0)] * 2
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_gradients_of_tower_and_centroids_add_up(ranks: int, tiny_encoder: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
@@ -41,7 +67,7 @@ def test_gradients_of_tower_and_centroids_add_up(ranks: int, tiny_encoder: Path,
 
     def step(own: Encoder, gang: Gang | None = None) -> tuple[float, list[torch.Tensor]]:
         centroids = Centroids(faiss.clone_index(index), CPU, "adore.a.index")
-        corpus = make_corpus(centroids, np.arange(ROWS, dtype=np.int32), np.arange(ROWS), params.depth)
+        corpus = make_corpus(centroids, np.arange(ROWS, dtype=np.int32), np.arange(ROWS), params.depth, gang)
         scratch = tmp_path / str("alone" if gang is None else gang.rank)
         scratch.mkdir()
         backward = make_step(own, queries, data, corpus, params, lambda _: False, scratch, 0, CPU, torch.float32, gang)

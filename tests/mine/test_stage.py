@@ -167,6 +167,12 @@ def test_the_smallest_cases(
     assert case.run(monkeypatch, way, 200, 0, [("q0", "d0", 1)]) == ranked_again(found, "q0", "d0")
 
 
+def test_a_skip_that_leaves_nothing_is_refused(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path, tiny_encoder, 2, 3, passages=1)
+    with pytest.raises(UserError, match=r"^params.yaml: mine.m: found no negative for any of 2 queries in 3 documents, .*; lower skip"):
+        case.run(monkeypatch, "embeddings", 200, 3, [])
+
+
 def ranked_again(rows: list[tuple[str, str, int, float]], query: str, document: str) -> list[tuple[str, str, int, float]]:
     """`rows` without one pair, ranks closed up."""
     gone = next((rank for q, doc, rank, _ in rows if (q, doc) == (query, document)), 10**9)

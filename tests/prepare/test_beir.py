@@ -142,6 +142,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "unknown query": ({"qrels/test.tsv": "q1\td2\t1\nq5\td2\t1\n"}, r"test.tsv:2: query 'q5' is not in the dataset \(1 such"),
     "grade": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t1.5\n"}, r"train.tsv:2: found grade '1.5', expected an integer"),
+    "a grade beyond all": (
+        {"qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t300000000\n"},
+        r"train.tsv:2: found grade '300000000', expected an integer up to 1,000",
+    ),
     "a wrong grade alone": ({"qrels/train.tsv": "q1\td2\t1.0\n"}, r"train.tsv:1: found grade '1.0', expected an integer"),
     "two columns": (
         {"qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\n"},
@@ -159,6 +163,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "two grades": (
         {"qrels/train.tsv": "q1\td2\t1\n7\t1\t1\nq1\td2\t2\n"},
         r"train.tsv:3: query 'q1' and document 'd2' have grade 2 here and 1 at .*:1;",
+    ),
+    "two weights": (
+        {"qrels/train.tsv": "query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t0.5\n7\t1\t1\t1\nq1\td2\t1\t1\n"},
+        r"train.tsv:4: query 'q1' and document 'd2' have weight 1.0 here and 0.5 at .*train.tsv:2; keep one",
     ),
     "unknown split": ({"qrels/all.tsv": "q1\td2\t1\n"}, r"all.tsv: found qrels of an unknown split"),
     "split twice": ({"qrels/dev.tsv": "q1\td2\t1\n"}, r"validation.tsv: dev.tsv exists too"),

@@ -7,6 +7,7 @@ import pytest
 
 from tasks.core.sources.datasets import csv_layout, parse_dataset
 from tasks.core.stage.errors import UserError
+from tasks.prepare.readers.csv_tables import read
 from tasks.prepare.stats import counted, table
 
 FILES: dict[str, str | bytes] = {
@@ -46,6 +47,9 @@ def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> 
         ({"corpus.csv": ""}, r"corpus\.csv: empty, expected a header \(id, title, text\)"),
         ({"qrels/train.csv": "query,doc,grade\nq1,d2,high\n"}, r"train\.csv:2: found grade 'high', expected an integer"),
         ({"qrels/other.csv": "query,doc,grade\n"}, r"other\.csv: found qrels of an unknown split, expected train\.csv"),
+        ({"corpus.csv": "id,text,text\nd2,a,b\n"}, r"corpus\.csv:1: found column text 2 times, expected it once; rename or drop one"),
+        ({"qrels/train.csv": "query,doc,grade,weight\nq1,d2,1,0\n"}, r"train\.csv:2: found weight '0', expected a number above 0"),
+        ({"qrels/test.txt": "q1 0 d2 1\n"}, r"test\.txt: found qrels that are not read, expected test\.csv or test\.tsv \(or \.gz\)"),
         ({"queries.csv": b"id,text\nq1,\xff\n"}, r"queries\.csv:2: not UTF-8"),
     ],
 )
@@ -80,3 +84,14 @@ def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, put: Any, 
     assert not got.counts and got.official == [] and "official" not in capsys.readouterr().err, "nothing is printed about missing negatives"
     assert counted(1, "qrels of an unknown document") == "1 qrel of an unknown document"
     assert counted(1200, "qrels of an unknown document") == "1,200 qrels of an unknown document"
+
+
+def test_pairs_may_weigh_more_or_less_than_one(put: Any) -> None:
+    folder = put(FILES | {"qrels/train.csv": "weight,query,doc,grade\n0.25,q1,d2,1\n,7,1,2\n3,7,d4,1\n"})
+    assert [line.weight for line in read(folder).qrels["train"]()] == [0.25, 1, 3]
+
+
+def test_documents_with_a_title_alone_are_told(prepare: Any, put: Any) -> None:
+    rows = "id,title,text\nd2,Fish,\n1,Sea,\nd4,,läuft\n"
+    got = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
+    assert "with a title alone: 2 documents; empty unless text.titles is true" in table(got.stats)

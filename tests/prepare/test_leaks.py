@@ -50,3 +50,13 @@ def test_leaks_are_kept_and_counted(prepare: Any, put: Any) -> None:
 def test_without_training_queries_nothing_leaks(prepare: Any, put: Any) -> None:
     got = prepare(f"beir:{put({name: text for name, text in FILES.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
     assert "leaks" not in got.stats
+
+
+def test_queries_of_dev_that_are_in_test_are_counted_by_id_or_text(prepare: Any, put: Any) -> None:
+    files = FILES | {"qrels/dev.tsv": f"{HEAD}d\td2\t1\ne\td1\t1\na\td0\t1\n"}  # a has the text of c, e is itself in test
+    got = prepare(f"beir:{put({name: text for name, text in files.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
+    assert got.stats["dev_in_test"] == 2
+    assert "in test too, by id or text: 2 queries of dev; systems are chosen and measured on these" in table(got.stats)
+    folder = put({"qrels/dev.tsv": f"{HEAD}d\td2\t1\n"})
+    got = prepare(f"beir:{folder}")
+    assert "dev_in_test" not in got.stats

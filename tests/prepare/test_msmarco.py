@@ -47,6 +47,24 @@ def test_documents_have_titles(prepare: Any, put: Any) -> None:
     assert got.qrels["dev"] == [("1", "D2", 1)]
 
 
+def test_a_header_is_no_document(prepare: Any, put: Any) -> None:
+    header, rows = "pid\tpassage\n", str(FILES["collection.tsv"])
+    got = prepare(f"msmarco:{put(FILES | {'collection.tsv': header + rows})}")
+    assert len(got.documents) == 20
+    got = prepare(f"msmarco:{put(FILES | {'collection.tsv': rows + header})}")
+    assert got.documents[-1] == ("pid", "", "passage"), "only the first line is a header"
+
+
+def test_ids_of_qrels_may_have_what_is_white_only_in_unicode(prepare: Any, put: Any) -> None:
+    files = {
+        "collection.tsv": "doc\u00a01\tpassage\ndoc 2\tpassage\n3\tpassage\n",
+        "queries.dev.tsv": "q\u30001\tfirst\nq 2\tsecond\n",
+        "qrels.dev.tsv": "q\u30001\t0\tdoc\u00a01\t1\nq 2\t0\tdoc 2\t1\nq\u30001  0 3 \t1 \n",
+    }
+    got = prepare(f"msmarco:{put(files)}", ids="escape")
+    assert got.qrels["dev"] == [("q\u30001", "doc\u00a01", 1), ("q 2", "doc 2", 1), ("q\u30001", "3", 1)]
+
+
 @pytest.mark.parametrize("depth", [1, 4, 200])
 def test_triples_equal_a_plain_loop(prepare: Any, put: Any, depth: int) -> None:
     draw = random.Random(depth)

@@ -10,6 +10,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from tasks.core.stage.errors import UserError
+from tasks.prepare.readers.parquet import read
 
 DOCUMENTS = {"_id": ["a", "b", "c"], "title": ["T", None, ""], "text": ["one", "two", "three"]}
 QUERIES = {"_id": [3, 1, 2], "text": ["third", "first", "second"]}
@@ -105,12 +106,27 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
         {**QUERIES, "answers": [{"text": ["a"], "answer_start": [1]}] * 3},
         r"queries.parquet:1: found answers {'text': \['a'\]",
     ),
+    "a grade beyond all": ("qrels/test.parquet", {**TEST, "score": [1, 1001]}, r"test.parquet:2: found grade 1001, .*up to 1,000"),
     "half a grade": ("qrels/test.parquet", {**TEST, "score": [1.0, 0.5]}, r"test.parquet:2: found grade 0.5, expected an integer"),
     "no grade": ("qrels/test.parquet", {**TEST, "score": [1.0, None]}, r"test.parquet:2: found grade None"),
     "NaN": ("qrels/test.parquet", {**TEST, "score": [1.0, float("nan")]}, r"test.parquet:2: found grade nan"),
     "too large": ("qrels/test.parquet", {**TEST, "score": [1, 2**31]}, r"test.parquet:2: found grade 2147483648"),
     "a float as id": ("qrels/test.parquet", {**TEST, "query-id": [2.0, 2.5]}, r"test.parquet:1: found id 2.0"),
     "qrels of no split": ("qrels/all.parquet", TEST, r"found qrels of an unknown split"),
+    "a weight of 0": (
+        "qrels/test.parquet",
+        {**TEST, "weight": [1.0, 0.0]},
+        r"test.parquet:2: found weight '0.0', expected a number above 0",
+    ),
+    "qrels of another split": ("qrels/dev2.parquet", TEST, r"dev2.parquet: found qrels of an unknown split"),
+    "nested shards": (
+        "queries/more/part-1.parquet",
+        QUERIES,
+        r"part-1.parquet: found a file that is not read, expected queries/NAME.parquet",
+    ),
+    "capitals": ("qrels/dev.PARQUET", TEST, r"dev.PARQUET: found a file that is not read, expected qrels/NAME.parquet"),
+    "another ending": ("corpus/c.pq", DOCUMENTS, r"c.pq: found a file that is not read, expected corpus/NAME.parquet or a saved dataset"),
+    "a table of another ending": ("queries.pq", QUERIES, r"queries.pq: found a file that is not read, expected queries.parquet;"),
     "duplicate corpus": ("corpus/a.parquet", DOCUMENTS, r"corpus.parquet: the folder corpus/ exists too"),
     "queries of one split": ("queries/train.parquet", QUERIES, r"queries: no queries for split test"),
 }
@@ -155,4 +171,25 @@ def test_a_folder_without_tables_is_refused(prepare: Any, tmp_path: Path) -> Non
         prepare(f"parquet:{tmp_path / 'in'}")
     (tmp_path / "in" / "README").touch()
     with pytest.raises(UserError, match=r"in: no Parquet or Arrow file, expected documents"):
+        prepare(f"parquet:{tmp_path / 'in'}")
+
+
+def test_shards_with_a_hash_in_their_names_are_of_their_split(prepare: Any, tmp_path: Path) -> None:
+    put_plain(tmp_path / "in")
+    (tmp_path / "in/qrels/test.parquet").rename(tmp_path / "in/qrels/test-00000-of-00001-0a1b2c3d4e5f6071.parquet")
+    assert prepare(f"parquet:{tmp_path / 'in'}").qrels == EXPECTED[2]
+
+
+def test_pairs_may_weigh_more_or_less_than_one(tmp_path: Path) -> None:
+    put_plain(tmp_path / "in")
+    put_table(tmp_path / "in/qrels/train.parquet", {**TRAIN, "weight": [0.25, None]})
+    source = read(tmp_path / "in")
+    assert [line.weight for split in ("train", "test") for line in source.qrels[split]()] == [0.25, 1, 1, 1]
+
+
+def test_a_column_of_two_that_have_its_name_is_refused(prepare: Any, tmp_path: Path) -> None:
+    put_plain(tmp_path / "in")
+    columns = [pa.array(["a"]), pa.array(["x"]), pa.array(["y"])]
+    pq.write_table(pa.Table.from_arrays(columns, ["_id", "text", "text"]), tmp_path / "in/corpus.parquet")
+    with pytest.raises(UserError, match=r"corpus.parquet: found column text 2 times, expected it once; rename or drop one"):
         prepare(f"parquet:{tmp_path / 'in'}")

@@ -92,3 +92,57 @@ def test_sort_open_a_case_hover_and_follow_an_anchor(tab: Any) -> None:
     dot.scroll_into_view_if_needed()
     dot.hover(force=True)
     tab.locator("#vg-tooltip-element.visible", has_text="+0.0500 to +0.1500").wait_for()
+
+
+CONTRAST = """() => {
+  const linear = part => part <= .03928 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4;
+  const light = color => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map(part => linear(part / 255));
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const ground = one => {
+    const color = getComputedStyle(one).backgroundColor;
+    return color.endsWith(", 0)") ? ground(one.parentElement) : color;
+  };
+  const ratio = one => {
+    const [dark, bright] = [getComputedStyle(one).color, ground(one)].map(light).sort((a, b) => a - b);
+    return (bright + .05) / (dark + .05);
+  };
+  const said = one => [...one.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+  return [...document.querySelectorAll("main *")]
+    .filter(one => one.getClientRects().length && !one.closest("svg") && said(one) && ratio(one) < 4.5)
+    .map(one => one.outerHTML.slice(0, 80));
+}"""
+
+
+def test_text_has_contrast_and_drawings_and_columns_are_named(tab: Any) -> None:
+    tab.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert tab.evaluate(CONTRAST) == []
+    assert tab.evaluate("[...document.querySelectorAll('th')].every(head => head.scope === 'col')")
+    drawn = tab.evaluate(
+        "[...document.querySelectorAll('.plot svg')].map(one => [one.getAttribute('role'), one.getAttribute('aria-label')])"
+    )
+    assert [role for role, _ in drawn] == ["img"] * len(drawn) and "AP of each system with 95\u00a0% intervals" in dict(
+        map(reversed, drawn)
+    )
+
+
+def test_a_sort_button_is_seen_when_it_has_the_focus(tab: Any) -> None:
+    head = tab.locator("section:has(#results) th:nth-child(2) button")
+    head.focus()
+    box = head.bounding_box()
+    assert box["width"] > 20 and box["height"] > 10
+    assert tab.evaluate("([x, y]) => document.elementFromPoint(x, y)?.closest('button') !== null", [box["x"] + 5, box["y"] + 5])
+
+
+def test_a_wide_table_grows_into_the_margins_and_is_scrolled_by_keys_where_it_is_cut(tab: Any) -> None:
+    tab.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    wide = tab.locator("section:has(#significance) .wide").first
+    width, whole, stop = (wide.evaluate(f"one => one.{what}") for what in ("clientWidth", "scrollWidth", "tabIndex"))
+    assert width == whole and stop == -1
+    if tab.viewport_size["width"] > 1000:
+        assert width > 860, "wider than the text"
+        tab.set_viewport_size({"width": 900, "height": 900})
+        tab.wait_for_timeout(500)
+        assert wide.evaluate("one => one.tabIndex") == 0
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.stage.files import write_json
 from tasks.core.tables.schemas import QRELS, QUERIES
+from tasks.report.weaknesses import Weaknesses, told
 from tests.report.project import HOSTILE, PARAMS, make_system, report, self_contained, table
 
 
@@ -52,7 +54,7 @@ def test_the_page_says_first_what_was_trained_and_where_it_fails(
     assert rows["Size"] == "Its index (alpha) takes 1,536 bytes a passage."
     escaped = "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &amp; &lt;b&gt;"
     assert rows["Where it fails"] == (
-        f"On dev, significantly below bm25 in 1 of 2 groups of queries: source {escaped} (-0.1000). "
+        f"On dev, alpha is significantly below bm25 in 1 group of queries (2 tested, 1 too small to test): source {escaped} (-0.1000). "
         "1 unjudged document that several systems rank high may be relevant."
     )
     spec = dict(charts_of(page))["AP, alpha minus bm25, by groups of queries"]
@@ -120,3 +122,42 @@ def test_fusions_are_shown_with_their_choice_and_grid(project: Path, monkeypatch
     assert "0.5124" in page and "0.7111" in page
     assert "rrf of bm25 and al&lt;b&gt;, k 60, the best nDCG@10 on dev" in page
     assert "weight 0.35 of bm25, not chosen: there are no judged dev queries" in page
+
+
+def told_of(**differences: float) -> str:
+    """What is said of groups with these differences, of which the first is tested."""
+    groups = [
+        {"dimension": "length", "name": name, "difference": difference, "p_holm": None if place else 0.5}
+        for place, (name, difference) in enumerate(differences.items())
+    ]
+    return told(Weaknesses("AP", "alpha", "bm25", "dev", groups, [], {}, 0.05))
+
+
+def test_where_it_does_not_fail_is_said_of_the_tested_groups() -> None:
+    assert told_of(short=0.0, long=-0.2) == (
+        "On dev, alpha is not significantly below bm25 in any group of queries (1 tested, 1 too small to test); "
+        "its lowest difference is +0.0000 (length short)."
+    )
+    assert "(1 tested); its lowest" in told_of(short=0.1)
+
+
+def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All encoders are named, curves are explained, and more queries than anyone has are sorted last."""
+    for name, level in (("alpha", 0.8), ("bm25", 0.5), ("init", 0.2)):
+        make_system(project, name, level, ("dev", "test"))
+    values = pq.read_table(project / "values" / "alpha" / "test.parquet")
+    shifted = values.set_column(
+        1, "AP", pa.array([value + (1e-3 if place % 2 else 1e-9 - 1e-3) for place, value in enumerate(values["AP"].to_pylist())])
+    )
+    pq.write_table(shifted, project / "values" / "init" / "test.parquet")
+    (project / "params.yaml").write_text(f"{PARAMS}encoder: {{source: me/mini}}\nencoders: {{e5: {{source: me/e5}}}}\n")
+    folder = project / "curves" / "alpha" / "plots" / "metrics" / "train"
+    folder.mkdir(parents=True)
+    for name in ("loss", "accuracy", "gradient_norm"):
+        (folder / f"{name}.tsv").write_text(f"step\t{name}\n0\t1\n1\t2\n")
+    page = report(monkeypatch)
+    assert "Rounds start from the encoder <code>me/mini</code> or <code>me/e5</code> (e5), directly or through another training." in page
+    assert "3 rounds, from me/mini and me/e5." in page
+    assert re.findall(r"<dt>(\w+)</dt>", page.partition('id="training"')[2].partition("</section>")[0]) == ["accuracy", "gradient_norm"]
+    assert '<td data-label="queries for 80\u00a0%" data-value="1e10">&gt; 10⁹</td>' in page
+    assert "95%" not in page.partition("<script>")[0]

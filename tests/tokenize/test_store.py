@@ -194,6 +194,27 @@ def test_a_folder_of_the_same_name_elsewhere_is_another_tokenizer(
         run(tmp_path / "two", Path("tokenizer"), tiny_corpus.records, monkeypatch, "{}")
 
 
+@pytest.mark.parametrize(
+    ("params", "titles", "said"),
+    [
+        (
+            "{query_length: 8, query_prefix: 'one two three four five six'}",
+            "false",
+            "query_length: found 8, expected more than 8, the tokens",
+        ),
+        ("{document_length: 6, document_prefix: 'one two three four five'}", "false", "document_length: found 6, expected more than 7"),
+        ("{document_length: 3}", "true", "of document_prefix, text.separator, and the special ones"),
+    ],
+)
+def test_a_prefix_that_leaves_no_token_for_the_text_is_refused(
+    tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: str, titles: str, said: str
+) -> None:
+    """All texts would have the same tokens."""
+    with pytest.raises(UserError, match=said):
+        run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, params, titles=titles)
+    assert not (tmp_path / "tokens").exists()
+
+
 def test_long_documents_are_tokenized_a_few_at_a_time(
     tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

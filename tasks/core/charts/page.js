@@ -35,7 +35,12 @@
       mode: "vega-lite", renderer: "svg", actions: false, ast: true, logLevel: 1, // ast: no expression is compiled, so no eval
       config: config(figure.clientWidth > 500), patch: ofPoint,
       tooltip: { disableDefaultStyle: true },
-    }).then(() => figure.classList.add("drawn"));
+    }).then(() => {
+      const drawing = figure.querySelector("svg");
+      drawing.setAttribute("role", "img");
+      drawing.setAttribute("aria-label", figure.querySelector("figcaption").textContent);
+      figure.classList.add("drawn");
+    });
   };
 
   // What is in a closed fold has no width, and is drawn when it opens.
@@ -79,6 +84,12 @@
       });
     });
   }
+
+  // A table that is cut off can be scrolled with the keyboard.
+  const wide = new ResizeObserver((seen) => {
+    for (const { target } of seen) target.tabIndex = target.scrollWidth > target.clientWidth ? 0 : -1;
+  });
+  for (const box of document.querySelectorAll(".wide")) wide.observe(box);
 
   const unfold = () => {
     for (let place = location.hash && document.getElementById(location.hash.slice(1)); place; place = place.parentElement)

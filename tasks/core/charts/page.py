@@ -20,6 +20,11 @@ class Cell(NamedTuple):
     value: float
 
 
+def percent(share: float) -> str:
+    """`95 %`, which no line break divides."""
+    return f"{100 * share:.0f}\u00a0%"
+
+
 def head(title: str) -> Markup:
     """What stands in <head>."""
     style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
@@ -51,7 +56,7 @@ def page(heading: str, body: Markup) -> str:
 def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, words: Container[str] = ()) -> Markup:
     """A table that can be sorted; the first column and those of `words` are flush left. On a phone each row is a card."""
     kinds = [Markup(' class="name"') if place == 0 or name in words else Markup("") for place, name in enumerate(header)]
-    top = Markup("").join(Markup("<th{}>{}</th>").format(kind, name) for kind, name in zip(kinds, header, strict=True))
+    top = Markup("").join(Markup('<th scope="col"{}>{}</th>').format(kind, name) for kind, name in zip(kinds, header, strict=True))
     labels = [Markup(""), *(Markup(' data-label="{}"').format(name) for name in header[1:])]
     body = Markup("").join(Markup("<tr>{}</tr>").format(_cells(row, kinds, labels)) for row in rows)
     return Markup('<div class="wide"><table class="stack"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(top, body)

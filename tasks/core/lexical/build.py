@@ -23,7 +23,10 @@ def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25,
     """
     pairs = write_pairs(texts, terms, scratch)
     if not pairs.vocabulary:
-        raise UserError(f"bm25: {pairs.documents} documents have no terms; expected text (check data/corpus and bm25.stopwords)")
+        raise UserError(
+            f"bm25: {pairs.documents} documents have no terms, expected text; set text.titles=true if they have titles alone, else check "
+            "data/corpus and bm25.stopwords"
+        )
     columns = invert(pairs, params.k1, params.b)
     index = bm25s.BM25(k1=params.k1, b=params.b, method="lucene")
     index.nonoccurrence_array = None  # as its own build sets it for this variant

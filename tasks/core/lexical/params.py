@@ -5,6 +5,7 @@ from typing import Literal, Self, get_args
 import Stemmer
 from pydantic import Field, field_validator, model_validator
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 Stopwords = Literal[  # languages with both a bm25s list and a Snowball stemmer
@@ -34,8 +35,8 @@ class BM25(Params):
     stopwords: Stopwords = Field(
         "english", description="english: Lucene's 33 words; english_plus: a longer list; another language: bm25s's list; none"
     )
-    depth: int = Field(100, ge=0, description="candidates per training query, in ranks; 0: training queries are not searched")
-    run_depth: int = Field(1000, ge=1, description="depth of a dev or test run, in ranks")
+    depth: Count = Field(100, ge=0, description="candidates per training query, in ranks; 0: training queries are not searched")
+    run_depth: Count = Field(1000, ge=1, description="depth of a dev or test run, in ranks")
 
     @field_validator("stemmer")
     @classmethod

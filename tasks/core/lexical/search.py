@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.schemas import RANKED
@@ -32,7 +33,13 @@ def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, 
     Callers that have term numbers do not need the `vocabulary`, the only part held in memory.
     """
     analysis = read_json(folder / "analysis.json")
-    return bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary), StoredIds(folder / "ids.parquet"), analysis
+    try:
+        built = bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary)
+    except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder}: no index of BM25 ({error}); run bm25 again") from None
+    if not isinstance(analysis, dict) or analysis.keys() != {"stemmer", "stopwords"}:
+        raise UserError(f"{folder / 'analysis.json'}: found no stemmer and stopwords; run bm25 again")
+    return built, StoredIds(folder / "ids.parquet"), analysis
 
 
 def id_order(ids: pa.Array) -> pa.Array:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.core.metrics.measures import Qrels
+from tasks.core.sources.grades import EXPECTED, is_grade
 from tasks.core.stage.errors import UserError
 
 ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
@@ -58,10 +59,9 @@ def read_trec_qrels(path: Path) -> Qrels:
     """Any TREC qrels file (.gz too), including queries without a relevant document."""
     qrels: Qrels = {}
     for number, (query, _, doc, written) in _lines(path, 4, "query iteration doc grade"):
-        try:
-            grade = int(written)
-        except ValueError:
-            raise UserError(f"{path}:{number}: found the grade {written!r}, expected a whole number; fix that line") from None
+        if not is_grade(written):
+            raise UserError(f"{path}:{number}: found the grade {written!r}, expected {EXPECTED}; fix that line")
+        grade = int(written)
         if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
             raise UserError(f"{path}:{number}: found grade {grade} for {query} {doc}, but {qrels[query][doc]} before; keep one of them")
     return qrels

@@ -9,6 +9,7 @@ import ir_measures
 import pyarrow as pa
 
 from tasks.core.metrics import added
+from tasks.core.sources.grades import MOST
 
 Qrels = dict[str, dict[str, int]]  # query -> document -> grade
 Values = dict[str, float]  # measure's name -> value
@@ -24,7 +25,7 @@ def parse(names: Sequence[str], relevance: int) -> dict[str, Measure]:
     for name in names:
         try:
             measure = added.named(name, relevance) or _known(name, relevance)
-        except (ValueError, NameError, AssertionError, SyntaxError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, NameError, AssertionError, SyntaxError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(
                 f"{name!r} is not a valid measure ({error}); expected names like nDCG@10, RR@10, R@100, AP (see ir-measur.es)"
             ) from None
@@ -40,6 +41,10 @@ def _known(name: str, relevance: int) -> Measure:
     if "rel" in measure.SUPPORTED_PARAMS and "rel" not in measure.params:
         measure = measure(rel=relevance)
     measure.validate_params()
+    if measure.params.get("cutoff", 1) < 1:  # trec_eval aborts the process
+        raise ValueError("its cutoff is below 1")
+    if max([measure.params.get("rel", 1), *measure.params.get("gains", {}).values()]) > MOST:
+        raise ValueError(f"it has a grade above {MOST:,}, the highest one")
     if added.formula(measure):
         return measure
     if not ir_measures.DefaultPipeline.supports(measure):
@@ -86,12 +91,21 @@ def per_query(measures: Mapping[str, Measure], qrels: Qrels, rankings: Mapping[s
         # ir_measures' providers break ties between scores differently, so they get descending ranks instead of scores.
         run = {query: {doc: float(-rank) for rank, doc in enumerate(docs)} for query, docs in rankings.items() if query in qrels and docs}
         names = {str(measure): name for name, measure in measures.items()}
-        for metric in ir_measures.evaluator(theirs, qrels).iter_calc(run):
+        for metric in ir_measures.evaluator(theirs, _computable(qrels)).iter_calc(run):
             values[metric.query_id][names[str(metric.measure)]] = float(metric.value)
     for name, formula in formulas.items():
         for query, grades in qrels.items():
             values[query][name] = formula(rankings.get(query, ()), grades)
     return values
+
+
+def _computable(qrels: Qrels) -> Qrels:
+    """The judgments with 0 for every grade of a query whose grades are all negative: trec_eval's code then reads outside its memory.
+
+    No measure changes by it. Beside a grade of 0 or more, a negative one stays: it marks a document of the pool that nobody judged, which
+    infAP counts and Bpref skips.
+    """
+    return {query: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0) for query, grades in qrels.items()}
 
 
 def means(names: Iterable[str], values: Mapping[str, Values]) -> Values:

@@ -65,12 +65,12 @@ def power(d: float, queries: int, alpha: float) -> float:
 
 
 def detectable(queries: int, alpha: float, wanted: float = WANTED) -> float:
-    """The least d that `power` finds with the chance `wanted`."""
+    """The smallest d that a test over this many queries finds significant with probability `wanted`."""
     return _root(lambda d: power(d, queries, alpha) - wanted)
 
 
 def queries_needed(d: float, alpha: float, wanted: float = WANTED) -> int | None:
-    """The least number of queries for which `power` of `d` is `wanted`; None if more than MOST."""
+    """The smallest number of queries at which a test finds an effect of `d` with probability `wanted`; None if it is above MOST."""
     high = 2
     while power(d, high, alpha) < wanted:
         high *= 2
@@ -84,7 +84,7 @@ def queries_needed(d: float, alpha: float, wanted: float = WANTED) -> int | None
 
 
 def d_interval(d: float, queries: int, alpha: float) -> tuple[float, float]:
-    """The 1 - alpha interval of `d`: effects under which a t this far out, on either side, has the chance alpha / 2."""
+    """The 1 - alpha interval of `d`: its ends are the effects for which a t at least as low, or as high, has probability alpha / 2."""
     t, freedom = d * math.sqrt(queries), queries - 1
     reach = 8 + 8 * abs(t) / math.sqrt(2 * freedom) if freedom > 1 else 8 + 20 * abs(t)
     low, high = (

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from tasks.core.stage.numbers import Count, Seed
 from tasks.core.stage.params import Params, validate
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 class Tested(Params):
     """A paired two-sided test, and the level that its corrected p-values are held against."""
 
-    alpha: float = Field(0.05, gt=0, lt=1, description="family-wise error rate of the paired tests, with Holm's correction")
+    alpha: float = Field(0.05, ge=1e-6, lt=1, description="family-wise error rate of the paired tests, with Holm's correction")
     test: Literal["t", "permutation"] = Field(
         "t", description="paired two-sided test: Student's t, or random sign flips (Smucker et al. 2007), drawn by seed"
     )
-    permutations: int = Field(
+    permutations: Count = Field(
         100_000, ge=1000, description="sign flips that test: permutation draws; it takes all there are where they are not more"
     )
     draws: Literal["groups", "queries"] = Field(
@@ -27,7 +28,7 @@ class Tested(Params):
         description="what tests and intervals take as independent: groups of queries that share relevant documents (docs/measures.md), or "
         "queries, as most papers do",
     )
-    seed: int = Field(42, ge=0, description="seed for the sample of queries shown and for the permutation test")
+    seed: Seed = Field(42, ge=0, description="seed for the sample of queries shown and for the permutation test")
 
     def drawn(self, queries: Sequence[str], groups: Mapping[str, str]) -> "Numbers":
         """The number of what each query [Q] is drawn with: its group in `groups`, or with `draws: queries`, each alone."""

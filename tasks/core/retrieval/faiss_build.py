@@ -1,7 +1,6 @@
 """Building a faiss index from embedding shards, and measuring its recall; for every stage that makes one."""
 
 import os
-import re
 import struct
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import torch
 
 from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings
+from tasks.core.retrieval.factories import reason
 from tasks.core.retrieval.faiss_search import FLAT
 from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats
@@ -184,8 +184,7 @@ def faiss_errors(found: str, key: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).splitlines()[-1].strip())
-        raise UserError(f"params.yaml: {key}: found {found}; faiss says: {reason}") from None
+        raise UserError(f"params.yaml: {key}: found {found}; faiss says: {reason(error)}") from None
 
 
 def set_effort(index: Any, params: Recipe) -> None:

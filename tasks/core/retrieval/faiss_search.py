@@ -7,8 +7,9 @@ from typing import Any
 import faiss
 import numpy as np
 
+from tasks.core.retrieval.factories import reason
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, user_error
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress, track
 from tasks.core.tables.ids import Ints
@@ -45,10 +46,18 @@ def _is_flat(path: Path) -> bool:
 
 
 def search_index(index: Any, queries_QD: Floats, depth: int) -> tuple[Floats, Ints]:
-    """Scores float32 and rows int64, at most [Q, depth + MARGIN], -1 where the index found fewer; UserError if widths differ."""
+    """Scores float32 and rows int64, at most [Q, depth + MARGIN], -1 where the index found fewer.
+
+    UserError if widths differ, or faiss fails.
+    """
     if index.d != queries_QD.shape[1]:
         raise UserError(f"the index has width {index.d}, the encoder {queries_QD.shape[1]}; encode and index again")
-    scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
+    try:
+        scores, rows = index.search(np.ascontiguousarray(queries_QD), min(depth + MARGIN, index.ntotal))
+    except RuntimeError as error:
+        if user_error(error):  # a full GPU
+            raise
+        raise UserError(f"the index cannot be searched; faiss says: {reason(error)}; choose another factory string") from None
     return scores, rows
 
 
@@ -71,19 +80,23 @@ def refuse_other_scores(index: Any, where: str) -> None:
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is not None:
         inverted.make_direct_map()
+    if (inverted is not None and isinstance(faiss.downcast_index(inverted), faiss.IndexIVFFastScan)) or not _scores_decoded(index):
+        raise UserError(
+            f"{where}: this index does not score by its decoded vectors, as required here; expected Flat, IVF, PQ, OPQ, SQ or HNSW"
+        )
+
+
+def _scores_decoded(index: Any) -> bool:
+    """Not to be asked of an IVF with fast scan: faiss crashes where it decodes one."""
     try:
         queries = np.random.default_rng(0).normal(size=(CHECKED, index.d)).astype(np.float32)
         scores, rows = search_index(index, queries, 1)
         found = rows >= 0
         decoded = index.reconstruct_batch(np.maximum(rows, 0).ravel()).reshape(*rows.shape, -1)
         again = np.einsum("bd,bkd->bk", queries, decoded)[found]
-        right = bool(found.any()) and np.abs(again - scores[found]).max() <= TOLERANCE * np.abs(again).max()
-    except RuntimeError:
-        right = False
-    if not right:
-        raise UserError(
-            f"{where}: this index does not score by its decoded vectors, as required here; expected Flat, IVF, PQ, OPQ, SQ or HNSW"
-        )
+        return bool(found.any() and np.abs(again - scores[found]).max() <= TOLERANCE * np.abs(again).max())
+    except (RuntimeError, UserError):
+        return False
 
 
 def index_scores(index: Any, queries_QD: Floats, query: Ints, row: Ints) -> Floats:

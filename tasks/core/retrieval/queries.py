@@ -55,7 +55,10 @@ def encode_queries(
 
 
 def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, device: torch.device) -> tuple[Floats, Ints]:
-    """Exact search with progress for the `depth` best rows, see `exact_search`. UserError if widths differ."""
+    """Exact search, with progress: scores (float32) and rows (int64), [Q, K + MARGIN] as of `exact_search`.
+
+    K is `depth`, or the number of passages if that is less. UserError if widths differ.
+    """
     embeddings.refuse_other_width(queries_QD.shape[1])
     progress = Progress("search", len(embeddings), "passages")
     found = exact_search(queries_QD, Reread(embeddings.blocks), min(depth, len(embeddings)), device, progress.advance)

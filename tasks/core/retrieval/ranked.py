@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.schemas import RANKED
 
@@ -25,6 +26,14 @@ class Ids(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, wanted: pa.Array) -> pa.Array: ...
+
+
+def refuse_overflow(scores_QK: Floats, rows: int) -> None:
+    """UserError where the best scores of `rows` finite vectors are not all finite: float32 ends at 3e38."""
+    if not np.isfinite(scores_QK[:, :rows]).all():
+        raise UserError(
+            "exact search: found inner products too large for float32, expected vectors of norms below 1e19; train or encode again"
+        )
 
 
 def id_order(ids: pa.Array) -> Ints:

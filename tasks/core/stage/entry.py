@@ -16,11 +16,10 @@ from tasks.core.stage.code import PACKAGE, SNAPSHOT, Reader, freeze_code, frozen
 from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.files import file_stamp, read_json, write_json
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import FROZEN
+from tasks.core.stage.params import FROZEN, STAGE
 from tasks.core.stage.progress import leave
 
 PR_SET_PDEATHSIG = 1
-STAGE = "DVC_STAGE"  # set by DVC: the name of the stage it runs
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
 SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session

@@ -15,7 +15,8 @@ REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
     errno.EIO: "check the disk (dmesg, smartctl)",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give access"),
-    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "move what is in the way"),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "name another path, or move what is in the way,"),
+    errno.ENAMETOOLONG: "shorten the name",
 }
 # Rust (safetensors, tokenizers), faiss, NumPy, and SQLite word it differently; NumPy's `tofile` keeps no errno.
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)

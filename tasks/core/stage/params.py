@@ -1,7 +1,8 @@
 """Parameters as frozen records: each section of params.yaml is parsed by a pydantic model that knows every key."""
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import UnionType
@@ -23,6 +24,10 @@ class Params(BaseModel):
 
 P = TypeVar("P", bound=Params)
 PARAMETERS = "RETEMPER_PARAMS"  # environment: the parameter file that a stage reads instead of FROZEN
+STAGE = "DVC_STAGE"  # environment, set by DVC: the name of the stage it runs
+UNION = re.compile(r"constrained-\w+|literal\[.*\]")  # pydantic's names for the members of a union, in the path to an error
+TAG = re.compile(rf"{UNION.pattern}|\[key\]")  # all that is in such a path but is not in the file
+SHOWN = 200  # characters of a value in an error line
 FROZEN = Path("data/params.json")  # params.yaml as it was when the run began (tasks.core.stage.frozen)
 TrainingTokens = Annotated[
     int | None,
@@ -86,19 +91,39 @@ def validate(model: type[P], value: object, where: str, *, section: str = "") ->
     """
     if not isinstance(value, dict):
         place = f"{where}: {section}" if section else where
-        raise Invalid(where=place, found=repr(value), expected=f"a mapping with {', '.join(model.model_fields)}")
+        raise Invalid(where=place, found=_shown(value), expected=f"a mapping with {', '.join(model.model_fields)}")
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = f"{where}: {'.'.join(filter(None, (section, *map(str, first['loc']))))}"
+        first, *others = error.errors()
+        key = f"{where}: {'.'.join(filter(None, (section, *(str(part) for part in first['loc'] if not TAG.fullmatch(str(part))))))}"
         if first["type"] == "extra_forbidden":
             known = ", ".join(_known(model, first["loc"][:-1]))
             raise Invalid(f"{key}: unknown key, expected one of {known}", where=key, expected=known) from None
         if first["type"] == "missing":
             raise Missing(f"{key}: missing; add it", where=key, remedy="add it") from None
-        found, wish = repr(first["input"]), f"{first['msg'][0].lower()}{first['msg'][1:]}"
+        if first["type"] == "value_error":
+            wish = str(first["ctx"]["error"])
+            if isinstance(first["input"], dict):  # a section whose keys contradict each other, which the message names
+                raise Invalid(f"{key}: {wish}", where=key, expected=wish) from None
+        else:
+            wish = _wish([first, *(one for one in others if one["loc"][:-1] == first["loc"][:-1])])
+        found = _shown(first["input"])
         raise Invalid(f"{key}: found {found}; {wish}", where=key, found=found, expected=wish) from None
+
+
+def _wish(errors: Sequence[Mapping[str, Any]]) -> str:
+    """What the first error expects: "input should be a valid integer or 'auto'", where the others are of the same union."""
+    wish = str(errors[0]["msg"]).partition(" or instance of ")[0]
+    if UNION.fullmatch(str(errors[0]["loc"][-1])):
+        wish = " or ".join([wish.partition(",")[0], *(one["msg"].removeprefix("Input should be ") for one in errors[1:])])
+    return f"{wish[0].lower()}{wish[1:]}"
+
+
+def _shown(value: object) -> str:
+    """A value in an error line, cut where it is long."""
+    text = "a mapping" if value and isinstance(value, dict) else repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
@@ -113,8 +138,13 @@ def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
 
 
 def frozen_parameters() -> Path:
-    """The parameter file that this stage reads: FROZEN, or the one that PARAMETERS names."""
-    return Path(os.environ.get(PARAMETERS, FROZEN))
+    """The parameter file that this stage reads: FROZEN, or the one that PARAMETERS names. UserError if DVC would record another one."""
+    given = os.environ.get(PARAMETERS)
+    if given is not None and STAGE in os.environ:
+        raise UserError(
+            f"{PARAMETERS}: found {given}, but DVC records that {os.environ[STAGE]} reads {FROZEN}; unset {PARAMETERS}, and run again"
+        )
+    return Path(given or FROZEN)
 
 
 def read_parameters(path: Path | None = None) -> dict[str, Any]:

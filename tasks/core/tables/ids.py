@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from tasks.core.tables.parquet import open_parquet, read_table
+from tasks.core.tables.parquet import count_rows, open_parquet, read_table, readable
 
 IDS = pa.schema([("id", pa.string())])
 ID_BATCH = 2**13, 2**17  # ids read at a time: as many as are looked for, but no fewer and no more than these
@@ -39,11 +38,12 @@ def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
     wanted = unique.chunk(0).dictionary
     found = np.full(len(wanted), -1, dtype=np.int64)
     start, size = 0, min(max(len(wanted), ID_BATCH[0]), ID_BATCH[1])
-    for batch in open_parquet(path).iter_batches(size, columns=["id"]):
-        place = pc.index_in(wanted, value_set=batch["id"])
-        here = place.is_valid().to_numpy(zero_copy_only=False)
-        found[here] = place.drop_null().to_numpy() + start
-        start += batch.num_rows
+    with readable(path):
+        for batch in open_parquet(path).iter_batches(size, columns=["id"]):
+            place = pc.index_in(wanted, value_set=batch["id"])
+            here = place.is_valid().to_numpy(zero_copy_only=False)
+            found[here] = place.drop_null().to_numpy() + start
+            start += batch.num_rows
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in unique.chunks])
     rows: Ints = found[codes]
     return rows
@@ -56,7 +56,7 @@ class StoredIds:
     path: Path
 
     def __len__(self) -> int:
-        return int(pq.read_metadata(self.path).num_rows)
+        return count_rows(self.path)
 
     def slice(self, start: int, count: int) -> pa.Array:
         """Ids `start` to `start + count`, fewer at the end."""
@@ -66,7 +66,7 @@ class StoredIds:
         """The ids at the ordinals `wanted`, in their order; reads only the row groups that contain them."""
         unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
         parts = [pa.array([], pa.string())]
-        with open_parquet(self.path) as file:
+        with readable(self.path), open_parquet(self.path) as file:
             ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
             firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
             for group in np.flatnonzero(np.diff(firsts)).tolist():

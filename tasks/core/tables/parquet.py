@@ -1,6 +1,7 @@
 """Read and write Parquet, a batch at a time; a file is complete or absent."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -31,11 +32,17 @@ def open_parquet(source: Path | BinaryIO) -> pq.ParquetFile:
 
 def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError if it is missing or has another schema."""
+    with readable(path), open_parquet(path) as file:
+        if not file.schema_arrow.equals(schema):
+            raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}; re-run the stage that makes it")
+        yield from file.iter_batches(BATCH_ROWS, columns=columns)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Within, that the Parquet file is missing or corrupt is a UserError."""
     try:
-        with open_parquet(path) as file:
-            if not file.schema_arrow.equals(schema):
-                raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}; re-run the stage that makes it")
-            yield from file.iter_batches(BATCH_ROWS, columns=columns)
+        yield
     except FileNotFoundError:
         raise UserError(f"{path}: not found; run the stage that makes it") from None
     except UNREADABLE as error:
@@ -51,12 +58,8 @@ def refuse_damage(error: BaseException, message: str) -> NoReturn:
 
 def count_rows(path: Path) -> int:
     """The number of rows of a Parquet file, from its footer; UserError if it is missing or corrupt."""
-    try:
+    with readable(path):
         return int(pq.read_metadata(path).num_rows)
-    except FileNotFoundError:
-        raise UserError(f"{path}: not found; run the stage that makes it") from None
-    except UNREADABLE as error:
-        refuse_damage(error, f"{path}: cannot be read as Parquet ({error}); remove it and run again")
 
 
 def read_table(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:

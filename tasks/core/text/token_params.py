@@ -4,14 +4,15 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
 
 class Tokenize(Params):
     """Maximum lengths of texts, and their prefixes."""
 
-    query_length: int = Field(32, ge=3, description="maximum tokens per query, special tokens included")
-    document_length: int = Field(
+    query_length: Count = Field(32, ge=3, description="maximum tokens per query, special tokens included")
+    document_length: Count = Field(
         96, ge=3, description="maximum tokens per document (per passage, if passages > 1), special tokens included"
     )
     passages: int = Field(
@@ -21,7 +22,7 @@ class Tokenize(Params):
         description="maximum passages per document. 1: its first document_length tokens (FirstP); more: it is scored by its best "
         "passage (MaxP)",
     )
-    passage_overlap: int = Field(
+    passage_overlap: Count = Field(
         0, ge=0, description="with passages > 1: tokens that a passage repeats of the one before, so that few sentences are cut"
     )
     near_duplicates: float | None = Field(

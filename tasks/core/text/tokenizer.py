@@ -18,7 +18,7 @@ def load_tokenizer(folder: Path) -> Any:
         raise UserError(f"{folder}: no tokenizer (no such folder); expected tokenizer.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_fast=True)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{folder}: no tokenizer ({str(error).strip().splitlines()[0]}); expected tokenizer.json") from None
     if not any((folder / name).is_file() for name in tokenizer.vocab_files_names.values()):
         raise UserError(f"{folder}: no tokenizer found; expected tokenizer.json")  # otherwise transformers invents one of five tokens

@@ -1,4 +1,6 @@
-"""Workers of engine ray: tasks of a Ray cluster, each with a GPU or some CPU threads, retried by Ray when a worker or node is lost.
+"""Workers of engine ray: actors of a Ray cluster, each with a GPU or some CPU threads of its own; if one is lost, another does its piece.
+
+Actors and not tasks, because a process keeps the GPU that CUDA saw first, while Ray may give its next task another one.
 
 The project's folder is on a file system that every node sees under the same path: workers read inputs and leave large results
 there, so no vectors pass through Ray's object store. Before the work, every node must show that it sees the folder and has the
@@ -15,17 +17,23 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import torch
+
 import tasks
 from tasks.core.stage.code import Reader
 from tasks.core.stage.devices import RECORD, RUNTIME_FILE, Runtime, read_runtime
-from tasks.core.stage.errors import Invalid, Unavailable, UserError, WorkersLost
+from tasks.core.stage.errors import Invalid, Unavailable, UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.scratch import ROOT, libraries, work_digest
 from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, attempt, become_worker, result_of
+from tasks.core.workers.cluster_crew import Crew, given_up
+from tasks.core.workers.each import gpu_kinds
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 CONNECT_SECONDS = 10.0
+ROOM_SECONDS = 120.0  # for a lost node to come back, or for another in its place
+NOTHING = {"num_cpus": 0, "num_gpus": 0}  # of a node's places: a task that only looks
 ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
 # environment of the stage that its workers get
 PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "FI_", "UCX_")
@@ -95,6 +103,7 @@ def _connected(address: str) -> Any:
     os.environ[ADDRESS] = address  # which Ray prefers to what it is called with
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED) or name == RECORD}
     passed |= {"PYTHONPATH": str(Path(tasks.__file__).parents[1])}
+    passed |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # a task without a GPU sees all of its node
     try:
         ray.init(address=address, runtime_env={"env_vars": passed}, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
@@ -150,8 +159,6 @@ class Cluster:
         if runtime.workers != "all" and self.count < runtime.workers:
             print(f"{RUNTIME_FILE}: workers: {runtime.workers}: the Ray cluster has room for {self.count}")
         self._device = {"num_gpus": 1, "num_cpus": 0} if runtime.device == "cuda" else {"num_gpus": 0, "num_cpus": runtime.threads}
-        # max_calls: by default Ray ends a worker with a GPU after each piece, and the next would load everything again.
-        self._settings = {**self._device, "max_retries": runtime.restarts, "max_calls": 0}
 
     @property
     def count(self) -> int:
@@ -160,7 +167,7 @@ class Cluster:
 
     def refuse_strangers(self) -> None:
         """UserError if a node does not see the project's folder, or has other code or libraries."""
-        wrong = [(host, found) for host, found in self._everywhere(_look, {"num_cpus": 0, "num_gpus": 0}, self.session) if found]
+        wrong = [(host, found) for host, found in self._everywhere(_look, NOTHING, lambda _: (self.session,)) if found]
         if wrong:
             host, found = wrong[0]
             raise UserError(
@@ -171,33 +178,53 @@ class Cluster:
 
     def agreed(self, function: Callable[[], Result]) -> Result:
         put = [self.ray.put(Called(function))]
-        outcomes = self._everywhere(_work, self._settings, self.session, put, 0)
+        gpu = self.runtime.device == "cuda"  # whose process must end: Ray would give it another one
+        settings = {**self._device, "max_retries": self.runtime.restarts, "max_calls": int(gpu)}
+        outcomes = self._everywhere(_work, settings, lambda _: (self.session, put, 0))
         found: list[Result] = [result_of(outcome) for _, outcome in outcomes]
         if any(other != found[0] for other in found[1:]):
             said = "; ".join(f"{host}: {result}" for (host, _), result in zip(outcomes, found, strict=True))
             raise UserError(
                 where="the Ray cluster", found=f"nodes that differ ({said})", expected="hardware of one kind", remedy="remove the others"
             )
+        if gpu:
+            self._refuse_other_gpus()
         return found[0]
+
+    def _refuse_other_gpus(self) -> None:
+        """UserError where the GPUs that workers may get are of several kinds; also looks at those in use."""
+        put = [self.ray.put(_kinds)]
+        outcomes = self._everywhere(_work, {**NOTHING, "max_calls": 1}, lambda node: (self.session, put, node.places))
+        kinds = [(host, result_of(outcome)) for host, outcome in outcomes]
+        if len({kind for _, found in kinds for kind in found}) > 1:
+            said = "; ".join(f"{host}: {', '.join(found)}" for host, found in kinds)
+            raise UserError(
+                where="the Ray cluster",
+                found=f"GPUs of several kinds ({said})",
+                expected="one kind",
+                remedy="choose those of each node with CUDA_VISIBLE_DEVICES where you start Ray",
+            )
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
         run = Run(function, iter(pieces), AHEAD * self.count)
-        put = [self.ray.put(function)]  # in a list: else Ray would load it again for each piece
-        work = self.ray.remote(**self._settings)(_work)
-        running: dict[Any, int] = {}
-        # What is still running after an error ends with the connection: Ray 2.60 ends the process that cancels, by force, a task that is
-        # just ending.
-        while True:
-            while run.turn in run.done:
-                outcome = run.done.pop(run.turn)
-                run.turn += 1
-                yield result_of(outcome)
-            while len(running) < self.count and (found := run.next()):
-                running[work.remote(self.session, put, found[1])] = found[0]
-            if not running:
-                return
-            for done in self.ray.wait(list(running), num_returns=1)[0]:
-                run.done[running.pop(done)] = self._fetch(done)
+        work = (_work, self.session, [self.ray.put(function)])  # in a list: else Ray would load it again for each piece
+        crew = Crew(self.ray, self._device, run, self.count, self.runtime.restarts, work)
+        waited = 0.0
+        try:
+            while True:
+                while run.turn in run.done:
+                    outcome = run.done.pop(run.turn)
+                    run.turn += 1
+                    yield result_of(outcome)
+                if not crew.give():
+                    return
+                if crew.hear(ROOM_SECONDS):
+                    waited = 0.0
+                else:
+                    waited += ROOM_SECONDS
+                    self._wait_on(1, ROOM_SECONDS, waited)
+        finally:
+            crew.end()
 
     @contextmanager
     def room(self, seconds: float) -> Iterator[Callable[[int], dict[str, Any]]]:
@@ -211,23 +238,28 @@ class Cluster:
         bundle = {"GPU": 1} if self.runtime.device == "cuda" else {"CPU": self.runtime.threads}
         group = placement_group([bundle] * self.count, strategy="PACK")
         try:
-            waited = 0
+            waited = 0.0
             while not group.wait(seconds):
-                if (places := self._places()) < self.count:
-                    raise Unavailable(
-                        where="the Ray cluster",
-                        found=f"room for {places} workers, and for no more in {seconds:.0f} s",
-                        expected=f"room for {self.count}",
-                        remedy=f"start a node, or set fewer workers ({RUNTIME_FILE}), and run again",
-                    )
-                waited += 1
-                print(f"waiting for room on the Ray cluster for {self.count} workers at once: {waited * seconds:,.0f} s", flush=True)
+                waited += seconds
+                self._wait_on(self.count, seconds, waited)
             yield lambda number: {
                 **self._device,
                 "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
             }
         finally:
             remove_placement_group(group)
+
+    def _wait_on(self, count: int, seconds: float, waited: float) -> None:
+        """Say how long room for `count` workers has been waited for. UserError if the nodes of now, after `seconds` more, are too few."""
+        if (places := self._places()) < count:
+            raise Unavailable(
+                where="the Ray cluster",
+                found=f"room for {places} workers, and for no more in {seconds:.0f} s",
+                expected=f"room for {count}",
+                remedy=f"start a node, or set fewer workers ({RUNTIME_FILE}), and run again",
+            )
+        wanted = "a worker" if count == 1 else f"{count} workers at once"
+        print(f"waiting for room on the Ray cluster for {wanted}: {waited:,.0f} s", flush=True)
 
     def _places(self) -> int:
         """How many workers the nodes of now can hold."""
@@ -236,14 +268,22 @@ class Cluster:
         except UserError:
             return 0
 
-    def _everywhere(self, function: Callable[..., Any], settings: dict[str, Any], *given: Any) -> list[tuple[str, Any]]:
+    def _everywhere(
+        self, function: Callable[..., Any], settings: dict[str, Any], given: Callable[[Node], tuple[Any, ...]]
+    ) -> list[tuple[str, Any]]:
         """What `function` returns on every node, by host. Nodes that have just died, which Ray still listed, are workers no more."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         asked = [
-            self.ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(*given)
+            self.ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(
+                *given(node)
+            )
             for node in self._nodes
         ]
+        waited, rest = 0.0, asked
+        while rest := self.ray.wait(rest, num_returns=len(rest), timeout=ROOM_SECONDS)[1]:
+            waited += ROOM_SECONDS
+            print(f"waiting for {len(rest)} of {len(asked)} nodes of the Ray cluster: {waited:,.0f} s", flush=True)
         found = [self._fetch(ref) for ref in asked]
         alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
         told = [(node, one) for node, one in zip(self._nodes, found, strict=True) if node.name in alive or not isinstance(one, Raised)]
@@ -260,13 +300,7 @@ class Cluster:
         except RayTaskError:  # of ours: a worker catches what its work raises
             raise
         except RayError as error:
-            reason = str(error).strip().splitlines()[0]
-            return Raised(
-                WorkersLost(
-                    f"the Ray cluster lost the workers of a piece of work {self.runtime.restarts + 1} times ({RUNTIME_FILE}: restarts: "
-                    f"{self.runtime.restarts}): {type(error).__name__}: {reason}; see the nodes' memory and Ray's logs, and run again"
-                )
-            )
+            return Raised(given_up(error, self.runtime.restarts))
         return outcome
 
 
@@ -318,3 +352,8 @@ def _work(session: Session, put: list[Any], piece: Any) -> Outcome:
     if wrong := enter(session):
         return Raised(UserError(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong))
     return attempt(_function(put[0]), piece)
+
+
+def _kinds(places: int) -> list[str]:
+    """The kinds of GPUs that workers may get on this node."""
+    return gpu_kinds(min(places, torch.cuda.device_count()))

@@ -19,13 +19,12 @@ from torch import distributed as dist
 from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import Unavailable
 from tasks.core.stage.progress import LIVE, SILENT
-from tasks.core.workers.cluster import Cluster, Session, enter
+from tasks.core.workers.cluster import ROOM_SECONDS, Cluster, Session, enter
 from tasks.core.workers.gang import PeerLost
 from tasks.core.workers.reach import reach_all
 from tasks.core.workers.together import GRACE, Outcome, Training, another_lost, redirect, take_part, until_whole, verdict
 
 SIOCGIFADDR = 0x8915  # Linux
-ROOM_SECONDS = 120.0  # for a lost node to come back, or for another in its place
 LOOK_SECONDS = 0.5
 
 

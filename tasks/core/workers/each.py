@@ -145,7 +145,7 @@ class Machine(NamedTuple):
 def machine(runtime: Runtime, precision: Precision, gpus: int = 0) -> Machine:
     """This process, as a worker. With `gpus`, each of as many others, on the first GPUs here; UserError if those are of several kinds."""
     device = choose_device(runtime, begin=not gpus)
-    found = sorted({hardware(torch.device("cuda", number)) for number in range(gpus)}) or [hardware(device)]
+    found = gpu_kinds(gpus) or [hardware(device)]
     if len(found) > 1:
         raise Invalid(
             where=f"{RUNTIME_FILE}: workers",
@@ -154,6 +154,11 @@ def machine(runtime: Runtime, precision: Precision, gpus: int = 0) -> Machine:
             remedy="choose GPUs with CUDA_VISIBLE_DEVICES",
         )
     return Machine(device.type, found[0], str(compute_dtype(device, precision)))
+
+
+def gpu_kinds(gpus: int) -> list[str]:
+    """The kinds of the first GPUs that this process sees."""
+    return sorted({hardware(torch.device("cuda", number)) for number in range(gpus)})
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.sources.grades import is_heading
 from tasks.core.stage.errors import UserError
-from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects
+from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects, weight
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
 WEIGHT = "weight"
@@ -59,17 +59,7 @@ def qrels(file: Path) -> Iterator[Qrel]:
         names = (*names, WEIGHT)
     for at, (query, doc, cell, *rest) in read_columns(file, names):
         if at.line > 1 or not is_heading(cell):
-            yield Qrel(at, query, doc, grade(at, cell), *(_weight(at, found) for found in rest))
-
-
-def _weight(at: At, cell: str) -> float:
-    try:
-        weight = float(cell)
-    except ValueError:
-        weight = 0.0
-    if not 0 < weight < float("inf"):
-        raise UserError(f"{at}: found weight {cell!r}, expected a number above 0; fix that line")
-    return weight
+            yield Qrel(at, query, doc, grade(at, cell), *(weight(at, found) for found in rest))
 
 
 def _columns(metadata: object) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
     corpus.csv | corpus.tsv            id, title (optional), text
     queries.csv | queries.tsv          id, text
-    qrels/{train,dev,test}.csv | .tsv  query, doc, grade
+    qrels/{train,dev,test}.csv | .tsv  query, doc, grade, weight (optional; an empty cell is 1)
 
 The name sets the delimiter: a comma for .csv, a tab for .tsv. A quoted cell ("...") may contain the delimiter, doubled quotes, and
 line breaks. Columns may come in any order, under any name that tasks.prepare.readers.parquet accepts; other columns are ignored.
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tasks.core.sources.datasets import csv_layout
 from tasks.core.stage.errors import UserError
-from tasks.prepare.readers.lines import grade, read_text_lines
-from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE
+from tasks.prepare.readers.lines import grade, read_text_lines, weight
+from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
 LARGEST_CELL = 1 << 28  # characters; csv's own limit of 131,072 is too small for a long document
@@ -44,15 +44,15 @@ def queries(file: Path) -> Iterator[Query]:
 
 
 def qrels(file: Path) -> Iterator[Qrel]:
-    for at, (query, doc, cell) in read_rows(file, NAMES["qrels"]):
-        yield Qrel(at, query, doc, grade(at, cell))
+    for at, (query, doc, cell, weighs) in read_rows(file, (*NAMES["qrels"], WEIGHT), optional=WEIGHT):
+        yield Qrel(at, query, doc, grade(at, cell), weight(at, weighs) if weighs else 1.0)
 
 
 def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
     """For every row, the cell of each of `wanted` (a column's possible names); "" for an `optional` column that is absent.
 
-    A row's place is its first line. UserError for a missing column, a row with more or fewer cells than the header, or an
-    unterminated quote.
+    A row's place is its first line. UserError for a missing column or two of one name, a row with more or fewer cells than the header,
+    or an unterminated quote.
     """
     tab = file.name.removesuffix(".gz").endswith(".tsv")
     csv.field_size_limit(LARGEST_CELL)
@@ -88,4 +88,6 @@ def _place(at: At, header: Sequence[str], names: tuple[str, ...], optional: bool
     found = next((header.index(name) for name in names if name in header), None)
     if found is None and not optional:
         raise UserError(f"{at}: found columns {', '.join(header)}, expected {' or '.join(names)} in a header separated by {delimiter}")
+    if found is not None and header.count(header[found]) > 1:
+        raise UserError(f"{at}: found column {header[found]} {header.count(header[found])} times, expected it once; rename or drop one")
     return found

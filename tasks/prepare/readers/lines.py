@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from tasks.core.sources.grades import is_grade
+from tasks.core.sources.grades import EXPECTED, is_grade
 from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
 
@@ -106,8 +106,19 @@ def read_columns(source: Path | Lines, names: tuple[str, ...]) -> Iterator[tuple
 def grade(at: At, cell: str) -> int:
     """A relevance grade: an integer; above 0 is relevant."""
     if not is_grade(cell):
-        raise UserError(f"{at}: found grade {cell!r}, expected an integer (0 not relevant, 1 or more relevant); fix that line")
+        raise UserError(f"{at}: found grade {cell!r}, expected {EXPECTED}; fix that line")
     return int(cell)
+
+
+def weight(at: At, cell: str) -> float:
+    """How much training counts a pair: a number above 0."""
+    try:
+        found = float(cell)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise UserError(f"{at}: found weight {cell!r}, expected a number above 0; fix that line")
+    return found
 
 
 def _found(line: str, cells: int) -> str:

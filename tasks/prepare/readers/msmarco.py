@@ -1,6 +1,7 @@
 """MS MARCO's own files, plain or gzip, as tasks.core.sources.datasets.msmarco_layout finds them.
 
 collection.tsv              passage id, passage                     msmarco-docs.tsv    document id, URL, title, body
+                            (a first line of column names, as pid and passage, is no document)
 queries.SPLIT.tsv           query id, text
 qrels.SPLIT.tsv             query id, 0, document id, grade (tabs or spaces: TREC's form)
 qidpidtriples.train*.tsv    query id, positive, negative            (ready-made negatives)
@@ -13,8 +14,10 @@ from pathlib import Path
 
 from tasks.core.sources.datasets import msmarco_layout
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.trec_ids import WHITE
 from tasks.prepare.readers.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines
-from tasks.prepare.source import Document, Documents, Negative, Qrel, Query, Source
+from tasks.prepare.readers.parquet import DOCUMENT_ID, TEXT
+from tasks.prepare.source import At, Document, Documents, Negative, Qrel, Query, Source
 
 
 def read(folder: Path) -> Source:
@@ -39,10 +42,17 @@ def documents(file: Path | Lines) -> Iterator[Document]:
     path = file.path if isinstance(file, Lines) else file
     if path.name.startswith("msmarco-docs"):
         for at, (doc, _, title, body) in read_columns(file, ("document id", "URL", "title", "body")):
-            yield Document(at, doc, title, body)
+            if not _is_header(at, doc, body):
+                yield Document(at, doc, title, body)
     else:
         for at, (doc, passage) in read_columns(file, ("passage id", "passage")):
-            yield Document(at, doc, "", passage)
+            if not _is_header(at, doc, passage):
+                yield Document(at, doc, "", passage)
+
+
+def _is_header(at: At, first: str, last: str) -> bool:
+    """Whether the first and last cell of a file's first line are names that such columns have."""
+    return at.line == 1 and first.strip().lower() in DOCUMENT_ID and last.strip().lower() in TEXT
 
 
 def queries(file: Path) -> Iterator[Query]:
@@ -52,7 +62,9 @@ def queries(file: Path) -> Iterator[Query]:
 
 def qrels(file: Path) -> Iterator[Qrel]:
     for at, line in read_lines(file):
-        cells = line.split()
+        cells = list(filter(None, WHITE.split(line)))
+        if len(cells) != 4 and len(tabbed := line.split("\t")) == 4:  # ids with blanks
+            cells = tabbed
         if len(cells) != 4:
             raise UserError(
                 f"{at}: found {len(cells)} columns ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); fix that line"

@@ -6,8 +6,8 @@
 
 Columns, the first one found: documents _id | id | docid | doc_id | pid, title (optional), text | passage | body;
 queries _id | id | qid | query_id | query-id, text | query, answers (a list of strings, optional); qrels query-id | query_id | qid
-| query, corpus-id | corpus_id | docid | doc_id | doc | pid, score | grade | relevance. Ids may be integers. The corpus
-format that this stage writes is one of these, so a prepared corpus can be read back.
+| query, corpus-id | corpus_id | docid | doc_id | doc | pid, score | grade | relevance, weight (a number above 0, optional; null is 1).
+Ids may be integers. The corpus format that this stage writes is one of these, so a prepared corpus can be read back.
 """
 
 import json
@@ -20,8 +20,10 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from tasks.core.sources.datasets import MAKE_QUERIES, SPLIT_NAMES, parquet_files
+from tasks.core.sources.grades import EXPECTED, MOST
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
+from tasks.prepare.readers.lines import weight
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
 Files: TypeAlias = tuple[Path, ...]
@@ -29,8 +31,8 @@ DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), 
 QUERY_ID, QUERY_TEXT, ANSWERS = ("_id", "id", "qid", "query_id", "query-id"), ("text", "query"), ("answers",)
 QREL_QUERY = ("query-id", "query_id", "qid", "query")
 QREL_DOC = ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
-QREL_GRADE = ("score", "grade", "relevance")
-SHARD = re.compile(r"-\d+-of-\d+$")
+QREL_GRADE, WEIGHT = ("score", "grade", "relevance"), ("weight",)
+SHARD = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # Hugging Face's, of old with a hash
 
 
 class Batch(NamedTuple):
@@ -50,11 +52,12 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
             return Source(partial(documents, corpus), {}, {}, parts=partial(parts, corpus))
         raise UserError(f"{folder / 'qrels'}: not found, expected qrels.parquet or qrels/SPLIT.parquet; add one, or {MAKE_QUERIES}")
     texts = _by_split(_tables(folder, "queries"))
-    judged = _by_split(_tables(folder, "qrels", "default"))
-    if "" in judged:
+    tables = _tables(folder, "qrels", "default")
+    if unknown := [files[0] for key, files in tables.items() if key not in SPLIT_NAMES]:
         raise UserError(
-            f"{judged[''][0]}: found qrels of an unknown split, expected qrels/train.parquet, dev.parquet, or test.parquet; rename it"
+            f"{unknown[0]}: found qrels of an unknown split, expected qrels/train.parquet, dev.parquet, or test.parquet; rename it"
         )
+    judged = _by_split(tables)
     missing = [split for split in judged if "" not in texts and split not in texts]
     if missing:
         raise UserError(f"{folder / 'queries'}: no queries for split {missing[0]}, which has qrels; add queries/{missing[0]}.parquet")
@@ -92,10 +95,10 @@ def queries(files: Files) -> Iterator[Query]:
 
 
 def qrels(files: Files) -> Iterator[Qrel]:
-    for at, (query, doc, grade) in _rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE]):
+    for at, (query, doc, grade, weighs) in _rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE, WEIGHT], optional=WEIGHT):
         if isinstance(grade, bool) or not isinstance(grade, int | float) or not _small_integer(grade):
-            raise UserError(f"{at}: found grade {grade!r}, expected an integer (0 not relevant, 1 or more relevant); fix that row")
-        yield Qrel(at, _id(at, query), _id(at, doc), int(grade))
+            raise UserError(f"{at}: found grade {grade!r}, expected {EXPECTED}; fix that row")
+        yield Qrel(at, _id(at, query), _id(at, doc), int(grade), 1.0 if weighs is None else weight(at, str(weighs)))
 
 
 def _tables(folder: Path, *names: str) -> dict[str, Files]:
@@ -171,7 +174,8 @@ def _rows(
 def _serialized(batch: pa.RecordBatch) -> bytes:
     """A batch of documents as an Arrow stream, less columns that no reader asks for."""
     known = [name for names in (DOCUMENT_ID, TITLE, TEXT) for name in names if name in batch.schema.names]
-    kept = batch.select(known) if {*known} & {*DOCUMENT_ID} and {*known} & {*TEXT} else batch  # an error names all columns
+    named = {*known} & {*DOCUMENT_ID} and {*known} & {*TEXT} and len({*batch.schema.names}) == len(batch.schema.names)
+    kept = batch.select(known) if named else batch  # an error names all columns
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, kept.schema) as stream:
         stream.write_batch(kept)
@@ -193,6 +197,8 @@ def _batches(file: Path) -> Iterator[pa.RecordBatch]:
 def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional: bool) -> list[Any]:
     found = next((name for name in names if name in batch.schema.names), None)
     if found is not None:
+        if (times := batch.schema.names.count(found)) > 1:
+            raise UserError(f"{file}: found column {found} {times} times, expected it once; rename or drop one")
         values: list[Any] = batch.column(found).to_pylist()
         return values
     if optional:
@@ -201,7 +207,7 @@ def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional:
 
 
 def _small_integer(grade: float) -> bool:
-    return float(grade).is_integer() and abs(grade) < 2**31
+    return float(grade).is_integer() and -(2**31) < grade <= MOST
 
 
 def _id(at: At, value: object) -> str:

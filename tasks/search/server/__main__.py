@@ -27,6 +27,7 @@ def arguments() -> ArgumentParser:
     known = parser(__doc__ or "", served="exported folder, or a link to one that may be changed")
     known.add_argument("--socket", type=int, required=True, help="number of the open, bound socket")
     known.add_argument("--host", action="append", default=[], help="name by which the server may be asked for; default: any")
+    known.add_argument("--problem", type=Path, help="file in which whoever changes the link says why it does not, while it exists")
     known.add_argument("--log", type=Path, help="file to which queries and clicks are appended")
     known.add_argument("--log-queries", choices=("hashed", "plain"), help="how a query is written there; default: no log")
     return known
@@ -38,7 +39,7 @@ def main() -> None:
     log = None
     if given.log_queries:
         log = Log(given.log, given.log_queries, partial(_unlogged, measures))
-    current = Current(given.served, measures.swapped, _say)
+    current = Current(given.served, measures.swapped, _say, problem=given.problem)
     app = create_app(current, measures, log, Settings(os.environ.get(KEY, ""), given.host or ("*",)))
     config = uvicorn.Config(
         app,

@@ -121,7 +121,9 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(measures.text(current.served.label), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(
+            measures.text(current.served.label, problem=bool(current.problem)), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> str:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
 
 QUERY = 2000  # characters of a query
 MOST_K = 100  # documents of an answer
@@ -46,8 +47,8 @@ def checked(query: str) -> str:
 
 
 async def body(request: Request, form: type[Body]) -> Body:
-    """The JSON body of a request; HTTPException 415 if it does not say so, 413 if it is too large, 408 if it takes too long, 422 if it
-    is something else.
+    """The JSON body of a request; HTTPException 415 if it does not say so, 413 if it is too large, 408 if it takes too long, 400 if the
+    client leaves before it is complete, 422 if it is something else.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "expected content-type: application/json")  # which another site's page cannot send unasked
@@ -58,6 +59,8 @@ async def body(request: Request, form: type[Body]) -> Body:
                 held += part
                 if len(held) > BODY:
                     raise HTTPException(413, f"the body has more than {BODY:,} bytes")
+    except ClientDisconnect:
+        raise HTTPException(400, "the client left before the body was complete") from None
     except TimeoutError:
         raise HTTPException(408, f"the body took more than {BODY_SECONDS:g} seconds", {"Connection": "close"}) from None
     try:

@@ -27,6 +27,7 @@ class Measures:
         self._batches = Histogram("retemper_batch_queries", "Queries searched together.", buckets=QUERIES, registry=new)
         self._swaps = Counter("retemper_swaps", "Replacements of the model, by how they ended.", ["result"], registry=new)
         self._model = Gauge("retemper_model_info", "The model that is served.", ["model"], registry=new)
+        self._problem = Gauge("retemper_problem", "1 while /health names a problem, else 0.", registry=new)
         self._unlogged = Counter("retemper_unlogged", "Lines of the query log that could not be written.", registry=new)
         self._queued = Gauge("retemper_queued", "Queries that wait.", registry=new)
         for quantile in QUANTILES:
@@ -70,10 +71,11 @@ class Measures:
         known = sorted(self._last)
         return known[max(1, math.ceil(part * len(known))) - 1] if known else float("nan")
 
-    def text(self, model: str) -> bytes:
+    def text(self, model: str, *, problem: bool) -> bytes:
         """Everything in Prometheus's text format."""
         self._model.clear()
         self._model.labels(model).set(1)
+        self._problem.set(problem)
         return generate_latest(self._registry)
 
     def summary(self) -> str:

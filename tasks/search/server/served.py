@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,15 +95,27 @@ class Current:
     The new one is loaded beside the old one, which answers meanwhile; if it cannot be loaded, the old one stays.
     """
 
-    def __init__(self, place: Path, swapped: Callable[[str], None], say: Callable[[str], None]) -> None:
-        """Loads the first one. `swapped` is told `done` or `failed` of each later one, `say` one line. UserError as `load`."""
-        self._place, self._swapped, self._say = place, swapped, say
+    def __init__(self, place: Path, swapped: Callable[[str], None], say: Callable[[str], None], *, problem: Path | None = None) -> None:
+        """Loads the first one. `swapped` is told `done` or `failed` of each later one, `say` one line. UserError as `load`.
+
+        `problem`: a file that exists while a later model is known of, but cannot be put into place, and says why.
+        """
+        self._place, self._swapped, self._say, self._noted = place, swapped, say, problem
         self._seen = self._stamp()
         self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="query")
         self.served = load(place.resolve(), self._pool.map)
         self.since = time.time()
-        self.problem, self._again = "", 0.0  # of the last swap, and when it is tried again
+        self._failed, self._again = "", 0.0  # why the last swap failed, and when it is tried again
         self._stopping = threading.Event()
+
+    @property
+    def problem(self) -> str:
+        """Why the model is not the one that should be served; empty where it is."""
+        noted = ""
+        if self._noted:
+            with suppress(OSError):
+                noted = self._noted.read_text(encoding="utf-8")
+        return "; ".join(filter(None, (noted, self._failed)))
 
     def watch(self) -> None:
         """Start to follow the place, until `stop`."""
@@ -116,21 +129,21 @@ class Current:
         """Replace the model if the place is another one now."""
         stamp = self._stamp()
         known = stamp == self._seen
-        if stamp is None or (known and not (self.problem and time.monotonic() >= self._again)):
+        if stamp is None or (known and not (self._failed and time.monotonic() >= self._again)):
             return
         self._seen = stamp
         try:
-            self.served, self.since, self.problem = load(self._place.resolve(), self._pool.map), time.time(), ""
+            self.served, self.since, self._failed = load(self._place.resolve(), self._pool.map), time.time(), ""
             self._swapped("done")
             self._say(f"serving {self.served.label}")
         except Exception as error:
             line = str(error) if isinstance(error, UserError) else disk_fault(error) or f"{type(error).__name__}: {error}"
-            before, self.problem = self.problem, printable(" ".join(line.split()))
+            before, self._failed = self._failed, printable(" ".join(line.split()))
             self._again = time.monotonic() + AGAIN_SECONDS
-            if known and self.problem == before:  # it has been said
+            if known and self._failed == before:  # it has been said
                 return
             self._swapped("failed")
-            self._say(f"warning: {self.served.label} stays, the next one cannot be loaded: {self.problem}")
+            self._say(f"warning: {self.served.label} stays, the next one cannot be loaded: {self._failed}")
 
     def _watch(self) -> None:
         while not self._stopping.wait(POLL_SECONDS):

@@ -182,5 +182,5 @@ def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> N
 
 
 def test_a_corpus_without_terms_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="2 documents have no terms"):
+    with pytest.raises(UserError, match=r"2 documents have no terms, expected text; set text\.titles=true if"):
         build(["the", "!"], analyzer("english", "english"), BM25(), tmp_path)

@@ -68,6 +68,25 @@ def test_measures_worked_by_hand() -> None:
     assert per_query(parse(["AP"], 3), {"q": {"a": 3, "b": 1}}, {"q": ["b", "a"]}) == {"q": {"AP": 0.5}}
 
 
+@pytest.mark.parametrize("grades", [{"a": -1}, {"a": -2}, {"a": -2, "b": -7}])
+def test_a_query_of_negative_grades_counts_zero(grades: dict[str, int]) -> None:
+    """trec_eval's code ends in a segmentation fault, or never, on some of these."""
+    names = ["nDCG@10", "nDCG", "AP", "RR@10", "R@100", "P@5", "Bpref", "infAP", "Judged@2"]
+    values = per_query(parse(names, 1), {"q": grades, "other": {"a": 1}}, {"q": ["a", "x"], "other": ["a"]})
+    assert values["q"] == dict.fromkeys(names, 0.0) | {"Judged@2": 0.5}
+    assert values["other"]["nDCG@10"] == values["other"]["AP"] == 1.0
+
+
+def test_a_negative_grade_beside_others_is_a_document_that_nobody_judged() -> None:
+    """infAP (Yilmaz and Aslam 2006) counts one of the pool, not one outside; Bpref skips both."""
+    values = {
+        above: per_query(parse(["infAP", "Bpref", "nDCG@10"], 1), {"q": {"a": 1, "n": 0} | {above: grade}}, {"q": [above, "a", "n"]})["q"]
+        for above, grade in (("pooled", -1), ("judged", 0))
+    }
+    assert values["pooled"] == pytest.approx({"infAP": 1 / 2 + 1 / 2 * 1 / 2, "Bpref": 1.0, "nDCG@10": 1 / math.log2(3)}, abs=1e-4)
+    assert values["judged"] == pytest.approx({"infAP": 1 / 2, "Bpref": 0.0, "nDCG@10": 1 / math.log2(3)}, abs=1e-4)
+
+
 def test_a_query_without_a_ranking_counts_zero() -> None:
     values = per_query(parse(["AP", "RR@10"], 1), {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 1}}, {"q1": ["a"], "q2": []})
     assert values["q2"] == values["q3"] == {"AP": 0.0, "RR@10": 0.0}
@@ -89,6 +108,15 @@ def test_a_query_without_a_ranking_counts_zero() -> None:
         "Hole@0",
         "PairwiseErrors",
         "Coverage@k",
+        "nDCG@0",
+        "R@0",
+        "P@0",
+        "RR@0",
+        "AP@0",
+        "Judged@0",
+        "RBP(p=0.8)@0",
+        "P(rel=300000000)@5",
+        "nDCG(gains={1:300000000})@10",
     ],
 )
 def test_unknown_measures_are_refused_in_one_line(name: str) -> None:

@@ -212,9 +212,12 @@ def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, monke
     draw = np.random.default_rng(5)
     vectors = draw.normal(size=(37, 4)).astype(np.float32)
 
-    def spied(_: cpu.Part, first: int, block: cpu.Rounded) -> None:
+    searched = cpu.Part.search
+
+    def spied(part: cpu.Part, first: int, block: cpu.Rounded) -> None:
         assert block.exact_XD.numpy().tolist() == vectors[first : first + rows].tolist()
         seen.append((first, len(block.exact_XD)))
+        searched(part, first, block)
 
     monkeypatch.setattr(cpu.Part, "search", spied)
     exact_search(vectors[:2], blocks(vectors, 1, 2, 9, 30), 3, CPU)

@@ -1,5 +1,6 @@
 """Exact search by products in half precision: the results of float32, in cases made to break it. A CPU runs what a GPU would."""
 
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from unittest import mock
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.retrieval.cpu import exact as cpu
+from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.gpu import exact
 from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, highest_products, inner, products, search
 from tasks.core.stage.errors import UserError
@@ -19,6 +22,12 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _one_thread(_same_torch_everywhere: None) -> None:
     torch.set_num_threads(1)
+
+
+def on_cpu(queries: np.ndarray, blocks: Iterable[tuple[int, np.ndarray]], keep: int, _: torch.device) -> object:
+    """The search of CPUs."""
+    rounded = [(first, Rounded.of(torch.from_numpy(block), torch.float32, together=True)) for first, block in blocks]
+    return cpu.search(torch.from_numpy(queries), rounded, keep, torch.float32)
 
 
 def scored(query: np.ndarray, vector: np.ndarray) -> np.float32:
@@ -147,6 +156,17 @@ def test_what_is_not_finite_is_refused(wrong: float) -> None:
     vectors[7, 1] = wrong
     with pytest.raises(UserError, match="rows 5 to 8: found NaN or infinity"):
         search(np.ones((1, 3), dtype=np.float32), [(0, vectors[:5]), (5, vectors[5:])], 2, CPU, rows=5)
+
+
+@pytest.mark.parametrize("of", [exact.search, on_cpu])
+def test_products_beyond_float32_are_refused(of: Callable[..., object]) -> None:
+    """Which are infinite, or infinity less infinity."""
+    rng = np.random.default_rng(0)
+    queries, vectors = (rng.normal(size=(n, 16)).astype(np.float32) for n in (3, 50))
+    for norm in (1e19, 1e20, 1e30):
+        with pytest.raises(UserError, match="found inner products too large for float32, expected vectors of norms below 1e19; "):
+            of(queries * np.float32(norm), [(0, vectors * np.float32(norm))], 60, CPU)
+    of(queries * np.float32(1e30), [(0, vectors)], 60, CPU)
 
 
 def test_nothing_and_no_query() -> None:

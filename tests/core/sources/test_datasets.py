@@ -198,3 +198,33 @@ def test_a_hugging_face_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             file.unlink()
     shutil.rmtree(cache / "snapshots" / commit / "onnx")
     assert parse_encoder("org/model").folder is None, "an interrupted download"
+
+
+@pytest.mark.parametrize("name", ["validation", "valid", "val"])
+def test_other_names_of_dev_in_msmarcos_form(tmp_path: Path, name: str) -> None:
+    touch(
+        tmp_path, "collection.tsv", "qrels.train.tsv", "queries.train.tsv", f"qrels.{name}.tsv.gz", "queries.dev.tsv", f"queries.{name}.tsv"
+    )
+    layout = datasets.msmarco_layout(tmp_path)
+    assert (layout.qrels["dev"].name, layout.queries["dev"].name) == (f"qrels.{name}.tsv.gz", f"queries.{name}.tsv")
+    touch(tmp_path, "qrels.dev.small.tsv")
+    with pytest.raises(UserError, match=rf"qrels.{name}.tsv.gz: qrels.dev.small.tsv exists too, expected only one of them; keep one"):
+        datasets.msmarco_layout(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["dev.csv", "dev.TSV", "Validation.tsv.GZ", "val.txt", "dev.jsonl"])
+def test_qrels_that_would_not_be_read_are_refused(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/train.jsonl", "qrels/notes.txt", f"qrels/{name}")
+    expected = rf"qrels/{name}: found qrels that are not read, expected dev.tsv \(or .gz\); rename or convert the file"
+    with pytest.raises(UserError, match=expected):
+        datasets.beir_layout(tmp_path)
+    touch(tmp_path, "qrels/dev.tsv")  # as of mteb, which has both forms of one split
+    assert datasets.beir_layout(tmp_path).qrels == {s: tmp_path / f"qrels/{s}.tsv" for s in ("train", "dev")}
+
+
+def test_what_lies_beside_saved_datasets_is_listed(tmp_path: Path) -> None:
+    touch(tmp_path, "corpus/state.json", "corpus/data-00000-of-00001.arrow", "corpus/cache-1.arrow", "corpus/.cache/x.parquet")
+    touch(tmp_path, "qrels/dataset_dict.json", "qrels/test/state.json", "qrels/test/data-00000-of-00001.arrow")
+    listed = ["corpus/cache-1.arrow", "corpus/data-00000-of-00001.arrow", "corpus/state.json"]
+    listed += ["qrels/dataset_dict.json", "qrels/test/data-00000-of-00001.arrow", "qrels/test/state.json"]
+    assert names(tmp_path, datasets.parquet_files(tmp_path)) == listed

@@ -2,6 +2,7 @@
 
 import errno
 import io
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,13 @@ def test_a_failing_disk_is_one_line(error: Exception, capsys: pytest.CaptureFixt
     line = f"retemper: {place}: Input/output error; nothing half-written was kept, check the disk (dmesg, smartctl) and run again\n"
     assert capsys.readouterr().err == line
     assert disk_fault(OSError("os error 50")) == ""
+
+
+def test_a_name_that_the_disk_does_not_take_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / f"{'a' * 300}.json"
+    with pytest.raises(OSError, match="too long") as failed:
+        path.write_text("")
+    assert disk_fault(failed.value) == f"{path}: File name too long; nothing half-written was kept, shorten the name and run again"
 
 
 def test_control_characters_are_escaped() -> None:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import Params, load, validate
+from tasks.core.stage.params import PARAMETERS, Params, load, validate
 from tasks.core.text.document import Text
+from tasks.evaluate.params import Evaluate
 from tasks.train.params import Round
 
 
@@ -79,3 +81,47 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     path.write_text("rounds: {}\n")
     with pytest.raises(UserError, match=r"no section rounds\.star"):
         load(Round, "rounds.star", path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("graph_tokens", "x", "graph_tokens: found 'x'; input should be a valid integer or 'auto'"),
+        ("graph_tokens", -1, "graph_tokens: found -1; input should be greater than or equal to 0 or 'auto'"),
+        ("workers", [2], "workers: found [2]; input should be a valid integer or 'all'"),
+        ("slots", {"cpu": 2}, "slots: found a mapping; input should be a valid integer"),
+        ("slots", list(range(1000)), f"slots: found {str(list(range(1000)))[:197]}...; input should be a valid integer"),
+    ],
+)
+def test_a_value_of_one_of_several_types_is_refused_by_its_key_alone(key: str, value: object, line: str) -> None:
+    with pytest.raises(UserError) as refused:
+        validate(Runtime, {key: value}, "runtime.yaml")
+    assert str(refused.value) == f"runtime.yaml: {line}"
+
+
+def test_a_key_that_is_none_of_the_splits_is_refused_by_its_name() -> None:
+    with pytest.raises(UserError) as refused:
+        validate(Evaluate, {"relevance": {"train": 1}}, "p", section="evaluate")
+    assert str(refused.value) == "p: evaluate.relevance.train: found 'train'; input should be 'dev' or 'test'"
+
+
+def test_keys_that_contradict_each_other_are_told_without_the_section() -> None:
+    with pytest.raises(UserError) as refused:
+        validate(Round, {"init": "base", "negatives": "bm25", "window": [20, 3]}, "p", section="rounds.star")
+    assert str(refused.value).startswith("p: rounds.star: window (20, 3): ")
+    with pytest.raises(UserError) as refused:
+        validate(Round, "x" * 1000, "p", section="rounds.star")
+    assert str(refused.value).startswith(f"p: rounds.star: found '{'x' * 196}..., expected a mapping with init")
+
+
+def test_a_stage_of_dvc_reads_no_other_parameters_than_dvc_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("rounds: {star: {init: base, negatives: bm25}}\n")
+    monkeypatch.setenv(PARAMETERS, str(path))
+    assert load(Round, "rounds.star").init == "base"
+    monkeypatch.setenv("DVC_STAGE", "train@star")
+    with pytest.raises(UserError) as refused:
+        load(Round, "rounds.star")
+    told = f"found {path}, but DVC records that train@star reads data/params.json; unset RETEMPER_PARAMS, and run again"
+    assert str(refused.value) == f"RETEMPER_PARAMS: {told}"
+    assert load(Round, "rounds.star", path).init == "base", "one that the caller names"

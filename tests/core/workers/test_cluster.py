@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -16,18 +17,19 @@ from tasks.core.stage.errors import Missing, UserError
 from tasks.core.workers import cluster
 from tasks.core.workers.cluster import Session, code_and_libraries, refuse_unreachable, shares
 from tasks.core.workers.each import machine, open_workers
+from tests import piecework
 from tests.piecework import Work
 
 
-def start(monkeypatch: pytest.MonkeyPatch, nodes: int) -> tuple[Any, list[Any]]:
-    """A cluster whose head has no CPU, and nodes of one each."""
+def start(monkeypatch: pytest.MonkeyPatch, nodes: int, **has: int) -> tuple[Any, list[Any]]:
+    """A cluster whose head has no CPU, and nodes of one each, with what else they have."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_ADDRESS", "")  # set by the code under test
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    return started, [started.add_node(num_cpus=1) for _ in range(nodes)]
+    return started, [started.add_node(num_cpus=1, **has) for _ in range(nodes)]
 
 
 @pytest.fixture
@@ -50,11 +52,68 @@ def test_a_cluster_computes_in_order_and_says_what_is_wrong(one_node: str, tmp_p
         with pytest.raises(Missing, match=r"^file 2: found nothing, expected a number; write one$"):
             list(workers.each(Work(tmp_path / "log", wrong=(2,)), range(4)))
         with pytest.raises(
-            UserError, match=r"lost the workers of a piece of work 2 times \(runtime.yaml: restarts: 1\): WorkerCrashed"
+            UserError, match=r"lost the workers of a piece of work 2 times \(runtime.yaml: restarts: 1\): ActorDied"
         ) as lost:
             list(workers.each(Work(tmp_path / "again", killed=(0,), always=True), range(2)))
         assert "\n" not in str(lost.value)
     assert not list(tmp_path.glob(".retemper/scratch/workers/*"))
+
+
+def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No GPU is there: Ray hands out the numbers, and a process is bound to the first that it sees, as by CUDA."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    monkeypatch.setattr(cluster, "_kinds", piecework.one_kind)
+    started, _ = start(monkeypatch, 1, num_gpus=2)
+    try:
+        with open_workers(Runtime(engine="ray", address=started.address, workers="all", threads=1)) as workers:
+            assert (workers.runtime.device, workers.count) == ("cuda", 2)
+            assert workers.agreed(piecework.bind) in ("5", "7")
+            found = list(workers.each(piecework.bound, range(20)))
+            assert all(first == now for _, first, now in found), "the GPU that Ray counts as used"
+            assert len({gpu for _, gpu, _ in found}) == len({process for process, _, _ in found}) <= 2
+            monkeypatch.setattr(cluster, "_kinds", piecework.two_kinds)
+            with pytest.raises(
+                UserError,
+                match=r"^the Ray cluster: found GPUs of several kinds \(.*: kind 5, kind 7\), expected one kind; choose those of each node",
+            ):
+                workers.agreed(piecework.bind)
+    finally:
+        started.shutdown()
+
+
+def test_work_waits_for_room_and_no_longer_than_there_can_be_some(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    started, (only,) = start(monkeypatch, 1)
+    try:
+        with open_workers(Runtime(engine="ray", address=started.address, workers="all", restarts=1, device="cpu")) as workers:
+            assert isinstance(workers, cluster.Cluster)
+            monkeypatch.setattr(cluster, "ROOM_SECONDS", 2.0)
+
+            @workers.ray.remote(num_cpus=1)
+            def other() -> None:
+                time.sleep(8)
+
+            others = other.remote()
+            work, found = Work(tmp_path / "log", seconds=0.2), []
+            with pytest.raises(
+                UserError, match=r"^the Ray cluster: found room for 0 workers, and for no more in 2 s, expected room for 1; start a node"
+            ):
+                for value, _ in workers.each(work, range(100)):
+                    found.append(value)
+                    if len(found) in (2, 20):
+                        started.remove_node(only, allow_graceful=False)
+                    if len(found) == 2:
+                        only = started.add_node(num_cpus=1)
+            assert workers.ray.get(others) is None
+        assert found == [number**2 for number in range(len(found))] and 20 <= len(found) < 100
+        said = capsys.readouterr()
+        assert said.out.startswith("waiting for room on the Ray cluster for a worker: 2 s\n")
+        assert said.err.count("its work is done again (1 of 1)") == 2, "a place that was not there is no lost worker"
+    finally:
+        started.shutdown()
 
 
 @pytest.mark.heavy

@@ -9,7 +9,7 @@ import pytest
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import record_of
-from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
+from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import git
@@ -80,6 +80,28 @@ def test_a_query_tower_without_an_index_is_served_by_its_rounds(entry: str, inde
     assert (changed != found) == (index == "of_star")
 
 
+def test_the_settings_of_a_model_are_those_that_its_stages_read() -> None:
+    params = {
+        "tokenize": {"text": {"titles": True}, "tokenize": {"query_length": 32}, "corpus": "unknown"},
+        **{f"encode@{name}": {"encode": {"precision": name}} for name in ("star", "other")},
+        **{f"index@{name}": {"index": {"factory": name}} for name in ("star", "other")},
+        "adore@tower": {"adore.tower": {"round": "star"}},
+        "fuse@hybrid": {"fuse.hybrid": {"first": "bm25", "second": "tower"}},
+    }
+    lock = {name: {"params": {"data/params.json": values}} for name, values in params.items()}
+    found = {"text": {"titles": True}, "tokenize": {"query_length": 32}, "encode": {"precision": "star"}, "index": {"factory": "star"}}
+    for model in ("star", "tower", "hybrid"):
+        assert settings_of(lock, model) == found
+    assert settings_of(lock, "other")["index"] == {"factory": "other"}
+    assert settings_of({}, "a") == {}
+
+
+def test_a_model_with_other_settings_is_another_one() -> None:
+    one = parts("star")
+    assert is_same_model(one, replace(one, digests={**one.digests, "index": "other", "corpus": "other"}))
+    assert not is_same_model(one, replace(one, settings={"text": {"separator": "|"}}))
+
+
 def test_an_empty_lock() -> None:
     assert outs_of(parse_lock("", "")) == {}
 
@@ -120,12 +142,18 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
         "schema: '2.0'\nstages:\n"
         "  prepare: {outs: [{path: data/corpus, md5: c}]}\n"
         "  bm25: {params: {data/params.json: {bm25: {k1: 0.9}}}, outs: [{path: data/bm25, md5: w}]}\n"
+        "  tokenize: {params: {data/params.json: {text: {titles: true}, tokenize: {}}}}\n"
         "  train@a: {outs: [{path: data/encoders/a, md5: e}]}\n"
         "  index@a: {outs: [{path: data/indexes/a, md5: i}]}\n"
         "  fuse@hybrid: {params: {data/params.json: {fuse.hybrid: {first: bm25, second: a}}}, outs: [{path: data/runs/hybrid, md5: x}]}\n"
         "  fuse@lone: {params: {data/params.json: {fuse.lone: {first: bm25, second: b}}}, outs: [{path: data/runs/lone, md5: x}]}\n"
     )
-    stages = ("prepare: {cmd: x}", "bm25: {cmd: x}", *(f"{one}: {{foreach: '${{{of}}}', do: {{cmd: x}}}}" for one, of in STAGES.items()))
+    stages = (
+        "prepare: {cmd: x}",
+        "bm25: {cmd: x}",
+        "tokenize: {cmd: x}",
+        *(f"{one}: {{foreach: '${{{of}}}', do: {{cmd: x}}}}" for one, of in STAGES.items()),
+    )
     (tmp_path / "dvc.yaml").write_text(f"stages: {{{', '.join(stages)}}}\n")
     (tmp_path / "params.yaml").write_text("rounds: {a: {}}\nfuse: {hybrid: {}, lone: {}}\n")
     git("add", ".", folder=tmp_path)
@@ -142,6 +170,7 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
             (out / ("index.faiss" if "indexes" in path else "of")).write_text(path)
 
     monkeypatch.setattr(champion, "get_out", get_out)
+    monkeypatch.setattr(champion.outs, "refuse_lost", lambda *_, **__: None)
     return tmp_path, git("rev-parse", "HEAD", folder=tmp_path)
 
 
@@ -154,6 +183,9 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
     assert champion.current(folder) == crowned
     assert crowned.digests == {"encoder": "e", "index": "i", "corpus": "c", "bm25": "w"}
     assert crowned.fusion["hybrid"] == {"first": "bm25", "second": "a", "method": "linear", "weight": 0.2}
+    assert crowned.settings == {"text": {"titles": True}, "tokenize": {}}
+    older = replace(crowned, settings={})
+    assert champion.with_settings(folder, [older, crowned]) == [crowned, crowned], "records of before have those of their commit"
     assert "  hybrid    first bm25, second a, method linear, weight 0.2" in champion.details(crowned)
     assert champion.choose(folder, "hybrid").commit == commit, "it is found without a revision"
     with pytest.raises(UserError, match=r"dvc.lock has no encoder b, expected one of a, hybrid, lone$"):
@@ -184,7 +216,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         retrain.SCRATCH.mkdir(parents=True)
         raise UserError("its encoder is unavailable")
 
-    now = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"})
+    now = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"}, settings={"text": {}})
     for place, name, value in (
         (retrain.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
         (retrain.metrics, "best_model", "a"),

@@ -1,5 +1,6 @@
 """What the history holds: retrainings, champions set by hand, and nothing twice."""
 
+import errno
 import json
 import subprocess
 from dataclasses import asdict, replace
@@ -41,6 +42,84 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
     crownings[1:] = []
     with pytest.raises(UserError, match=r"champion/1 is the first champion: nothing before it"):
         champion.roll_back(tmp_path)
+
+
+def test_a_clock_that_was_set_back_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times fall from one event to the next, but for the failure before champion/3."""
+
+    def ended(name: str, result: history.Result, number: int | None, when: str) -> history.Ended:
+        return history.Ended(name, result, "", when, champion=number)
+
+    later = [crowned(2, "set", "e2", when="7"), crowned(3, "rollback", "e1", when="5"), crowned(5, "set", "e3", when="1")]
+    monkeypatch.setattr(champion, "read_champions", lambda _: [crowned(1, "first", "e1", when="9"), *later])
+    retrained = [
+        ended("a", "promoted", 1, "9"),
+        ended("b", "refused", 1, "8"),
+        ended("c", "refused", 2, "6"),
+        ended("d", "killed", None, "4"),
+        ended("e", "promoted", 4, "3"),
+        ended("f", "failed", 4, "2"),
+        ended("g", "killed", None, "0"),
+        ended("h", "refused", 5, "0"),
+    ]
+    monkeypatch.setattr(history, "read_history", lambda _: list(retrained))
+    order = [event.id.removeprefix("champion/") for event in history.read_events(tmp_path)]
+    assert order == ["a", "b", "2", "c", "d", "3", "e", "f", "g", "5", "h"]
+
+
+def test_records_of_other_machines_are_between_those_of_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the branch, which is that in which they ended; what is only in this folder stays where it was."""
+    on_branch = {name: history.Ended(name, "refused", "", "now") for name in ("theirs 1", "ours 1", "theirs 2", "ours 2")}
+    monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip")
+    monkeypatch.setattr(retraining_tree, "records", lambda *_: list(on_branch))
+    monkeypatch.setattr(history, "recorded", lambda _, commit: on_branch[commit])
+    (tmp_path / ".retemper").mkdir()
+    for name in ("failed 1", "ours 1", "failed 2", "ours 2", "failed 3"):
+        line = json.dumps(asdict(history.Ended(name, "refused", "", "now")))
+        with (tmp_path / history.HISTORY).open("a") as lines:
+            lines.write(f"{line}\n")
+    found = [one.id for one in history.read_history(tmp_path)]
+    assert found == ["theirs 1", "failed 1", "ours 1", "theirs 2", "failed 2", "ours 2", "failed 3"]
+
+
+def test_a_full_disk_makes_no_run_a_killed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".retemper").mkdir()
+    (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(history.Ended("1", "killed", "killed half-way", "now"))))
+    said: list[str] = []
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "append_line", full)
+        history.remember(tmp_path, history.Ended("1", "refused", "worse", "now"), said.append)
+    assert said == [f"{history.HISTORY}: No space left on device; this retraining is missing there: retraining refused: worse"]
+    assert history.remember_killed(tmp_path) is None
+    assert history.read_history(tmp_path) == []
+
+
+@pytest.mark.parametrize("recorded", [None, "promoted"])
+def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: history.Result | None
+) -> None:
+    """Also where it was killed after its last act, the promotion, which only the branch knows of."""
+    told: list[tuple[str, str, Any]] = []
+    monkeypatch.setattr(retrain.notify, "notify", lambda event, text, _, **facts: told.append((event, text, facts["champion"])))
+    monkeypatch.setattr(retraining_tree, "prepare", lambda *_: (_ for _ in ()).throw(UserError("no")))
+    monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip" if recorded else None)
+    monkeypatch.setattr(retraining_tree, "records", lambda *_: ["commit"])
+    dead = history.Ended("1", "killed", "killed half-way", "then")
+    monkeypatch.setattr(history, "recorded", lambda *_: replace(dead, result="promoted", reason="better", champion=2))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / ".retemper").mkdir()
+    (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(dead)))
+    retrain.retrain(tmp_path)
+    name = tmp_path.name
+    first = ("promoted", f"{name}: retraining promoted: better", 2) if recorded else ("killed", f"{name}: {dead.line}", None)
+    assert told == [first, ("failed", f"{name}: retraining failed: no", None)]
+    retrain.retrain(tmp_path)
+    assert len(told) == 3, "once"
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,11 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
         (("search", "a", "b"), "search: got unexpected extra argument(s) (b); see retemper search --help"),
         (("evaluate", "--model", "x"), "evaluate: missing option '--data'; see retemper evaluate --help"),
         (("rounds", "ance", "--n", "many\n"), "rounds ance: invalid value for '--n'"),
+        (("sweep", "/"), "sweep: invalid value for 'file': file '/' is a directory; see retemper sweep --help"),
+        (("sweep", "none.yaml"), "sweep: invalid value for 'file': file 'none.yaml' does not exist"),
+        (("new", "x", "--like", "none"), "new: invalid value for '--like': dir 'none' does not exist; see retemper new --help"),
+        (("browse", "--batch", __file__), "browse: invalid value for '--batch'"),
+        (("cache", "share", __file__), "cache share: invalid value for 'folder'"),
         (("remote", "add", "team"), "remote add: missing argument 'url'; see retemper remote add --help"),
     ],
 )
@@ -102,6 +107,25 @@ def test_a_usage_error_is_one_line_anywhere(tmp_path: Path, arguments: tuple[str
 
 def test_an_invalid_value_is_shown(tmp_path: Path, call: Call) -> None:
     assert "'-k'" in (line := refused(call(tmp_path, "search", "a", "-k", "many"))) and "(found 'many')" in line
+
+
+def test_a_file_is_written_where_it_can_be(project: Path, call: Call) -> None:
+    """Said before minutes of work; and no folder is made."""
+    for path, said in (
+        (".", "found a folder"),
+        ("", "found a folder"),
+        ("none/x", "none is no folder"),
+        ("params.yaml/x", "params.yaml is no folder"),
+    ):
+        assert f"--html {path or '.'}: {said}" in refused(call(project, "lineage", "star", "--html", path))
+        for option in ("--out", "--mteb"):
+            given = ("evaluate", "--model", "m", "--data", "demo", option, path)
+            assert f"{option} {path or '.'}: {said}" in refused(call(project, *given))
+    assert not (project / "none").exists()
+
+
+def test_json_of_a_run_is_that_of_its_dry_run(project: Path, call: Call) -> None:
+    assert "run: --json tells what --dry-run finds; give both" in refused(call(project, "run", "--json"))
 
 
 def test_options_that_exclude_each_other(project: Path, call: Call) -> None:
@@ -166,6 +190,15 @@ def test_outside_a_project(tmp_path: Path, project: Path, call: Call) -> None:
     assert "no dvc.yaml here; run retemper in the project's folder" in refused(call(elsewhere, "run"))
     shutil.rmtree(project / ".git")
     assert "not in a git repository" in refused(call(project, "run"))
+
+
+def test_without_git(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PATH", "")
+    for arguments in (("lineage", "star"), ("new", "project", "--data", "demo", "--defaults")):
+        with pytest.raises(SystemExit):
+            cli.main(arguments)
+        assert capsys.readouterr().err == "retemper: git: not found on PATH, expected it; install it\n"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -14,8 +14,11 @@ from ruamel.yaml import YAML
 from scipy import stats
 
 from flows.cli.main import main
+from flows.experiments import store
 from flows.experiments.compare import compare
 from flows.repository.git import git
+from flows.repository.lock import read_lock
+from flows.storage.cache import intact, listing, object_id, object_path
 from tasks.core.metrics.measures import value_schema
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table
@@ -282,7 +285,33 @@ def test_what_cannot_be_compared(project: Project) -> None:
     for file in project.objects.rglob("*"):
         if file.is_file():
             file.unlink()
-    with pytest.raises(UserError, match="compare star: this clone's cache lacks data/values/star; run dvc fetch"):
+    with pytest.raises(UserError, match="compare star: data/values/star is missing from this clone's cache, or corrupt"):
         compare(["star", "star"], "dev", None, shown=0, as_json=False)
     with pytest.raises(UserError, match="compare HEAD: this clone's cache has none of its metrics on dev"):
         compare(["HEAD", "star"], "dev", None, shown=0, as_json=False)
+
+
+@pytest.mark.parametrize("damage", ["other figures", "half of it", ""])
+def test_a_corrupt_object_of_the_cache_counts_as_missing(project: Project, damage: str) -> None:
+    project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-5, "c1", drawn(2))})
+    (entry,) = (one["outs"] for name, one in read_lock().items() if name == "evaluate@star")
+    values, metrics = (intact(project.objects, one["md5"]) for one in entry)
+    other = intact(project.objects, project.values(drawn(3)))
+    assert values and metrics and other
+    table = object_path(project.objects, listing(project.objects, object_id(values))["dev.parquet"])
+    better = object_path(project.objects, listing(project.objects, object_id(other))["dev.parquet"]).read_bytes()
+    figures = {"other figures": (better, b'{"dev": {"RR@10": 1.0}}'), "half of it": (table.read_bytes()[:99], b'{"dev": {"RR')}
+    wrong = figures.get(damage, (b"", b""))
+    for path, content in zip((table, metrics), wrong, strict=True):
+        path.write_bytes(content)
+    with pytest.raises(UserError, match="compare star: data/values/star is missing from this clone's cache, or corrupt"):
+        compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
+    with pytest.raises(UserError, match="compare HEAD: metrics of star are missing from this clone's cache, or corrupt, so its best model"):
+        compare(["HEAD", "warmup"], "dev", None, shown=0, as_json=False)
+    git("update-ref", "refs/exps/ab/" + "c" * 38 + "/one", "HEAD", folder=project.folder)
+    (experiment,) = store.stored()
+    assert list(experiment.metrics) == ["warmup"]
+    values.write_bytes(values.read_bytes()[:9])
+    assert listing(project.objects, object_id(values)) == {}
+    with pytest.raises(UserError, match="compare star: data/values/star is missing from this clone's cache, or corrupt"):
+        compare(["star", "warmup"], "dev", None, shown=0, as_json=False)

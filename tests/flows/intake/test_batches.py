@@ -162,3 +162,11 @@ def test_weights_and_csv_are_merged_in_beir_form(tmp_path: Path) -> None:
     ]
     assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one", "d2": "two", "d3": "three\nlines"}
     assert [one.weight for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [1, 0.25, 1]
+
+
+def test_weights_in_csv_go_on(tmp_path: Path) -> None:
+    first = beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
+    (tmp_path / "1/qrels").mkdir(parents=True)
+    (tmp_path / "1/qrels/dev.csv").write_text("query,weight,doc,grade\nq1,0.1,d2,1\nq1,,d3,1\n")
+    unite([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
+    assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1), ("d3", 1)]

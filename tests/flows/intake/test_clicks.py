@@ -1,5 +1,6 @@
 """Click logs to a batch: a simulation with a known position bias, the estimators against plain loops, what a log may look like."""
 
+import csv
 import gzip
 import json
 import math
@@ -177,6 +178,14 @@ def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> Non
         '{"query": " ", "shown": ["a"]}',
         '{"query": "x", "shown": []}',
         '{"query": "x", "shown": ["a", "a"]}',
+        '{"query": "x", "shown": [null, "a", "b"], "position": 2}',
+        '{"query": "x", "shown": [true, "a"], "clicked": ["a"]}',
+        '{"query": "x", "shown": [7.0, 8], "position": 1}',
+        '{"query": "x", "shown": ["a", {"id": "b"}], "position": 1}',
+        '{"query": "x", "shown": ["a", "b"], "position": [1, null]}',
+        '{"query": "x", "shown": ["a", "b"], "clicked": ["a", null]}',
+        '{"query": "x", "shown": ["my doc", "my"], "doc": "my doc my"}',
+        '{"query": "x", "shown": "[a b", "position": 1}',
         '{"query": "half \\ud800", "shown": ["a"], "clicked": ["a"]}',
         '{"query": "x", "shown": ["a", "\\udfff"], "clicked": ["a"]}',
         "[]",
@@ -187,6 +196,40 @@ def test_lines_that_make_no_sense_are_skipped_and_counted(tmp_path: Path) -> Non
     log = read(file)
     assert (log.searches, log.skipped) == (1, len(wrong))
     assert log.first == f"{file}:2: found a click on 'b', expected one of those shown"
+
+
+def test_an_item_that_is_no_id_shifts_no_position(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text('{"query": "x", "shown": ["a", 7.0, "b"], "position": 2}\n')
+    log = read(tmp_path / "log.jsonl")
+    assert (log.searches, log.counts) == (0, {})
+    assert log.first == f"{tmp_path}/log.jsonl:1: found 7.0 in shown, expected strings or integers"
+
+
+@pytest.mark.parametrize("doc", ["my doc 1", "[x](y)", '["a"]', "7"])
+def test_one_id_as_a_text_is_not_taken_apart(tmp_path: Path, doc: str) -> None:
+    shown = ["a", "my", doc]
+    search = {"event": "search", "id": "1", "query": "x", "shown": shown}
+    (tmp_path / "clicked.jsonl").write_text(json.dumps({"query": "x", "shown": shown, "clicked": doc}) + "\n")
+    (tmp_path / "server.jsonl").write_text(f"{json.dumps(search)}\n{json.dumps({'event': 'click', 'id': '1', 'doc': doc})}\n")
+    with (tmp_path / "log.csv").open("w", newline="") as handle:
+        csv.writer(handle).writerows([["query", "shown", "clicked"], ["x", json.dumps(shown), doc]])
+    with (tmp_path / "doc.csv").open("w", newline="") as handle:
+        csv.writer(handle).writerows([["query", "shown", "doc"], ["x", json.dumps(shown), doc]])
+    for file in tmp_path.iterdir():
+        log = read(file)
+        assert (log.skipped, log.counts["x", doc], log.counts["x", "a"]) == (0, {3: (1, 1)}, {1: (1, 0)}), file.name
+
+
+def test_a_document_that_qrels_cannot_name_is_left_out_alone(tmp_path: Path) -> None:
+    shown = ["a\tb", "c"]
+    lines = [{"event": "search", "id": "1", "query": "x", "shown": shown}, {"event": "click", "id": "1", "position": 2}]
+    lines += [{"event": "search", "id": "2", "query": "x", "shown": shown}, {"event": "click", "id": "2", "position": 1}]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", Rule(min_impressions=1))
+    assert (taken.log.searches, taken.log.skipped) == (2, 0)
+    assert [(one.doc, one.grade) for one in judgments(files_of(tmp_path / "batch"), "train", pytest.fail)] == [("c", 1)]
+    assert taken.left_out == {"of documents with tabs or line ends in their ids": 1}
+    assert taken.log.counts["x", "c"] == {2: (2, 1)}, "ranks stay as they were shown"
 
 
 def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
@@ -223,6 +266,9 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "batch/propensities.json").read_text())["searches"] == 3000
     with pytest.raises(UserError, match="batch: is there already"):
         take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule)
+    (tmp_path / "unclicked.jsonl").write_text('{"query": "a", "shown": ["d1"], "clicked": []}\n')
+    with pytest.raises(UserError, match=r"unclicked.jsonl: found searches and no click, expected clicked or position in some lines"):
+        take_in(tmp_path / "unclicked.jsonl", tmp_path / "other", rule)
     with pytest.raises(UserError, match=r"no pair .* is left \(\d+ seen or clicked too rarely\); lower --min-impressions"):
         take_in(tmp_path / "log.jsonl", tmp_path / "other", Rule(min_impressions=10_000))
     assert not (tmp_path / "other").exists()

@@ -114,6 +114,26 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
     assert not (project / ".retemper/quarantine/05-unknown.json").exists()
 
 
+def test_a_known_query_whose_text_becomes_that_of_another_split_is_a_leak(project: Path, take: Any) -> None:
+    put(project / "inbox/1", queries={"q2": "what is ONE?"})
+    put(project / "inbox/2", queries={"q1": "What is  two"})
+    put(project / "inbox/3", queries={"q1": "the same", "q2": "The same"})
+    put(project / "inbox/4", queries={"q1": "What is one", "q2": "what is two"})
+    put(project / "inbox/6", queries={"q1": "What is two", "q2": "what is 2"})
+    put(project / "base", queries={"q1": "What is one?", "q2": "what is  TWO", "q7": "both"}, train={("q1", "d1"): 1, ("q7", "d1"): 1})
+    put(project / "base", dev={("q2", "d2"): 1, ("q7", "d1"): 1})
+    put(project / "inbox/5", queries={"q7": "both"})
+    found = take()
+    assert {name: batch.reason for name, batch in found.items()} == {
+        "1": f"1 {LEAKS}: query 'q2' has the text of a query of train",
+        "2": f"1 {LEAKS}: query 'q1' has the text of a query of dev or test",
+        "3": f"1 {LEAKS}: query 'q1' has the text of a query of dev or test",
+        "4": "",
+        "5": "",  # what the data set itself leaks is no batch's doing
+        "6": "",  # the dev query had that text before
+    }
+
+
 def test_only_what_is_new_is_news(project: Path) -> None:
     put(project / "inbox/1", None, None, dev={("q2", "d99"): 1})
     assert [batch.name for batch in take_in(RULE, SOURCE, project).bad] == ["1"]
@@ -131,6 +151,20 @@ def test_what_prepare_drops_is_no_reason(project: Path, take: Any) -> None:
         (project / "params.yaml").write_text(f"prepare: {json.dumps(values)}\n")
         put(project / "inbox/1", {"d 5": "", f"d{allowed}": "x"})
         assert take()["1"].state == "quarantined", allowed
+
+
+def test_a_pair_of_two_weights_is_named(project: Path, take: Any) -> None:
+    file = put(project / "inbox/1", None, None, train={("q1", "d1"): 1}) / "qrels/train.tsv"
+    file.write_text("query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td1\t1\t0.5\nq1\td1\t1\t2\n")
+    found = take()["1"]
+    assert found.state == "quarantined"
+    assert found.reason.endswith(f"{project}/inbox/1/qrels/train.tsv:4: weight 2.0 of q1 and d1, 0.5 before; keep one"), found.reason
+
+
+def test_white_space_is_what_prepare_takes_for_it(project: Path, take: Any) -> None:
+    put(project / "inbox/1", {"d\u00a05": "a no-break space", "d\u30006": "an ideographic one"}, None, dev={("q2", "d\u00a05"): 1})
+    put(project / "inbox/2", {"d 7": "a blank"})
+    assert {name: batch.state for name, batch in take().items()} == {"1": "accepted", "2": "quarantined"}
 
 
 def test_a_batch_of_copies_is_a_matter_of_judgment(project: Path, take: Any) -> None:
@@ -181,9 +215,32 @@ def test_news_end_with_the_inbox(project: Path, take: Any) -> None:
         take()
         assert INTAKE.exists()
         if rule is RULE:
-            batch.rename(project / "taken away")
+            batch.rename(project / "inbox/.1")
         take(rule)
         assert not INTAKE.exists()
+
+
+def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(project: Path) -> None:
+    """A share that is not mounted is an empty folder."""
+    there = project / "inbox"
+    for number in (1, 2, 3):
+        put(there / str(number), {f"d{number}0": "text"})
+    put(there / "bad", {"d9": ""})
+    assert take_in(RULE, SOURCE, project).missing == ()
+    (there / "2").rename(there / ".2")
+    assert take_in(RULE, SOURCE, project).missing == (), "set aside"
+    (there / "1").rename(project / "1")
+    (there / "bad").rename(project / "bad")
+    assert take_in(RULE, SOURCE, project).missing == ("1",)
+    assert take_in(RULE, SOURCE, project).missing == (), "said once"
+    there.rename(project / "share")
+    put(there / "4", {"d40": "text"})
+    with pytest.raises(UserError, match=r"inbox: found no batch of the last retraining, expected 3; mount .* rm /.*intake.json$"):
+        take_in(RULE, SOURCE, project)
+    INTAKE.unlink()
+    assert [batch.name for batch in take_in(RULE, SOURCE, project).batches] == ["4"]
+    (there / "4").rename(project / "4")
+    assert take_in(Intake(inbox="inbox", mode="replace"), SOURCE, project).missing == (), "there, only the last batch counts"
 
 
 def test_what_a_newer_version_has_recorded_of_a_batch_is_read(project: Path, take: Any) -> None:

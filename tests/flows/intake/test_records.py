@@ -22,7 +22,7 @@ def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, packed: bool) -> None:
     texts = {
         "corpus.csv": 'text,extra,docid\n"one, two",x,d1\n\n"say ""three""\nfour",y,d2\n',
         "queries.tsv": "qid\tquery\nq1\twhat is one\n",
-        "qrels/dev.csv": "grade,query,pid\n2,q1,d1\n",
+        "qrels/dev.csv": "grade,query,pid,weight\n2,q1,d1,\n1,q1,d2,0.25\n",
     }
     (tmp_path / "qrels").mkdir()
     for name, text in texts.items():
@@ -62,7 +62,7 @@ def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str
     file.write_text(f"q1\td1\t{grade}\nq2\td2\t1\n")
     told: list[str] = []
     assert [one.query for one in judgments(files_of(tmp_path), "dev", told.append)] == ["q2"]
-    assert told == [f"{file}:1: found grade '{grade}', expected an integer (0 not relevant, 1 or more relevant)"]
+    assert told == [f"{file}:1: found grade '{grade}', expected an integer up to 1,000 (0 not relevant, 1 or more relevant)"]
 
 
 def test_weights_and_wrong_ones(tmp_path: Path) -> None:
@@ -105,4 +105,15 @@ def test_two_forms_in_one_batch(tmp_path: Path) -> None:
     (tmp_path / "queries.jsonl").unlink()
     (tmp_path / "corpus.tsv").write_text("id\ttext\n")
     with pytest.raises(UserError, match=r"corpus.csv: corpus.tsv exists too"):
+        files_of(tmp_path)
+
+
+def test_a_column_said_twice_and_qrels_that_would_not_be_read(tmp_path: Path) -> None:
+    (tmp_path / "corpus.csv").write_text("id,text,text\nd1,a,b\n")
+    told: list[str] = []
+    assert list(documents(files_of(tmp_path), told.append)) == []
+    assert told == [f"{tmp_path}/corpus.csv:1: found column text 2 times, expected it once"]
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/dev.TSV").touch()
+    with pytest.raises(UserError, match=r"dev.TSV: found qrels that are not read, expected dev.csv or dev.tsv"):
         files_of(tmp_path)

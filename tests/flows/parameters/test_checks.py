@@ -79,9 +79,14 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("rounds.Star", TRAINED, "rounds.Star: found the name 'Star', expected lowercase letters, digits and _"),
+        ("rounds.Star", TRAINED, "rounds.Star: found the name 'Star', expected up to 64 lowercase letters, digits and _, a letter first"),
         ("rounds.a-b", TRAINED, "rounds.a-b: found the name 'a-b'"),
         ("rounds.2nd", TRAINED, "rounds.2nd: found the name '2nd'"),
+        (f"rounds.{65 * 'a'}", TRAINED, f"rounds.{65 * 'a'}: found the name '{65 * 'a'}', expected up to 64 lowercase letters"),
+        ("failures.model", "stat", "failures.model: found 'stat', expected one of bm25, warmup, star"),
+        ("failures.against", "base", "failures.against: found 'base', expected one of bm25, warmup, star"),
+        ("failures", {"model": "star", "against": "star"}, "failures.against: found 'star', the model itself; expected another system"),
+        ("report.baselines", ["bm25", "warmpu"], "report.baselines: found 'warmpu', expected one of bm25, warmup, star"),
         ("rounds.bm25", TRAINED, "rounds.bm25: the name bm25 is reserved"),
         ("rounds.base", TRAINED, "rounds.base: the name base is reserved"),
         ("mine.official", {"search": "embeddings"}, "mine.official: the name official is reserved"),
@@ -113,7 +118,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         (
             "mix.m",
             {"first": "none", "second": "bm25"},
-            "mix.m: found {'first': 'none', 'second': 'bm25'}; value error, none has no negatives",
+            "mix.m: none has no negatives",
         ),
         (
             "teacher.t",
@@ -138,11 +143,11 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("rescore.r", RESCORED | {"encoder": "costa"}, "rescore.r.encoder: found 'costa', expected one of star, warmup"),
         ("fuse.star", FUSED, "fuse.star: the name star is taken by rounds.star"),
         ("fuse.f", FUSED | {"second": "nowhere"}, "fuse.f.second: found 'nowhere', expected one of bm25, f, star, warmup"),
-        ("fuse.f", FUSED | {"second": "bm25"}, "fuse.f: found {'first': 'bm25', 'second': 'bm25'}; value error, first and second are both"),
+        ("fuse.f", FUSED | {"second": "bm25"}, "fuse.f: first and second are both"),
         ("fuse.f", FUSED | {"depth": 99}, "fuse.f.depth: found 99, expected at least 100 for R@100 in evaluate.measures"),
         ("fuse.f", FUSED | {"first": "f"}, "fuse.f: needs itself: fuse.f -> fuse.f; name another system in one of them"),
         ("fuse.f", FUSED | {"wait": 0.5}, "fuse.f.wait: unknown key, expected one of first, second, method, weight, k, queries, depth"),
-        ("fuse.f", FUSED | {"k": 60}, f"fuse.f: found {FUSED | {'k': 60}}; value error, k is set, but linear has none; set weight"),
+        ("fuse.f", FUSED | {"k": 60}, "fuse.f: k is set, but linear has none; set weight"),
         ("fuse.f", FUSED | {"weight": 1.5}, "fuse.f.weight: found 1.5; input should be less than or equal to 1"),
         ("encoders.warmup", {"source": "x"}, "rounds.warmup: the name warmup is taken by encoders.warmup"),
         ("encoders.other", {"pooling": "cls"}, "encoders.other.source: missing; add it"),
@@ -161,16 +166,16 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             "parquet:./data/corpus",
             "dataset.source: found parquet:./data/corpus, an output of this project's stages; copy it",
         ),
-        ("teacher.t", {"negatives": "random", "reranker": "r"}, "teacher.t: found {'negatives': 'random', 'reranker': 'r'}"),
+        ("teacher.t", {"negatives": "random", "reranker": "r"}, "teacher.t: negatives random: there is no table to score"),
         (
             "rounds.warmup",
             TRAINED | {"negatives": "none", "batch_queries": 1},
-            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'batch_queries': 1}; value error, one query per step and no",
+            "rounds.warmup: one query per step and no",
         ),
         (
             "rounds.warmup",
             TRAINED | {"negatives": "none", "loss": "ranknet", "alpha": 0},
-            "rounds.warmup: found {'init': 'base', 'negatives': 'none', 'loss': 'ranknet', 'alpha': 0}; value error, alpha 0 without",
+            "rounds.warmup: alpha 0 without",
         ),
         ("mine.warmup.depth", 3, "rounds.star.hard_negatives: found 4, expected at most 3: mine.warmup.depth keeps ranks 1 to 3"),
         (
@@ -178,7 +183,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             [150, 160],
             "rounds.star.hard_negatives: found 4, expected at most 0: mine.warmup.depth keeps ranks 1 to 100",
         ),
-        ("rounds.star.window", [1, 3], "rounds.star: found {"),
+        ("rounds.star.window", [1, 3], "rounds.star: hard_negatives 4: window [1, 3] has only 3 ranks"),
         ("rounds.warmup.window", [100, 140], "rounds.warmup.hard_negatives: found 2, expected at most 1: bm25.depth keeps ranks 1 to 100"),
         ("rounds.warmup.loss", "kl", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): loss kl needs"),
         ("rounds.warmup.sampling", "simans", "rounds.warmup.negatives: found 'bm25', expected a mine or a teacher (warmup): sampling"),
@@ -245,7 +250,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("adore", {"a": {"round": "base", "negatives": "none"}}, "adore.a.round: found 'base', expected one of star"),
         ("adore", {"star": {"round": "warmup", "negatives": "none"}}, "adore.star: the name star is taken by rounds.star"),
         ("adore", {"a": {"round": "warmup", "negatives": "star"} | LISTS}, "adore.a.negatives: found 'star', expected one of bm25, none"),
-        ("adore", {"a": {"round": "warmup", "negatives": "none", "cut": 0}}, "adore.a: found {'round'"),
+        ("adore", {"a": {"round": "warmup", "negatives": "none", "cut": 0}}, "adore.a: cut 0: every pair would have weight 0"),
         ("study", {"s": {"round": "nowhere", "factories": ["Flat"]}}, "study.s.round: found 'nowhere', expected one of star"),
         ("study", {"A": {"round": "warmup", "factories": ["Flat"]}}, "study.A: found the name 'A'"),
         ("rounds", {}, "rounds: found {}"),
@@ -366,3 +371,30 @@ def test_a_mixture_ends_with_the_shorter_of_its_sources(sections: dict[str, Any]
     sections["rounds"]["star"]["hard_negatives"] = most + 1
     with pytest.raises(UserError, match=r"hard_negatives"):
         check(sections)
+
+
+@pytest.mark.parametrize(
+    ("written", "place"),
+    [("{scifact: beir:../scifact}", 0), ("{\n  scifact: beir:../scifact, more: x}", 1), ("{a: [what, beir:../scifact]}", 0)],
+)
+def test_a_source_within_braces_needs_quotes(checkout: Path, tmp_path: Path, written: str, place: int) -> None:
+    path = tmp_path / "params.yaml"
+    before, after = (checkout / "params.yaml").read_text().split("extra: {}")
+    path.write_text(f"{before}extra: {written}{after}")
+    with pytest.raises(UserError) as refusal:
+        check_file(path)
+    line = before.count("\n") + 1 + place
+    told = 'found beir:../scifact without quotes within {} or []; write "beir:../scifact" in quotes'
+    assert str(refusal.value) == f"{path}:{line}: {told}"
+
+
+def test_names_of_what_is_compared_count_only_where_something_is(sections: dict[str, Any]) -> None:
+    """A second tree measures a model under the project's settings, and without its other systems."""
+    check(edited(sections, "failures", {"model": "star", "against": "bm25"}))
+    check(edited(sections, "report.baselines", ["bm25", "init", "star"]))
+    edited(sections, "failures.model", "gone")
+    edited(sections, "report.baselines", ["gone"])
+    with pytest.raises(UserError, match=r"failures\.model"):
+        check(sections)
+    check(sections, compared=False)
+    check(edited(sections, f"rounds.{64 * 'a'}", TRAINED), compared=False)

@@ -252,3 +252,21 @@ def test_the_whole_is_checked_before_anything_is_written(file: Path) -> None:
     assert seen[0]["rounds"]["x"] == {"init": "star", "lr": 1}
     assert file.read_text() == TEXT
     assert [path.name for path in file.parent.iterdir()] == ["params.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "line"),
+    [
+        ("extra={scifact: beir:../scifact}", 'extra: {scifact: "beir:../scifact"}'),
+        ("pairs.x=beir:../x", 'pairs: {a: 1, x: "beir:../x"}'),
+        ("pairs.x.y=beir:../x", 'pairs: {a: 1, x: {y: "beir:../x"}}'),
+        ("mine=[why?, 1]", 'mine: ["why?", 1]'),
+        ("mine={x: 'beir:../x'}", "mine: {x: 'beir:../x'}"),
+        ("rounds.star.source=beir:../x", "    source: beir:../x"),
+    ],
+)
+def test_what_dvc_needs_in_quotes_is_quoted(file: Path, assignment: str, line: str) -> None:
+    file.write_text(f"pairs: {{a: 1}}\n{TEXT}")
+    apply([assignment], file, accept)
+    assert line in file.read_text().splitlines()
+    assert YAML(typ="safe").load(file.read_text()) == value(file)  # libyaml, which DVC reads with

@@ -12,6 +12,8 @@ from tasks.core.stage.errors import UserError
     ("metric", "told"),
     [
         ("Hole@10", "report.metric: found 'Hole@10', which counts mistakes, expected a measure that is higher for a better system"),
+        ("NumRel", "report.metric: found 'NumRel', a count that does not say how good a system is, expected a measure such as"),
+        ("NumRet(rel=1)", "report.metric: found 'NumRet(rel=1)', a count that does not say how good a system is"),
         ("Coverage@20", "report.metric: found 'Coverage@20', which reads documents, expected a measure of the runs alone, by which fuse."),
     ],
 )

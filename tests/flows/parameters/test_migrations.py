@@ -93,7 +93,7 @@ retrieve: # runs of the models, which evaluate measures
 evaluate:
   relevance: 2
 
-extra: {} # scifact: beir:../scifact, further data sets
+extra: {} # {scifact: "beir:../scifact"}, further data sets
 
 analyses: {} # star: {round: star, negatives: warmup}
 

@@ -4,7 +4,11 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -171,3 +175,37 @@ def test_sections_are_found_in_any_form() -> None:
     changed = recipes.replaced(text, {"b": "b: 3", "f": "f: 4"})
     assert changed == "# head\na: 1 # one\n\n# of b\nb: 3\n\n# of e\ne: {x: 1,\n    y: 2}\n# last\n\nf: 4\n"
     assert recipes.replaced(changed, {"f": None}).strip() == recipes.replaced(text, {"b": "b: 3"}).strip()
+
+
+@pytest.mark.parametrize("recipe", [None, "zero_shot"])
+@pytest.mark.parametrize("written", ["trial.json", "recipe.json", "params.yaml"])
+def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
+    project: Path, monkeypatch: pytest.MonkeyPatch, recipe: str | None, written: str
+) -> None:
+    """Killed just before and just after it."""
+
+    class Killed(BaseException):
+        """Nothing of ours runs after it."""
+
+    def kill(path: Path, content: object, *, after: bool, write: Callable[[Path, Any], None]) -> None:
+        if path.name != written or after:
+            write(path, content)
+        if path.name == written:
+            monkeypatch.setattr(recipes, "_undo", lambda _: None)
+            raise Killed
+
+    with recipes.edited([], "squadshifts", lasting=True):
+        pass
+    before, memory = project.read_bytes(), recipes.MEMORY.read_bytes()
+    for after in (False, True):
+        with monkeypatch.context() as killing:
+            for name in ("write_text", "write_json"):
+                killing.setattr(recipes, name, partial(kill, after=after, write=getattr(recipes, name)))
+            undo = recipes._undo
+            with suppress(Killed), recipes.edited(["bm25.k1=2"], recipe, lasting=False):
+                assert (recipe, written) == (None, "recipe.json"), "killed before"
+        monkeypatch.setattr(recipes, "_undo", undo)
+        with recipes.edited([], lasting=True):
+            pass
+        assert project.read_bytes() == before and recipes.MEMORY.read_bytes() == memory
+        assert not recipes.TRIAL.exists()

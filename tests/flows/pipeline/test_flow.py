@@ -65,7 +65,7 @@ def test_only_what_changed_runs(served: Any, executed: Any, read_states: Any) ->
     assert (served.folder / "data/report").read_text() == report
 
     done = served.call("run", "--dry-run", "train")
-    assert done.stdout.splitlines() == ["0 stages may run (fewer, where outputs come out the same or are in the cache)"]
+    assert done.stdout.splitlines() == ["0 stages may run: everything is up to date"]
     done = served.call("run", "trian@a")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "trian@a" in done.stderr
@@ -90,8 +90,8 @@ def test_two_devices_at_once_are_on_the_timeline(served: Any) -> None:
     toy.rounds(a="1", b="2")
     toy.run()
     log = [json.loads(line) for line in (toy.folder / ".retemper/times.jsonl").read_text().splitlines()]
-    assert [line["made"] for line in log if "made" in line].count("train@a") == 1
-    assert [line["made"] for line in log if "made" in line].count("train@b") == 2
+    assert [line["ended"] for line in log if "digest" in line].count("train@a") == 1
+    assert [line["ended"] for line in log if "digest" in line].count("train@b") == 2
     page = (toy.folder / ".retemper/logs/timeline.html").read_text()
     assert "train@b" in page
     assert "train@a" not in page, "cached: it did not work"

@@ -53,7 +53,7 @@ def test_times_and_disk_grow_with_the_data(project: Path) -> None:
     assert encode.since == "made 2023-11-14 from 1,000 documents, time x 3.00, disk x 3.00"
     assert (retrieve.seconds, retrieve.bytes) == (pytest.approx(100.0 * (40 * 3000) / (20 * 1000)), 2 * 2**30)
     assert (train.seconds, train.bytes) == (pytest.approx(100.0 * (2 * 400) / (50 * 4)), 2**30)
-    assert (other.seconds, other.bytes, other.line) == (None, None, "train@b: unknown")
+    assert (other.seconds, other.bytes, other.line) == (None, None, "train@b: time, memory, and disk unknown")
     assert encode.line.startswith("encode@a: about 5m00s, 512 MiB of memory, 3.00 GiB of disk (made")
     assert total_line([encode, retrieve, train, other]).endswith("6.00 GiB of new files in the cache; unknown: train@b")
     assert total_line([other]) == "time and disk: unknown, as no run of these stages is recorded; this one will be"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.parameters.checks import check
-from flows.projects.answers import data_seen_from, default_queries, read_data, seen_from, suggested_length
+from flows.projects.answers import data_seen_from, default_queries, read_data, seen_from
 from flows.projects.estimate import Known, Scaled, disk_line, known, scaled, time_line
 from flows.results.sizes import Size, size_of
 from tasks.core.stage.errors import UserError
@@ -55,11 +55,6 @@ def test_relative_paths_are_seen_from_the_project(tmp_path: Path) -> None:
         assert data_seen_from(project, "irds:beir/scifact") == "irds:beir/scifact"
         assert seen_from(project, "data") == "../data"
         assert seen_from(project, "intfloat/e5") == "intfloat/e5", "a Hugging Face id is no path"
-
-
-@pytest.mark.parametrize(("words", "tokens"), [(1, 64), (45, 64), (46, 64), (47, 96), (158, 224), (2000, 256)])
-def test_the_suggested_length_holds_nearly_all_documents(words: int, tokens: int) -> None:
-    assert suggested_length({"documents": {"words": {"p95": words}}}) == tokens
 
 
 SIZE = Size(documents=1000, train=200, dev=10, test=30, tokens=40)

@@ -173,15 +173,31 @@ def test_unfit_data_is_refused_with_its_line_and_leaves_nothing(
     done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert expected in done.stderr
+    assert expected not in done.stdout, "said once"
     assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
 
-def test_data_without_training_queries_is_refused(call: Call, data: Path, tmp_path: Path) -> None:
+def test_data_without_training_queries_becomes_a_project_that_trains_nothing(call: Call, data: Path, tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        (data / f"qrels/{split}.tsv").unlink()
+    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--set", "bm25.k1=1.5", "--set", "fuse={}")
+    assert done.returncode == 0, done.stderr
+    assert "beir:../beir: found no train queries, so the project trains nothing (recipe zero_shot); to train on queries" in done.stderr
+    assert "but no dev: the best system is chosen on test" in done.stderr
+    parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())
+    assert (list(parameters["rounds"]), parameters["fuse"], parameters["bm25"]["k1"]) == (["init"], {}, 1.5)
+    assert not (tmp_path / "mine/.retemper/recipe.json").exists()
+    planned = call("run", "--dry-run", "--json", folder=tmp_path / "mine")
+    assert planned.returncode == 0, planned.stderr
+    assert {"report", "train@init"} <= {entry["stage"] for entry in json.loads(planned.stdout)}
+
+
+def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: Path, tmp_path: Path) -> None:
+    """As the warning about data without train queries says."""
     (data / "qrels/train.tsv").unlink()
-    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
-    assert done.returncode == 2
-    assert "found judged queries of dev 10, test 10, expected train" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["beir"]
+    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "pseudo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init", "warmup", "star"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

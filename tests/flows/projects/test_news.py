@@ -82,6 +82,7 @@ def test_reasons_are_what_is_new_and_not_what_is_only_elsewhere() -> None:
             "changed command",
         ],
         "evaluate@a": [{"changed outs": {"data/metrics/a.json": "not in cache"}}],
+        "evaluate_bm25": [{"changed outs": {"data/metrics/bm25.json": "modified"}}],
         "report": [
             {"changed deps": {"data/metrics": "deleted", "data/corpus/qrels": "modified"}},
             {"changed outs": {"data/report": "deleted"}},
@@ -91,6 +92,7 @@ def test_reasons_are_what_is_new_and_not_what_is_only_elsewhere() -> None:
         "prepare": ["its code", "source dataset"],
         "train@a": ["rounds.a", "text (new)", "its command in dvc.yaml"],
         "evaluate@a": ["data/metrics/a.json is not in the cache"],
+        "evaluate_bm25": ["data/metrics/bm25.json differs from dvc.lock"],
     }
 
 

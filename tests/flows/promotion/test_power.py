@@ -60,6 +60,9 @@ def test_the_line() -> None:
     assert f"a gain of 0.02 is promoted with about {now:.0%}".replace("%", " %") in line
     assert line.endswith(f"; about {math.ceil(needed / 0.8):,} dev queries are needed to promote that gain with 90 %")
     assert "with 900 dev queries and" in foresee(last, NOT_WORSE, "m"), "the rule was changed: all of dev counts"
+    assert "with 10 dev queries (9 confirm)" in foresee(last | {"queries": 9, "dev": 10}, GUARANTEED, "m"), (
+        "as they are, not as they may be"
+    )
     shared = foresee(last | {"groups": 144, "most": 10}, GUARANTEED, "m")
     assert "with 900 dev queries (720 confirm) in groups of 5.0 that share relevant documents and" in shared
     fewer = chance(0.02, 144, spread=0.25, rule=GUARANTEED, uneven=2.0)

@@ -119,3 +119,38 @@ def test_a_parameter_with_two_values_is_the_users_to_settle(finished: Any) -> No
     assert "rounds.b.value: ours 8, theirs 7" in done.stderr
     assert (finished.folder / "params.yaml").read_text() == before
     assert Path(finished.folder / ".git/MERGE_HEAD").exists()
+
+
+@pytest.mark.parametrize("deleted_by", ["ours", "theirs"])
+def test_a_dvc_lock_that_one_side_deleted_is_kept(toy: Any, deleted_by: str) -> None:
+    """And a parameter that both changed is settled first, as the refusal says."""
+    for branch, value in (("theirs", "7"), ("ours", "8")):
+        git(toy, "checkout", "--quiet", "-b", branch, "HEAD" if branch == "theirs" else "base")
+        if branch == "theirs":
+            (toy.folder / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")
+            git(toy, "add", "dvc.lock")
+            git(toy, "commit", "--quiet", "-m", "computed")
+            git(toy, "tag", "base")
+        toy.rounds(a="1", b=value)
+        if branch == deleted_by:
+            git(toy, "rm", "--quiet", "dvc.lock")
+        else:
+            (toy.folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  {branch}: {{cmd: x}}\n")
+        git(toy, "commit", "--quiet", "-am", branch)
+    assert git(toy, "merge", "theirs").returncode == 1
+    refused = toy.call("merge")
+    assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
+    assert "choose in params.yaml, git add params.yaml, then retemper merge again" in refused.stderr
+    toy.rounds(a="1", b="9")
+    git(toy, "add", "params.yaml")
+    done = toy.call("merge")
+    kept = "theirs" if deleted_by == "ours" else "ours"
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"dvc.lock: kept as {kept}; the other side has deleted it",
+        "resolved; git commit, then retemper run",
+    ]
+    assert f"  {kept}: " in (toy.folder / "dvc.lock").read_text()
+    again = toy.call("merge")
+    assert (again.returncode, again.stdout) == (0, "resolved; git commit, then retemper run\n"), "nothing is left to merge"
+    assert git(toy, "commit", "--quiet", "--no-edit").returncode == 0

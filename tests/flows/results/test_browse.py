@@ -54,6 +54,13 @@ def test_two_named_systems(opened: list[list[str]]) -> None:
 def test_what_cannot_be_searched_is_refused(opened: list[list[str]]) -> None:
     with pytest.raises(UserError, match="no index of model nobody, expected one of star, star_adore"):
         browse.browse("nobody", None, split="dev", port=0, batch=Path("judged"))
+    shutil.rmtree("data/indexes")
+    with pytest.raises(UserError, match="no index of model star_adore, nor of any other; run retemper run"):
+        browse.browse("hybrid", "bm25", split="dev", port=0, batch=Path("judged"))
+    assert opened == []
+
+
+def test_without_bm25_nothing_is_marked(opened: list[list[str]]) -> None:
     Path("data/bm25").rmdir()
     with pytest.raises(UserError, match="data/bm25: no index of BM25"):
         browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))

@@ -27,6 +27,13 @@ def test_the_best_model_is_chosen_on_dev_among_those_with_an_index(tmp_path: Pat
         best_model({}, "AP", {}, indexes=tmp_path)
 
 
+@pytest.mark.parametrize("text", ["null", "[]", '{"dev": 5}'])
+def test_a_file_without_metrics_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "star.json").write_text(text)
+    with pytest.raises(UserError, match=r"star.json: found no metrics, expected \{split: \{measure: value\}\}; remove it and run again"):
+        read_metrics(tmp_path)
+
+
 def test_a_fusion_that_can_be_searched_may_be_the_best(tmp_path: Path) -> None:
     fuse = {"hybrid": {"first": "bm25", "second": "star"}, "again": {"first": "hybrid", "second": "over"}}
     sections = {"rounds": {"star": {}, "init": {}}, "fuse": fuse, "rescore": {"over": {}}}

@@ -39,6 +39,9 @@ def test_the_command_pairs_the_query_tower_with_its_rounds_index(tmp_path: Path,
     assert said[place + 1 : place + 4] == ["star_adore", "data/encoders/star_adore", "data/indexes/star"]
     with pytest.raises(UserError, match="no index of model nobody, expected one of star_adore"):
         search.search("words", 3, "nobody")
+    for name in ("", ".", "../indexes/star_adore"):
+        with pytest.raises(UserError, match=r"no index of model .*, expected one of star_adore"):
+            search.search("words", 3, name)
 
 
 def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +75,7 @@ def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monk
     for model, words in {
         "new": "data/runs/new/fusion.json: not found: fuse.new has not run yet; run retemper run",
         "again": "fuse.again: is made from over, which reorders a run and cannot be searched for a new query",
-        "bm25": "no index of model bm25, expected one of star, star_adore, hybrid, three, new, again; run retemper run",
+        "bm25": "no index of model bm25, expected one of star, star_adore, hybrid, three, new; run retemper run",
     }.items():
         with pytest.raises(UserError, match=words):
             search.search("words", 3, model)

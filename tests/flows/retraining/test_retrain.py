@@ -197,7 +197,9 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     project.commit()
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml: promotion.rule: found 'bettr'")
     project.git("checkout", "--quiet", "--detach")
-    assert "nowhere: no such commit" in project.call("retrain", "--follow", "nowhere", status=1)[0]
+    for follow, named in (("nowhere", "nowhere"), ("", '--follow ""')):
+        out, errors = project.call("retrain", "--follow", follow, status=2)
+        assert errors.startswith(f"retemper: {named}: no such commit, branch or tag") and not out, "nothing began"
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml"), "a detached HEAD is followed as well"
 
 
@@ -267,6 +269,9 @@ def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str
     return champion.Champion(number, "a", cause, when, digests=digests, **more)
 
 
+COMPARED = "a against champion/1: https://***@host is unavailable"
+
+
 def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     first, second = crowned(1, "first", "e1"), crowned(2, "promoted", "e2")
     back = crowned(3, "rollback", "e1")
@@ -288,30 +293,44 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoder", "corpus", "champions", "result", "said"),
+    ("encoder", "corpus", "more", "champions", "result", "said"),
     [
-        ("e1", "c1", [("first", "e1", "c1")], "unchanged", "a is champion/1 itself"),
-        ("e1", "c2", [("first", "e1", "c1")], "promoted", "a is champion/1, its corpus or index is new"),
+        ("e1", "c1", {}, [("first", "e1", "c1")], "unchanged", "a is champion/1 itself"),
+        ("e1", "c2", {}, [("first", "e1", "c1")], "promoted", "a is champion/1, its corpus is new"),
         (
             "e2",
             "c1",
+            {},
             [("first", "e1", "c1"), ("promoted", "e2", "c1"), ("rollback", "e1", "c1")],
             "refused",
             "which was taken back by hand",
         ),
-        ("e2", "c2", [("first", "e1", "c1")], "refused", "a against champion/1: https://***@host is unavailable"),
+        ("e2", "c2", {}, [("first", "e1", "c1")], "refused", COMPARED),
+        ("e1", "c1", {"separator": "|"}, [("first", "e1", "c1")], "refused", COMPARED),
+        ("e1", "c2", {"separator": "|"}, [("first", "e1", "c1")], "refused", COMPARED),
+        ("e1", "c1", {"index": "by other code"}, [("first", "e1", "c1")], "refused", COMPARED),
     ],
 )
 def test_what_is_done_without_a_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, encoder: str, corpus: str, champions: Any, result: str, said: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    *,
+    encoder: str,
+    corpus: str,
+    more: dict[str, str],
+    champions: Any,
+    result: str,
+    said: str,
 ) -> None:
-    """A pipeline that made `encoder` over `corpus`; the last one cannot be compared, the checkout at the end fails."""
+    """A pipeline that made `encoder` over `corpus`; what cannot be done without a comparison fails, and so does the checkout at the end."""
     monkeypatch.chdir(tmp_path)
-    outs = {"data/encoders/a": encoder, "data/indexes/a": f"{encoder}{corpus}", "data/corpus": corpus}
-    lock = {"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in outs.items()]}}}
+    outs = {"data/encoders/a": encoder, "data/indexes/a": more.get("index", f"{encoder}{corpus}"), "data/corpus": corpus}
+    tokenize = {"params": {"data/params.json": {"text": {"separator": more.get("separator", " ")}}}}
+    lock = {"stages": {"all": {"outs": [{"path": path, "md5": digest} for path, digest in outs.items()]}, "tokenize": tokenize}}
     Path("dvc.lock").write_text(json.dumps(lock))
     Path("params.yaml").write_text("report: {metric: nDCG@10}\n")
-    there = [crowned(number, *one) for number, one in enumerate(champions, 1)]
+    there = [crowned(number, *one, settings={"text": {"separator": " "}}) for number, one in enumerate(champions, 1)]
     made: list[champion.Champion] = []
 
     def git(*words: str, **_: object) -> str:

@@ -8,7 +8,7 @@ import pytest
 from flows.champions.parts import Parts
 from flows.parameters.checks import check
 from flows.retraining.modes import Retrain
-from flows.retraining.starting import Start, refusals, refuse, sections_of
+from flows.retraining.starting import Start, baselines_of, refusals, refuse, sections_of
 from tasks.core.stage.errors import UserError
 
 SOURCE = "./.retemper/starts/0123"
@@ -121,3 +121,14 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     ):
         refuse("continue", refusals(start), "retraining.yaml: retrain.mode")
     refuse("query_tower", refusals(start), "retraining.yaml: retrain.mode")
+
+
+def test_baselines_are_those_that_a_retraining_has(full_params: dict[str, Any]) -> None:
+    full_params["report"]["baselines"] = ["bm25", "init", "star", "star_adore"]
+    found, _ = sections_of("index", start_of(full_params, "hybrid"), Retrain(), sources={"star_adore": SOURCE})
+    with pytest.raises(UserError, match=r"^params\.yaml: report\.baselines: found 'star', expected one of bm25, star_adore"):
+        check(full_params | found)
+    baselines = baselines_of(found, full_params)
+    assert baselines == {"report.baselines": ["bm25", "star_adore"]}
+    check(full_params | found | {"report": {**full_params["report"], "baselines": baselines["report.baselines"]}})
+    assert baselines_of(found, {"report": {}}) == {}

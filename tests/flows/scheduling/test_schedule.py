@@ -28,7 +28,13 @@ from tasks.core.stage.errors import UserError
 
 def test_refusals(retraining: Any) -> None:
     for arguments, line in (
-        (("--cron", "every day"), '--cron "every day": expected a cron expression'),
+        (("--cron", "every day"), '--cron "every day": expected five fields of cron'),
+        (("--cron", ""), '--cron "": expected five fields of cron'),
+        (("--cron", "* * * * * *"), '--cron "* * * * * *": expected five fields of cron'),
+        (("--cron", "0 3 31 2 *"), '--cron "0 3 31 2 *": expected five fields of cron that come true'),
+        (("--interval", "60", "--follow", "nope"), "retemper: nope: no such commit, branch or tag; commit the project first, or name one"),
+        (("--interval", "60", "--follow", ""), 'retemper: --follow "": no such commit, branch or tag'),
+        (("--interval", "60", "--name", "a/b"), "--name a/b: found /, expected a name without any of / % & < >"),
         (("--cron", "* * * * *", "--timezone", "Mars/Base"), "--timezone Mars/Base: expected a name such as"),
         (("--interval", "0"), "--interval 0: expected 1 second at least"),
         (("--interval", "100000000000000"), "and 31,622,400 (a year) at most"),

@@ -86,6 +86,8 @@ def test_the_whole_export_by_the_command(
     source = json.loads(Path("data/source.json").read_text())
     for fact in (champion["commit"], source["dataset"]["digest"], "weight 0.", "| train@warmup | ", "60 documents", "at most 32 tokens"):
         assert fact in text, fact
+    assert "The whole model, with its index, BM25's index, the fusion's weight, answers" in text
+    assert "- articles" not in text, "which no stage of it reads"
     assert str(tmp_path) not in page and "small@example.com" not in page, "no place and no person"
 
     again = sent.folder(tmp_path / "hub")
@@ -96,6 +98,14 @@ def test_the_whole_export_by_the_command(
 
     vector = SentenceTransformer(str(again), device="cpu").encode_query(["a river"])
     assert np.isfinite(vector).all()
+
+
+def test_the_card_of_a_single_encoder(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
+    crown("warmup")
+    export(project, tmp_path / "out")
+    text = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert "The whole model, with its index, answers" in text
+    assert [line.split(":")[0] for line in text.splitlines() if "SHA-256 `" in line] == ["- dataset", "- encoder"]
 
 
 def test_no_file_of_an_export_names_a_folder_of_this_machine(crown: Callable[[str], Any], project: Path, tmp_path: Path) -> None:
@@ -205,7 +215,7 @@ def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
     ],
 )
 def test_a_card_names_no_folder_of_a_machine(source: str, shown: str) -> None:
-    assert card.named({"dataset": {"source": source}}, "dataset") == shown
+    assert card.named(source) == shown
 
 
 def damage(folder: Path, name: str) -> None:

@@ -93,6 +93,7 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
     for _ in range(3):
         follower.look()
     assert said == ["warning: champion/5 cannot be served yet: data/encoders/tower of b93f712: neither in the cache nor on the remote"]
+    assert follower.problem.read_text() == said[0].removeprefix("warning: "), "which /health tells"
     assert read_record(follower.link).label == "champion/4 warmup", "the old one stays"
 
     def of_an_older_version(*_: Any, **__: Any) -> None:
@@ -107,6 +108,30 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
     follower._again = 0.0
     follower.look()
     assert read_record(follower.link).label == "champion/5 hybrid"
+    assert not follower.problem.exists()
+
+
+def test_a_remote_that_is_unavailable_is_a_problem_of_its_own(
+    crown: Callable[[str], Any], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not hide another one, nor end with it; a rollback to what is served ends that one."""
+    answers, said = [None, "git remote origin: not asked", "git remote origin: not asked", None], list[str]()
+    monkeypatch.setattr(follow.machines, "peek", lambda _: answers.pop(0))
+    follower = Follower(project, Path(".retemper/serving/0"), said.append, fetch_seconds=1e-9)
+    follower.begin(crown("warmup"))
+    follower.look()
+    assert not follower.problem.exists()
+    monkeypatch.setattr(follow, "champion_now", lambda _: (_ for _ in ()).throw(UserError("tag champion/2: no record")))
+    follower.look()
+    assert follower.problem.read_text() == "git remote origin: not asked; tag champion/2: no record"
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(follow.machines, "peek", lambda _: answers.pop(0))
+    follower.look()
+    assert follower.problem.read_text() == "git remote origin: not asked"
+    follower.look()
+    assert not follower.problem.exists()
+    assert said == ["warning: git remote origin: not asked", "warning: tag champion/2: no record"]
 
 
 def start(project: Path, *words: str, **environment: str) -> tuple[subprocess.Popen[str], str]:

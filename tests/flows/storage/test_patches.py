@@ -24,6 +24,7 @@ REPLACED = {
     "dvc_data.hashfile.checkout:Link.__call__": ["self", "cache", "from_path", "to_fs", "to_path"],
     "dvc_objects.fs.generic:_test_link": ["link", "from_fs", "from_file", "to_fs", "to_file"],
     "dvc_objects.fs.system:reflink": ["src", "dst"],
+    "dvc_objects.fs.local:copyfile": ["src", "dest", "callback"],
     "dvc.repo.stage:StageLoad.collect": ["self", "target", "with_deps", "recursive", "graph", "glob"],
     # read, not replaced
     "dvc.stage.cache:StageCache._load_cache": ["self", "key", "value"],
@@ -118,6 +119,16 @@ found["runs"].append(Kept()._load(None))
 (folder / ".LrTaKQChdEFa7HJFF1wOxw.tmp").write_text("cmd: half")
 os.utime(folder / ("cd" * 32), (0, 0))
 found["runs"].append(Kept()._load(None))
+
+from dvc_objects.fs import utils
+def cut(source, target):
+    Path(target).write_text("hal")
+    raise OSError(28, "No space left on device")
+utils.shutil.copyfile = utils.system.reflink = cut
+try:
+    LocalFileSystem().fs.put_file("out", "remote/ab/cd")
+except OSError:
+    found["sent"] = os.listdir("remote/ab")
 print(json.dumps(found))
 """
 
@@ -132,6 +143,7 @@ def test_what_dvc_writes_survives_a_full_disk_and_a_power_cut(tmp_path: Path) ->
     assert [name for name, _ in found["flushed"]] == [found["ends"]], "once, as it was added"
     assert found["flushed"][0][1] != 0o444, "not yet marked as intact"
     assert found["mode"] == 0o444
+    assert found["sent"] == [], "a copy that failed is removed"
     assert found["missing"], "a corrupt object is removed and counts as missing"
     assert found["runs"] == [None, None, {"cmd": "whole"}], "an empty folder, and half of an entry"
 

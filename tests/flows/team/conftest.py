@@ -3,6 +3,7 @@
 import subprocess
 from collections.abc import Iterator
 from contextlib import chdir
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,3 +24,12 @@ def cached(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         subprocess.run(["git", "add", "--all"], check=True)
         subprocess.run(["git", *author, "commit", "--quiet", "-m", "computed"], check=True)
         yield small
+
+
+@pytest.fixture
+def here(toy: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A toy project as the current folder, without the user's settings."""
+    monkeypatch.chdir(toy.folder)
+    for name in ("DVC_GLOBAL_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+        monkeypatch.setenv(name, toy.environment[name])
+    return Path(toy.folder)

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from flows.storage.cache import folder_digest
 from flows.team import forget, holdings, sweep
 from flows.team.holdings import Entry, Store
-from flows.team.lineage import folder_digest
 from tasks.core.sources.forgotten import mark, read_marks
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
@@ -127,7 +127,7 @@ def corpus(store: Store, name: str, texts: dict[str, str]) -> str:
 
 def listed(store: Store, files: dict[str, str]) -> str:
     oid = folder_digest(files)
-    put(store.objects, oid, lambda path: path.write_text(json.dumps([{"relpath": name, "md5": md5} for name, md5 in files.items()])))
+    put(store.objects, oid, lambda path: path.write_text(json.dumps([{"md5": files[name], "relpath": name} for name in sorted(files)])))
     return oid
 
 

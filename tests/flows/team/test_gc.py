@@ -1,7 +1,10 @@
 """What garbage collection keeps (branches, tags, experiments, working trees) and what it removes; never during a run."""
 
 import hashlib
+import json
+import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 
 from flows.process import locks
 from flows.storage import cache as integrity
-from flows.team import gc
+from flows.team import gc, remotes
 from tasks.core.stage.errors import UserError
 
 
@@ -121,8 +124,11 @@ def test_files_of_a_needed_folder_are_needed() -> None:
     needs.add({"train": {"outs": [{"path": "data/x", "md5": "aa.dir"}, {"path": "data/y", "md5": "bb"}]}})
     needs.names["cc.dir"] = "an earlier data/z"
     contents = {"aa.dir": {"one": "11", "two": "22"}, "cc.dir": {"three": "33", "two": "22"}}
-    assert gc.with_contents(needs, lambda oid: contents.get(oid, {})) == {"aa.dir", "bb", "11", "22"}
+    assert gc.with_contents(needs, contents.get) == {"aa.dir", "bb", "11", "22"}
     assert needs.names["33"] == "an earlier data/z/three"
+    needs.add({"train": {"outs": [{"path": "data/w", "md5": "dd.dir"}]}})
+    gc.with_contents(needs, contents.get)
+    assert needs.unread == ["train: data/w"]
 
 
 @pytest.mark.parametrize("entry", [{}, {"outs": None}, {"outs": [{"path": "x"}]}])
@@ -168,3 +174,125 @@ def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path)
     (project / "inner folder/x.dvc").write_text("a line")
     with pytest.raises(UserError, match=r"x\.dvc: invalid \.dvc file"):
         gc.find_needs([], [project])
+
+
+def put(objects: Path, content: bytes, kind: str = "") -> str:
+    """Put an object below a `files/md5`; returns its digest."""
+    oid = hashlib.md5(content).hexdigest() + kind
+    path = integrity.object_path(objects, oid)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return oid
+
+
+class Collected:
+    """A project whose dvc.lock has a folder, and its objects."""
+
+    def __init__(self, folder: Path) -> None:
+        self.objects = folder / ".dvc/cache/files/md5"
+        self.inner = [put(self.objects, content) for content in (b"a", b"b")]
+        self.text = json.dumps([{"md5": oid, "relpath": name} for oid, name in zip(self.inner, "ab", strict=True)]).encode()
+        self.listing = put(self.objects, self.text, ".dir")
+        self.lock()
+
+    def lock(self, stage: str = "prepare") -> None:
+        out = f"    - path: data/corpus\n      hash: md5\n      md5: {self.listing}\n"
+        Path("dvc.lock").write_text(f"schema: '2.0'\nstages:\n  {stage}:\n    cmd: x\n    outs:\n{out}")
+
+    def gc(self, remote: str | None = None, days: float = 0) -> str:
+        told: list[str] = []
+        gc.collect(False, remote, told.append, days)
+        return "\n".join(told)
+
+    def refused(self, remote: str | None = None) -> str:
+        with pytest.raises(UserError) as refusal:
+            self.gc(remote)
+        assert self.is_whole()
+        return str(refusal.value)
+
+    def is_whole(self) -> bool:
+        return all(integrity.object_path(self.objects, oid).exists() for oid in self.inner)
+
+
+def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp_path: Path) -> None:
+    project = Collected(here)
+    assert "removed: 0 objects" in project.gc()
+    path = integrity.object_path(project.objects, project.listing)
+    path.write_bytes(project.text[:-9])
+    unknown = f"prepare: data/corpus: its listing {project.listing} is missing or corrupt, so which files it needs is unknown"
+    assert project.refused() == f"{unknown}; run retemper run prepare in {here}"
+    project.lock("of_a_removed_round")
+    assert project.refused().endswith("; run retemper verify, then dvc fetch --all-commits")
+    path.unlink()
+    project.lock()
+    assert project.refused() == f"{unknown}; run retemper run prepare in {here}"
+
+    remotes.add("team", str(tmp_path / "remote"), [])
+    put(tmp_path / "remote/files/md5", project.text, ".dir")
+    assert "removed: 0 objects" in project.gc()
+    assert project.is_whole(), "the remote says what it needs"
+    (integrity.object_path(tmp_path / "remote/files/md5", project.listing)).write_bytes(b"[{")
+    project.refused()
+    project.lock("of_a_removed_round")
+    assert "found a corrupt listing, so which files it needs is unknown, and nothing was removed; run retemper verify --remote team" in (
+        project.refused("team")
+    )
+    told = project.gc()
+    assert (
+        "1 folders of other commits are neither here nor on the remote, so no file is kept for them: of_a_removed_round: data/corpus"
+        in told
+    )
+    assert not project.is_whole()
+
+
+def test_a_folder_without_files_needs_none(here: Path) -> None:
+    project = Collected(here)
+    project.listing = put(project.objects, b"[]", ".dir")
+    project.lock()
+    assert "removed: 3 objects" in project.gc()
+
+
+def test_a_truncated_listing_that_reached_the_remote_is_one_line(here: Path, tmp_path: Path) -> None:
+    """Of a folder that nothing needs, but which is young: its files are kept too, and which these are is unknown."""
+    project = Collected(here)
+    remotes.add("team", str(tmp_path / "remote"), [])
+    young = integrity.object_path(tmp_path / "remote/files/md5", put(tmp_path / "remote/files/md5", b"[1]", ".dir"))
+    young.write_bytes(b"[1")
+    with pytest.raises(UserError, match=r"found a corrupt listing.* run retemper verify --remote team"):
+        project.gc("team", 7)
+
+
+def test_what_failed_pushes_left_on_a_remote_is_removed(here: Path, tmp_path: Path) -> None:
+    project = Collected(here)
+    remotes.add("team", str(tmp_path / "remote"), [])
+    names = ("files/md5/ab/.duEh8J9R-T9BUlUhGCRYvg.tmp", f"runs/ab/{'ab' * 32}/.{'0f' * 16}.partial")
+    old, young = ([tmp_path / "remote" / name.replace("ab/.", f"{word}/.") for name in names] for word in ("01", "02"))
+    for path in [*old, *young]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    for path in old:
+        os.utime(path, (time.time() - 3 * 86400,) * 2)
+    assert "unfinished" not in project.gc("team", 4)
+    assert "remote team: removed 2 unfinished copies that failed pushes left" in project.gc("team", 0)
+    assert not any(path.exists() for path in old)
+    assert all(path.exists() for path in young), "a push may be writing them"
+
+
+@pytest.mark.parametrize("days", [-7, float("nan")])
+def test_days_are_a_number_of_days(days: float) -> None:
+    with pytest.raises(UserError, match=r"--days: found (-7|nan), expected 0 or more"):
+        gc.collect(False, "team", print, days)
+
+
+def test_a_link_to_a_cache_is_not_this_projects_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("project", "shared"):
+        (tmp_path / name / ".dvc").mkdir(parents=True)
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "project")], check=True)
+    monkeypatch.chdir(tmp_path / "project")
+    cache = Path.cwd() / ".dvc/cache"
+    assert gc.users_of(cache) == ([Path.cwd()], [Path.cwd()])
+    cache.symlink_to(tmp_path / "shared")
+    with pytest.raises(UserError, match="this cache is outside the project, and who else uses it is unknown"):
+        gc.users_of(cache)
+    remotes.register(tmp_path / "shared", Path.cwd())
+    assert gc.users_of(cache) == ([Path.cwd()], [Path.cwd()])

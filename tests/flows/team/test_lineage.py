@@ -1,5 +1,6 @@
 """Lineage from dvc.lock and git: parents, code by commit, what is stale or uncommitted."""
 
+import hashlib
 import json
 import platform
 import re
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 from dvc.repo import Repo
+from ruamel.yaml import YAML
 
+from flows.repository.git import git
+from flows.storage import cache
 from flows.team import lineage
 from tasks.core.stage.errors import UserError, printable
 
@@ -56,8 +60,27 @@ def test_what_made_a_model() -> None:
         lineage.trace("zebra")
 
 
+def reads(params: Any) -> None:
+    """Record `params` as those of the first stage."""
+    lock = YAML(typ="safe").load(Path("dvc.lock").read_text())
+    lock["stages"]["prepare"]["params"] = params
+    YAML().dump(lock, Path("dvc.lock"))
+
+
+@pytest.mark.usefixtures("here")
+def test_only_sources_that_were_read_are_named() -> None:
+    reads({"data/source.json": {"dataset.digest": "1", "encoders.e5.digest": "3", "generator.digest": "4"}})
+    found = {"dataset": {"source": "demo", "digest": "1"}, "encoders": {"e5": {"source": "me/e5", "digest": "3"}}}
+    unread = {"articles": {"source": "demo", "digest": "2"}, "generator": {"source": "", "digest": "4"}}
+    Path("data/source.json").write_text(json.dumps(found | unread))
+    assert lineage.trace("b").source == {"dataset": found["dataset"], "encoders.e5": {"source": "me/e5", "digest": "3"}}
+    lines = lineage.as_short_text(lineage.trace("b")).splitlines()
+    assert lines[2:4] == ["dataset: demo  sha256 1", "encoders.e5: me/e5  sha256 3"]
+
+
 @pytest.mark.usefixtures("here")
 def test_the_short_form_is_printed_unless_the_whole_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    reads({"data/source.json": {"dataset.digest": "1"}})
     Path("data/source.json").write_text(json.dumps({"dataset": {"source": "demo\x1b", "digest": "1", "files": {"corpus.jsonl": "2"}}}))
     found = lineage.trace("b")
     assert "corpus.jsonl" in lineage.as_text(found)
@@ -106,12 +129,10 @@ def test_the_digest_of_a_folder_is_dvcs(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tasks" / "core", folder / "core", ignore=shutil.ignore_patterns("__pycache__"))
     with Repo.init(str(folder), no_scm=True) as repo:
         added = repo.add(str(folder / "core"))[0].outs[0].hash_info.value
-    files = {
-        path.relative_to(folder / "core").as_posix(): lineage.file_md5(path) for path in (folder / "core").rglob("*") if path.is_file()
-    }
-    assert lineage.folder_digest(files) == added
+    files = {path.relative_to(folder / "core").as_posix(): cache.file_md5(path) for path in (folder / "core").rglob("*") if path.is_file()}
+    assert cache.folder_digest(files) == added
     listed = json.loads((folder / ".dvc/cache/files/md5" / added[:2] / added[2:]).read_text())
-    assert lineage.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in listed}
+    assert cache.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in listed}
 
 
 def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Path) -> None:
@@ -132,3 +153,54 @@ def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Pat
     shown = project.call("lineage", "data/encoders/b", "--all").stdout
     assert re.search(r"by +\S.*, \d{4}-\d\d-\d\d \d\d:\d\d UTC, commit \w{7}.*, [\d.]+ s", shown), shown
     assert f"python {platform.python_version()}" in shown
+
+
+def test_the_commit_is_that_of_the_code_that_ran(toy: Any) -> None:
+    """Someone commits while the run goes on."""
+    first = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=toy.folder, text=True).strip()
+    toy.acts(encoders__a="linger")
+    process = toy.start("run")
+    toy.at_work("encoders/a")
+    toy.command("git", "commit", "--quiet", "--allow-empty", "-m", "meanwhile")
+    assert process.wait(300) == 0, process.communicate()
+    step = json.loads(toy.call("lineage", "a", "--json").stdout)["steps"][-1]
+    assert (step["stage"], step["making"]["commit"]) == ("train@a", first)
+
+
+def test_the_header_names_no_data_that_the_model_never_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `prepare` has run on another data set since, or is yet to."""
+    monkeypatch.chdir(tmp_path)
+    for words in (("init", "--quiet"), ("commit", "--quiet", "--allow-empty", "-m", "one")):
+        git(*words)
+    stats = {"documents": {"count": 3}, "splits": {"dev": {"queries": 2}}}
+    objects = tmp_path / ".dvc/cache/files/md5"
+
+    def put(content: str, kind: str = "") -> str:
+        oid = hashlib.md5(content.encode()).hexdigest() + kind
+        path = cache.object_path(objects, oid)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return oid
+
+    corpus = put(json.dumps([{"md5": put(json.dumps(stats)), "relpath": "stats.json"}]), ".dir")
+
+    def head(*, recorded: str, read: str) -> list[str]:
+        stages = {
+            "prepare": {"params": {"data/source.json": {"dataset.digest": recorded}}, "outs": [{"path": "data/corpus", "md5": corpus}]},
+            "base": {"params": {"data/source.json": {"encoder.digest": "e"}}, "outs": [{"path": "data/encoders/base", "md5": "b"}]},
+            "tokenize": {"deps": [{"path": "data/corpus", "md5": read}], "outs": [{"path": "data/tokens", "md5": "t"}]},
+            "train@a": {
+                "deps": [{"path": "data/tokens", "md5": "t"}, {"path": "data/encoders/base", "md5": "b"}],
+                "outs": [{"path": "data/encoders/a", "md5": "a"}],
+            },
+        }
+        Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
+        return list(lineage._head(lineage.trace("a")))[2:]
+
+    sources = {"dataset": {"source": "beir:new", "digest": "d2"}, "encoder": {"source": "x/y", "digest": "e"}}
+    Path("data").mkdir()
+    Path("data/source.json").write_text(json.dumps(sources))
+    encoder, rows = "encoder: x/y  sha256 e", "rows: 3 documents; queries: dev 2"
+    assert head(recorded="d2", read=corpus) == ["dataset: beir:new  sha256 d2", encoder, rows]
+    assert head(recorded="d1", read=corpus) == [encoder, rows], "prepare has not run on it yet"
+    assert head(recorded="d2", read="0.dir") == ["stale: made before data/corpus was replaced", encoder], "tokenize has not"

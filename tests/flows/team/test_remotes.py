@@ -21,19 +21,9 @@ from flows.process.processes import ending_signals
 from flows.storage import cache as integrity
 from flows.storage import makings
 from flows.team import remotes, sync
-from flows.team.verify import verify_remote
 from tasks.core.stage.errors import UserError
 
 DVC = (sys.executable, "-m", "dvc")
-
-
-@pytest.fixture
-def here(toy: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A toy project as the current folder, without the user's settings."""
-    monkeypatch.chdir(toy.folder)
-    for name in ("DVC_GLOBAL_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
-        monkeypatch.setenv(name, toy.environment[name])
-    return Path(toy.folder)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -64,6 +54,8 @@ def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path
     assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'remote'}  (used by runs)"
     assert main.main(["remote", "remove", "team"]) == 0
     assert "team" not in (here / ".dvc/config").read_text()
+    assert main.main(["remote", "list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no remotes; retemper remote add NAME URL adds one"
     assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
 
 
@@ -90,6 +82,25 @@ def test_a_signal_undoes_a_remote_that_was_not_verified(here: Path, tmp_path: Pa
             signal.signal(number, inherited)
     monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # by nohup
     assert signal.SIGHUP not in ending_signals()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "told"),
+    [
+        ("team", "", "remote: found no URL, expected a folder"),
+        ("team", "file://", "remote: found no URL, expected a folder"),
+        ("team", ".", "found a folder within this project"),
+        ("team", "data/remote", "found a folder within this project"),
+        ("team", "../link/remote", "found a folder within this project"),
+        ("a b", "../remote", "remote 'a b': found another character in the name"),
+        ("", "../remote", "remote '': found another character in the name"),
+        ("x]y", "../remote", "remote 'x]y': found another character in the name"),
+    ],
+)
+def test_a_remote_has_a_name_and_is_elsewhere(here: Path, capsys: pytest.CaptureFixture[str], name: str, place: str, told: str) -> None:
+    (here.parent / "link").symlink_to(here)
+    assert told in refused(capsys, "remote", "add", name, place)
+    assert not (here / "retemper.json").exists()
 
 
 @pytest.mark.usefixtures("here")
@@ -304,41 +315,6 @@ def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, t
         assert {oct(stat.S_IMODE(folder.stat().st_mode) & 0o2070) for folder in folders} == {"0o2070"}
     sent = {integrity.object_id(path) for path in integrity.objects(tmp_path / "remote/files/md5")}
     assert sent == {*whole, lists[0]}, "no listing without what it lists"
-
-
-def test_what_is_corrupt_on_a_remote_is_pushed_again(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A file of a folder: DVC's push alone trusts the folder's listing on the remote."""
-    remote = tmp_path / "remote"
-    remotes.add("team", str(remote), [])
-    (here / "folder").mkdir()
-    for name in ("a", "b"):
-        (here / "folder" / name).write_text(name)
-    subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=os.environ | {"DVC_NO_ANALYTICS": "1"})
-
-    def push() -> dict[str, bytes]:
-        subprocess.run([sys.executable, "-m", "flows.storage.dvc", "push"], check=True)
-        return {integrity.object_id(path): path.read_bytes() for path in integrity.objects(remote / "files/md5")}
-
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
-    sent = push()
-    assert len(sent) == 3
-    (damaged,) = (path for path in integrity.objects(remote / "files/md5") if path.read_text() == "a")
-    damaged.chmod(0o644)
-    damaged.write_text("x")
-    sync.PUSHED.parent.mkdir(exist_ok=True)
-    sync.PUSHED.write_text("{}")
-    capfd.readouterr()
-    assert verify_remote("team") == 1
-    out, err = capfd.readouterr()
-    assert (len(err.splitlines()), "3 objects, 0.0 MB read, 1 corrupt" in out) == (2, True)
-    assert not sync.PUSHED.exists(), "the next run pushes, though it computes nothing"
-    assert push() == sent
-    assert verify_remote("team") == 0
-    damaged.unlink()
-    assert verify_remote("team") == 1, "gone by other means: its listing hides that as well"
-    assert push() == sent
 
 
 @pytest.mark.parametrize("damage", ["file", "listing", "cut listing"])

@@ -111,7 +111,8 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
         ("failed to transfer 'x' - An error occurred (NoSuchBucket): The specified bucket does not exist", "; create the bucket"),
         ("failed to transfer 'x' - [Errno 13] Permission denied: '/srv/team/runs/x'", "; give access"),
         ("[Errno 113] No route to host", ""),
-        ("failed to transfer 'x' - [Errno 28] No space left on device", ""),
+        ("failed to transfer 'x' - [Errno 28] No space left on device", "; make room"),
+        ("failed to transfer 'x' - [Errno 122] Disk quota exceeded", "; make room"),
     ],
 )
 def test_a_refusal_is_told_from_an_unavailable_remote(said: str, fix: str) -> None:

@@ -50,7 +50,7 @@ def serving(exports: Path) -> Serving:
     @contextmanager
     def run(settings: Settings = Settings(), log: Log | None = None) -> Iterator[Server]:  # noqa: B008 - frozen
         measures = Measures()
-        current = Current(exports / "current", measures.swapped, print)
+        current = Current(exports / "current", measures.swapped, print, problem=exports / "problem")
         app = create_app(current, measures, log, settings)
         server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none", lifespan="on"))
         thread = threading.Thread(target=server.run)

@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,15 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
         point(exports / "current", "warmup")
         server.current.look()
         assert httpx.get(f"{server.url}/health").json()["problem"] == ""
+        assert "retemper_problem 0.0" in httpx.get(f"{server.url}/metrics").text
+        (exports / "problem").write_text("champion/3 cannot be served yet")
+        assert httpx.get(f"{server.url}/health").json()["problem"] == "champion/3 cannot be served yet"
+        assert "retemper_problem 1.0" in httpx.get(f"{server.url}/metrics").text
+        point(exports / "current", "broken")
+        (exports / "broken/serving.json").write_text("{}")
+        server.current.look()
+        told = httpx.get(f"{server.url}/health").json()["problem"]
+        assert told.startswith("champion/3 cannot be served yet; ") and "not the record of an export" in told
 
 
 JSON = {"content-type": "application/json"}
@@ -157,6 +168,20 @@ def test_requests_that_are_refused(serving: Any) -> None:
         assert 'retemper_errors_total{endpoint="/search"} 1.0' in text
         assert 'retemper_requests_total{endpoint="other",status="404"} 1.0' in text, "a made-up path makes no series of its own"
         assert "retemper_request_seconds_count 0.0" in text, "what is refused has no latency"
+
+
+def test_a_client_that_leaves_amid_its_body_is_no_fault_of_the_server(serving: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving() as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            head = f"POST /search HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+            client.sendall(head.encode() + b'{"query":')
+        text, deadline = "", time.monotonic() + 60
+        while 'endpoint="/search"' not in text and time.monotonic() < deadline:
+            text = httpx.get(f"{server.url}/metrics").text
+    assert 'retemper_requests_total{endpoint="/search",status="400"} 1.0' in text
+    assert 'retemper_errors_total{endpoint="/search"} 0.0' in text
+    assert "error" not in capsys.readouterr().err
 
 
 def test_only_those_with_the_key_may_search(serving: Any) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tasks.core.retrieval.ranked import Floats
+from tasks.core.retrieval.ranked import Floats, refuse_overflow
 from tasks.core.stage.devices import one_thread
 from tasks.core.tables.ids import Ints, spread
 
@@ -183,12 +183,13 @@ def search(
     with ExitStack() as stack:
         wanted = 0 if alone else stack.enter_context(one_thread())
         workers = [stack.enter_context(ThreadPoolExecutor(1, "search")) for _ in range(wanted)]
-        waiting = deque[tuple[int, list[Future[None]]]]()
+        waiting, searched = deque[tuple[int, list[Future[None]]]](), 0
         for first, rows in blocks:
             begun = [worker.submit(_search, parts[number::threads], first, rows) for number, worker in enumerate(workers)]
             if alone:
                 _search(parts, first, rows)
             waiting.append((len(rows), begun))
+            searched += len(rows)
             if len(waiting) > AHEAD:
                 done(_finished(*waiting.popleft()))
         for size, begun in waiting:
@@ -196,6 +197,7 @@ def search(
     found = [part.best.ranked() for part in parts]
     none = np.empty((0, keep), np.float32), np.empty((0, keep), np.int64)
     scores_QK, rows_QK = (np.concatenate(given) for given in zip(none, *found, strict=True))
+    refuse_overflow(scores_QK, searched)
     return scores_QK, rows_QK
 
 

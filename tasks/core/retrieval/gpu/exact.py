@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from tasks.core.retrieval.gpu.reading import Given, groups
-from tasks.core.retrieval.ranked import Floats
+from tasks.core.retrieval.ranked import Floats, refuse_overflow
 from tasks.core.stage.devices import Coming, sent
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
@@ -204,6 +204,7 @@ def search(
     scores, found_rows, proven, all_finite = Coming(best, best_rows, proven_Q, fine).arrays()
     if not all_finite:
         _refuse_infinite(finite, edges)
+    refuse_overflow(scores, sum(last + 1 - first for first, last in edges))
     unproven = np.flatnonzero(~proven)
     if counted is not None:
         counted.queries += len(best)
@@ -214,6 +215,7 @@ def search(
     some = Halved(*(each[chosen] for each in (halved.values_XD, halved.exponent, halved.norm, halved.error)))
     again = _search_again(asked_QD[chosen], some, best[chosen, -1], groups(blocks, rows, device), keep, known or {})
     scores[unproven], found_rows[unproven] = again.arrays()
+    refuse_overflow(scores, keep)
     return scores, found_rows
 
 

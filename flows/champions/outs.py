@@ -1,0 +1,92 @@
+"""The outs of a commit's dvc.lock: copied from the cache or the remote, with the content that is on record, or found to be nowhere."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from flows.process.processes import environment
+from flows.repository.lock import Lock
+from flows.storage.cache import cache_of, copy_cached, file_md5, listing, object_path
+from flows.team.sync import DVC
+from tasks.core.stage.errors import UserError, redacted
+
+
+def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None:
+    """Copy an out of `commit`, whose dvc.lock is `lock`, or a path in one, to `out`, which is whole or absent.
+
+    UserError where it is neither in the cache nor on the remote, or corrupt there.
+    """
+    temporary, where = out.with_name(f".{out.name}.partial"), f"{path} of {commit[:12]}"
+    _remove(temporary)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not copy_cached(project, path, temporary, lock=lock):
+        remove_corrupt(cache_of(project) / "files/md5", path, lock)
+        rest = [str(project), path, "--rev", commit]
+        try:
+            _dvc("get", *rest, "--out", str(temporary), "--quiet")
+            hashes = json.loads(_dvc("list", *rest, "--recursive", "--show-hash", "--json"))
+        except ValueError as error:
+            _remove(temporary)
+            raise UserError(f"{where}: neither in the cache nor on the remote{f' ({error})' if str(error) else ''}") from None
+        for one in hashes:  # DVC takes what it downloads for intact
+            if one["md5"] and file_md5(temporary / one["path"] if temporary.is_dir() else temporary) != one["md5"]:
+                _remove(temporary)
+                raise UserError(f"{where}: {one['path']} is corrupt on the remote; push it again from a machine that has it (dvc push)")
+    _remove(out)
+    temporary.rename(out)
+
+
+def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
+    """Remove from the cache at `root` what an out is made of and has another content than its digest: DVC would copy it unread."""
+    for digest in set(objects(root, path, lock)):
+        with suppress(FileNotFoundError, PermissionError):
+            if file_md5(object_path(root, digest)) != digest.removesuffix(".dir"):
+                object_path(root, digest).unlink()
+
+
+def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
+    """UserError for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded."""
+    root = cache_of(project) / "files/md5"
+    missing = {one: path for path in paths for one in objects(root, path, lock) if not object_path(root, one).exists()}
+    if not missing:
+        return
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(project)) as repo:
+            remote = repo.cloud.get_remote_odb()
+            lost = next((path for digest, path in missing.items() if not remote.exists(digest)), None)
+    except Exception as error:  # whatever the library of a remote raises
+        path = next(iter(missing.values()))
+        raise UserError(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
+    if lost:
+        raise UserError(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
+
+
+def objects(root: Path, path: str, lock: Lock) -> Iterator[str]:
+    """Digests of what an out, or a path in one, is made of: by the lock, and by the out's listing in the cache at `root`."""
+    for entry in lock.values():
+        for out in entry.get("outs", []):
+            if out.get("md5") and f"{path}/".startswith(f"{out['path']}/"):
+                yield out["md5"]
+                below = path.removeprefix(out["path"]).lstrip("/")
+                inside = listing(root, out["md5"]) if out["md5"].endswith(".dir") else {}
+                yield from (digest for name, digest in inside.items() if f"{name}/".startswith(f"{below}/" if below else ""))
+
+
+def _dvc(*words: str) -> str:
+    """What a command of DVC prints; ValueError with DVC's own word, which may be none, where it fails."""
+    done = subprocess.run([*DVC, *words], env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(next((line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")), ""))
+    return done.stdout
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,46 @@
+"""How long the documents of a prepared corpus are, in tokens of an encoder, and how many of them `retemper new` suggests to read."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from flows.results.sizes import TOKENS_A_WORD
+from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import open_parquet
+from tasks.core.text.document import Text, document_text
+from tasks.core.text.tokenizer import load_tokenizer
+
+SAMPLED, GROUPS = 2048, 16  # documents of a sample, from so many row groups at most
+BYTES_A_TOKEN = 4.5  # of English, about; by bytes, as a text without blanks is one word
+SPECIAL = 2  # tokens that are added to a text
+
+
+def most_tokens(documents: Path, encoder: Path | None, text: Text) -> int:
+    """How many tokens 95 % of the documents do not exceed, special ones included, by a sample of the file `documents`.
+
+    Without a tokenizer in the folder `encoder`, estimated by words and bytes.
+    """
+    texts = [document_text(title, body, text) for title, body in _sample(documents)]
+    try:
+        tokenizer = load_tokenizer(encoder) if encoder else None
+    except UserError:
+        tokenizer = None
+    if tokenizer is None:
+        counts = [max(TOKENS_A_WORD * len(one.split()), len(one.encode()) / BYTES_A_TOKEN) + SPECIAL for one in texts]
+    else:
+        counts = [len(ids) for ids in tokenizer(texts, verbose=False)["input_ids"]]
+    return math.ceil(np.percentile(counts, 95, method="inverted_cdf"))
+
+
+def suggested(tokens: int) -> int:
+    """Tokens to read where 95 % of the documents have `tokens` at most: in steps of 32, from 64 to 256."""
+    return min(256, max(64, -(-tokens // 32) * 32))
+
+
+def _sample(documents: Path) -> list[tuple[str, str]]:
+    """Titles and texts of documents from all over the file."""
+    with open_parquet(documents) as file:
+        groups = sorted({round(place) for place in np.linspace(0, file.num_row_groups - 1, GROUPS)})
+        parts = [next(file.iter_batches(SAMPLED // len(groups), row_groups=[group], columns=["title", "text"])) for group in groups]
+    return [pair for part in parts for pair in zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)]

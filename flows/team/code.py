@@ -1,0 +1,61 @@
+"""Code in git's history: the commit that has what a stage ran."""
+
+import hashlib
+import subprocess
+import tempfile
+from pathlib import Path
+
+from flows.repository.git import git
+from flows.storage.cache import folder_digest
+from tasks.core.stage.code import PACKAGE, Reader
+
+LOOKED_AT = 100  # commits of code searched for the one that made an artifact
+
+
+class Code:
+    """Finds the latest commit, going back from `head`, in which a file or folder of code has a given content."""
+
+    def __init__(self, head: str) -> None:
+        self._head = head
+        self._history: dict[str, dict[str, str]] = {}
+        self._digests: dict[str, dict[str, str]] = {}  # of every stage's code, by commit
+
+    def commit(self, path: str, digest: str) -> str:
+        """The commit's id; empty where no commit up to `head` has that content."""
+        known = self._history.setdefault(path, {})
+        if digest not in known:
+            for commit in git("log", "--format=%H", self._head, "--", path).splitlines():
+                if commit not in known.values():
+                    known.setdefault(_tree_digest(commit, path), commit)
+                if digest in known:
+                    break
+        return known.get(digest, "")
+
+    def commit_of_stage(self, stage: str, digest: str) -> str:
+        """The latest commit up to `head` in which a stage's code has that digest; empty where none of the last LOOKED_AT has it."""
+        for commit in git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines():
+            if commit not in self._digests:
+                with tempfile.TemporaryDirectory() as folder:
+                    listed = git("ls-tree", "-r", "-z", commit, "--", f"./{PACKAGE}").split("\0")
+                    for line in filter(None, listed):
+                        file = Path(folder, line.split("\t", 1)[1])
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        file.write_bytes(_blob(line.split()[2]))
+                    self._digests[commit] = Reader(Path(folder)).stage_digests()
+            if self._digests[commit].get(stage) == digest:
+                return commit
+        return ""
+
+
+def _tree_digest(commit: str, path: str) -> str:
+    """DVC's digest of a file, or of a folder (`.dir`), in a commit; empty where the commit lacks it."""
+    listed = git("ls-tree", "-r", "-z", commit, "--", f"./{path}").split("\0")
+    files = {line.split("\t", 1)[1]: line.split()[2] for line in listed if line}
+    digests = {name: hashlib.md5(_blob(oid), usedforsecurity=False).hexdigest() for name, oid in files.items()}
+    if list(digests) == [path]:
+        return digests[path]
+    return folder_digest({name.removeprefix(f"{path}/"): digest for name, digest in digests.items()}) if digests else ""
+
+
+def _blob(oid: str) -> bytes:
+    return subprocess.run(["git", "cat-file", "blob", oid], capture_output=True, check=True).stdout

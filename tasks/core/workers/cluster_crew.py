@@ -1,0 +1,107 @@
+"""The actors of a Ray cluster that do the pieces of one `each`: each has a GPU, or CPU threads, and keeps what its pieces load.
+
+An actor that waits for a place has no piece: so no piece waits for a node that does not come while another worker is idle.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from tasks.core.stage.devices import RUNTIME_FILE
+from tasks.core.stage.errors import WorkersLost
+from tasks.core.workers.attempts import Outcome, Raised, Run
+
+Numbered = tuple[int, Any]  # a piece and its number
+
+
+class Actor:
+    """A process on a node."""
+
+    def call(self, function: Callable[..., Outcome], *given: Any) -> Outcome:
+        """`function` there."""
+        return function(*given)
+
+
+class Crew:
+    """The actors of one `each`. They do the pieces of `run`, `most` at a time: call work[0] with the rest of `work` and a piece.
+
+    `settings`: what Ray gives to each actor.
+    """
+
+    def __init__(self, ray: Any, settings: dict[str, Any], run: Run, most: int, restarts: int, work: tuple[Any, ...]) -> None:
+        self._ray, self._settings, self._run, self._most, self._restarts, self._work = ray, settings, run, most, restarts, work
+        self._idle: list[Any] = []
+        self._waiting: deque[Numbered] = deque()  # pieces without an actor
+        self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, by what says when they have one; nodes till then
+        self._running: dict[Any, tuple[Any, Numbered]] = {}  # actors and their pieces, by the references to the results
+
+    def give(self) -> bool:
+        """Give out pieces, and start actors for those that find none. False if nothing is left to do."""
+        while len(self._waiting) + len(self._running) < self._most and (found := self._run.next()):
+            self._waiting.append(found)
+        while self._waiting and self._idle:
+            actor, given = self._idle.pop(), self._waiting.popleft()
+            self._running[actor.call.remote(*self._work, given[1])] = actor, given
+        nodes = self._nodes() if len(self._starting) < len(self._waiting) else set[str]()
+        while len(self._starting) < len(self._waiting):
+            actor = self._ray.remote(**self._settings)(Actor).remote()
+            self._starting[actor.__ray_ready__.remote()] = actor, nodes
+        return bool(self._waiting or self._running)
+
+    def hear(self, seconds: float) -> bool:
+        """Wait `seconds` for a result, a loss, or a place. False if nothing came, and no actor has a piece."""
+        from ray.exceptions import RayError, RayTaskError
+
+        ended = self._ray.wait([*self._running, *self._starting], num_returns=1, timeout=seconds)[0]
+        for reference in ended:
+            if starts := reference in self._starting:
+                actor, nodes = self._starting.pop(reference)
+            else:
+                actor, given = self._running.pop(reference)
+            try:
+                outcome = self._ray.get(reference)
+            except RayTaskError:  # of ours: a worker catches what its work raises
+                raise
+            except RayError as error:
+                self._ray.kill(actor)  # it may be alive behind a network that is not
+                if not starts:
+                    self._lost(given, error)
+                elif self._waiting and nodes <= self._nodes():  # none died: it counts as lost by the piece that it was meant for
+                    self._lost(self._waiting.popleft(), error)
+                continue
+            self._idle.append(actor)
+            if not starts:
+                self._run.done[given[0]] = outcome
+        return bool(ended or self._running)
+
+    def end(self) -> None:
+        """End all actors: what they write is renamed only when it is complete."""
+        for actor in [*self._idle, *(actor for actor, _ in [*self._starting.values(), *self._running.values()])]:
+            self._ray.kill(actor)
+
+    def _nodes(self) -> set[str]:
+        return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+
+    def _lost(self, given: Numbered, error: Exception) -> None:
+        """Have a lost actor's piece done again, unless it has lost too many."""
+        number, lost = given[0], self._run.lost
+        lost[number] += 1
+        if lost[number] > self._restarts:
+            self._run.done[number] = Raised(given_up(error, self._restarts))
+            return
+        times = f"{lost[number]} of {self._restarts}"
+        print(f"a worker of the Ray cluster was lost ({_said(error)}); its work is done again ({times})", file=sys.stderr, flush=True)
+        self._run.again.append(given)
+
+
+def given_up(error: Exception, restarts: int) -> WorkersLost:
+    """What a piece of work ends with that lost its worker or node too often, at last by Ray's `error`."""
+    return WorkersLost(
+        f"the Ray cluster lost the workers of a piece of work {restarts + 1} times ({RUNTIME_FILE}: restarts: {restarts}): "
+        f"{_said(error)}; see the nodes' memory and Ray's logs, and run again"
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"

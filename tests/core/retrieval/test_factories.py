@@ -1,0 +1,69 @@
+"""Factory strings that faiss does not know, or that end the process, are refused before anything is computed."""
+
+import subprocess
+import sys
+
+import faiss
+import numpy as np
+import pytest
+
+from tasks.adore.params import Study
+from tasks.core.retrieval.faiss_search import refuse_other_scores
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import validate
+from tasks.index.params import Index
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        "Flat",
+        "OPQ24,IVF1,PQ24x8",
+        "PQ7x4fs",
+        "PRQ7x2x8",
+        "IVF16777216_HNSW32,PQ16",
+        "PCA96,IVF4096,SQ8",
+        "HNSW32,Flat,RFlat",
+        "ITQ96,SQ8",
+        "RR32,Flat",
+    ],
+)
+def test_what_faiss_knows_is_taken_whatever_the_width(factory: str) -> None:
+    assert validate(Index, {"factory": factory}, "params.yaml", section="index").factory == factory
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("Flatt", "faiss says: could not parse index string Flatt$"),
+        ("PQ", "faiss says: could not parse index string PQ$"),
+        ("PQ16x99", "faiss says: .*nbits larger than 24"),
+        ("LSH", "faiss says: .*METRIC_L2"),
+        ("HNSW0", "HNSW0: expected a number from 2 to 1,024$"),
+        ("IVF4_HNSW1,Flat", "HNSW1: expected a number from 2 to 1,024$"),
+        ("IVF0,Flat", "IVF0: expected a number from 1 to 16,777,216$"),
+        ("IVF2000000000,Flat", "IVF2000000000: expected a number from 1 to"),
+        ("PQ16x0", "0: expected a number from 1 to 65,536$"),
+        ("RR0,Flat", "0: expected a number from 1 to 65,536$"),
+    ],
+)
+def test_others_are_refused(factory: str, said: str) -> None:
+    with pytest.raises(UserError, match=rf"^params.yaml: index.factory: found '{factory}'; .*{said}"):
+        validate(Index, {"factory": factory}, "params.yaml", section="index")
+    with pytest.raises(UserError, match=r"^params.yaml: study.s.factories.1: found"):
+        validate(Study, {"round": "star", "factories": ["Flat", factory]}, "params.yaml", section="study.s")
+
+
+def test_the_default_needs_no_faiss() -> None:
+    """The check of params.yaml comes with every command."""
+    script = "import sys; from tasks.index.params import Index; Index(factory='Flat'); sys.exit('faiss' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_an_index_that_faiss_crashes_on_is_refused() -> None:
+    index = faiss.index_factory(16, "IVF2,PQ4x4fs", faiss.METRIC_INNER_PRODUCT)
+    vectors = np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32)
+    index.train(vectors)
+    index.add(vectors)
+    with pytest.raises(UserError, match=r"^here: this index does not score by its decoded vectors"):
+        refuse_other_scores(index, "here")

@@ -1,0 +1,117 @@
+"""Outs of a commit from a real cache and a real remote, both of which may have corrupt or missing objects."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.champions import champion, outs
+from flows.repository.git import git
+from flows.storage.cache import object_path
+from tasks.core.stage.errors import UserError
+
+FILES = {"a": "one", "below/b": "two"}
+LISTING = json.dumps([{"md5": hashlib.md5(text.encode()).hexdigest(), "relpath": name} for name, text in FILES.items()])
+FOLDER = f"{hashlib.md5(LISTING.encode()).hexdigest()}.dir"
+ONE, TWO = (hashlib.md5(text.encode()).hexdigest() for text in FILES.values())
+
+
+@pytest.fixture
+def project(tmp_path: Path, toy_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose one out, data/made, is in the cache and on the remote, not in the working tree."""
+    for name, value in toy_environment.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "project"
+    folder.mkdir()
+    git("init", "--quiet", folder=folder)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=folder, check=True)
+    (folder / ".dvc/config").write_text("[core]\n    remote = team\n['remote \"team\"']\n    url = ../../remote\n")
+    (folder / "dvc.yaml").write_text("stages: {make: {cmd: x, outs: [data/made]}}\n")
+    (folder / "dvc.lock").write_text(
+        f"schema: '2.0'\nstages:\n  make: {{cmd: x, outs: [{{path: data/made, hash: md5, md5: {FOLDER}, size: 6, nfiles: 2}}]}}\n"
+    )
+    git("add", ".", folder=folder)
+    git("commit", "--quiet", "-m", "made", folder=folder)
+    for root in (folder / ".dvc/cache/files/md5", tmp_path / "remote/files/md5"):
+        for digest, text in ((ONE, "one"), (TWO, "two"), (FOLDER, LISTING)):
+            object_path(root, digest).parent.mkdir(parents=True)
+            object_path(root, digest).write_text(text)
+            object_path(root, digest).chmod(0o444)
+    return folder
+
+
+@pytest.fixture
+def got(project: Path) -> Callable[..., dict[str, str]]:
+    """`got(path)`: the content of what is had, by relative name."""
+
+    def get(path: str = "data/made") -> dict[str, str]:
+        out = project.parent / "got"
+        champion.get_out(project, git("rev-parse", "HEAD", folder=project), path, out)
+        files = [out] if out.is_file() else sorted(file for file in out.rglob("*") if file.is_file())
+        assert [file.name for file in project.parent.glob(".got*")] == []
+        return {file.relative_to(out).as_posix(): file.read_text() for file in files}
+
+    return get
+
+
+def spoil(root: Path, digest: str) -> None:
+    """As a disk does it: under the same time and permissions, which DVC goes by."""
+    path = object_path(root, digest)
+    path.chmod(0o644)
+    path.write_text("bad")
+    path.chmod(0o444)
+
+
+def test_what_is_corrupt_in_the_cache_comes_from_the_remote(project: Path, got: Callable[..., dict[str, str]]) -> None:
+    cache, remote = project / ".dvc/cache/files/md5", project.parent / "remote"
+    assert got() == FILES
+    assert got("data/made/below/b") == {".": "two"}
+    spoil(cache, TWO)
+    assert got() == FILES
+    spoil(cache, ONE)
+    shutil.move(remote, project.parent / "not mounted")
+    with pytest.raises(UserError, match=r"^data/made of \w{12}: neither in the cache nor on the remote"):
+        got()
+    assert not object_path(cache, ONE).exists(), "a corrupt object is as good as none"
+    shutil.move(project.parent / "not mounted", remote)
+    shutil.rmtree(cache)
+    assert got() == FILES
+
+
+@pytest.mark.parametrize(("path", "digest", "named"), [("data/made", ONE, "a"), ("data/made/below/b", TWO, "b")])
+def test_what_is_corrupt_on_the_remote_is_refused(
+    project: Path, got: Callable[..., dict[str, str]], path: str, digest: str, named: str
+) -> None:
+    shutil.rmtree(project / ".dvc/cache")
+    spoil(project.parent / "remote/files/md5", digest)
+    with pytest.raises(UserError, match=rf"^{path} of \w{{12}}: {named} is corrupt on the remote; push it again"):
+        got(path)
+    assert not (project.parent / "got").exists()
+
+
+def test_what_is_lost_is_known_without_a_download(project: Path) -> None:
+    cache, remote = project / ".dvc/cache/files/md5", project.parent / "remote/files/md5"
+    lock = champion.locked(project, "HEAD")
+
+    def check(path: str = "data/made") -> None:
+        outs.refuse_lost(["data/elsewhere", path], project=project, lock=lock)
+
+    shutil.move(remote, remote.with_name("not mounted"))
+    check()
+    object_path(cache, ONE).unlink()
+    check("data/made/below")
+    with pytest.raises(UserError, match=r"^data/made: neither in the cache nor on the remote; push it from a machine that has it"):
+        check()
+    shutil.move(remote.with_name("not mounted"), remote)
+    check()
+    shutil.rmtree(cache)
+    check()
+    assert not cache.exists()
+    git("config", "--file", ".dvc/config", "--remove-section", "core", folder=project)
+    with pytest.raises(UserError, match=r"^data/made: not in the cache, and no remote can be asked for it \("):
+        check()

@@ -1,0 +1,28 @@
+"""What is checked before a run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows.parameters import sources
+from flows.parameters.edit import apply as apply_edits
+from flows.parameters.edit import setting
+from flows.pipeline.plan import check_parameters
+from flows.repository.worktree import SECOND
+from tasks.core.stage.errors import UserError
+
+
+def test_names_of_what_is_compared_are_not_checked_in_a_second_tree(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`retemper evaluate` measures one model under the project's settings, which may name others."""
+    shutil.copy(checkout / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "write_source", lambda **_: None)
+    apply_edits([setting("failures.model", "gone")], Path("params.yaml"), json.dumps)
+    with pytest.raises(UserError, match=r"^params\.yaml: failures\.model: found 'gone', expected one of bm25, "):
+        check_parameters()
+    monkeypatch.setenv(SECOND, "1")
+    check_parameters()
