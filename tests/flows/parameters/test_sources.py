@@ -12,35 +12,7 @@ import pytest
 
 import flows.parameters.sources
 from flows.parameters.sources import dataset_entry, source_keys, watch, write_source
-from tasks.core.sources.forgotten import mark
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.frozen import freeze_parameters
-
-
-class Place:
-    """A project's folder with a small BEIR dataset and an encoder's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.source = folder / "data" / "source.json"
-        self.warnings: list[str] = []
-        (folder / "beir" / "qrels").mkdir(parents=True)
-        (folder / "beir" / "corpus.jsonl").write_text('{"_id": "d", "text": "t"}\n')
-        (folder / "beir" / "queries.jsonl").write_text('{"_id": "q", "text": "t"}\n')
-        (folder / "beir" / "qrels" / "test.tsv").write_text("q\td\t1\n")
-        (folder / "model").mkdir()
-        (folder / "model" / "config.json").write_text("{}")
-
-    def write(self, dataset: str = "beir:beir", encoder: str = "model") -> dict[str, Any]:
-        Path("params.yaml").write_text(json.dumps({"dataset": {"source": dataset}, "encoder": {"source": encoder}}))
-        write_source(warn=self.warnings.append)
-        freeze_parameters()
-        return json.loads(self.source.read_text())
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.chdir(tmp_path)
-    return Place(tmp_path)
 
 
 @pytest.fixture
@@ -57,14 +29,14 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_an_entry_holds_the_digests_of_its_files(place: Place) -> None:
+def test_an_entry_holds_the_digests_of_its_files(place: Any) -> None:
     entry = place.write()["dataset"]
     assert entry["source"] == "beir:beir"
     names = ["corpus.jsonl", "qrels/test.tsv", "queries.jsonl"]
     assert entry["files"] == {name: hashlib.sha256(Path("beir", name).read_bytes()).hexdigest() for name in names}
 
 
-def test_a_digest_is_of_content_not_of_place(place: Place) -> None:
+def test_a_digest_is_of_content_not_of_place(place: Any) -> None:
     before = place.write()
     Path("beir").rename("moved")
     Path("model").rename("elsewhere")
@@ -80,7 +52,7 @@ def test_a_digest_is_of_content_not_of_place(place: Place) -> None:
     assert place.write("beir:moved", "elsewhere")["dataset"]["digest"] != changed["dataset"]["digest"]
 
 
-def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Place, read: list[str]) -> None:
+def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Any, read: list[str]) -> None:
     place.write()
     assert sorted(read) == ["config.json", "corpus.jsonl", "queries.jsonl", "test.tsv"]
     written = place.source.stat().st_mtime_ns
@@ -95,7 +67,7 @@ def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Plac
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "in place"])
-def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Place, read: list[str], replaced: bool) -> None:
+def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Any, read: list[str], replaced: bool) -> None:
     """An archive with fixed times, unpacked over the former one."""
     path = Path("beir/corpus.jsonl")
     os.utime(path, ns=(10**18, 10**18))
@@ -114,7 +86,7 @@ def test_a_file_of_the_same_size_and_mtime_is_read_again(place: Place, read: lis
 
 @pytest.mark.parametrize("field", ["st_ctime_ns", "st_ino"])
 def test_a_file_that_differs_in_ctime_or_inode_alone_is_read_again(
-    place: Place, read: list[str], monkeypatch: pytest.MonkeyPatch, field: str
+    place: Any, read: list[str], monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     """Two files may be written within one tick of the clock, and clocks may be set back."""
     before = place.write()
@@ -133,7 +105,7 @@ def test_a_file_that_differs_in_ctime_or_inode_alone_is_read_again(
     assert read == ["corpus.jsonl"]
 
 
-def test_a_memory_of_an_earlier_version_is_not_trusted(place: Place, read: list[str]) -> None:
+def test_a_memory_of_an_earlier_version_is_not_trusted(place: Any, read: list[str]) -> None:
     before = place.write()
     memory = flows.parameters.sources.MEMORY
     known = json.loads(memory.read_text())
@@ -144,7 +116,7 @@ def test_a_memory_of_an_earlier_version_is_not_trusted(place: Place, read: list[
     assert len(read) == 4
 
 
-def test_an_unavailable_source_keeps_its_entry(place: Place) -> None:
+def test_an_unavailable_source_keeps_its_entry(place: Any) -> None:
     before = place.write()
     Path("other").mkdir()
     shutil.copytree("beir", "other", dirs_exist_ok=True)
@@ -161,7 +133,7 @@ def test_an_unavailable_source_keeps_its_entry(place: Place) -> None:
     assert place.write("beir:other") == other
 
 
-def test_a_malformed_source_is_not_taken_for_unavailable(place: Place) -> None:
+def test_a_malformed_source_is_not_taken_for_unavailable(place: Any) -> None:
     before = place.write()
     Path("beir/qrels/all.tsv").write_text("q\td\t1\n")
     with pytest.raises(UserError, match=r"^beir/qrels/all.tsv: found qrels of an unknown split"):
@@ -180,7 +152,7 @@ def test_a_malformed_source_is_not_taken_for_unavailable(place: Place) -> None:
     assert "encoder model: found an empty folder" in place.warnings[2]
 
 
-def test_malformed_articles_are_reported_and_have_no_digest(place: Place) -> None:
+def test_malformed_articles_are_reported_and_have_no_digest(place: Any) -> None:
     Path("wiki").mkdir()
     Path("wiki/enwiki-20260101-pages-articles.xml").write_text("a")
     sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": "dump:wiki"}}
@@ -193,7 +165,7 @@ def test_malformed_articles_are_reported_and_have_no_digest(place: Place) -> Non
     assert "articles.source: wiki/enwiki-20260201-pages-articles.xml: repeats articles of" in place.warnings[0]
 
 
-def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Place) -> None:
+def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Any) -> None:
     before = place.write()
     with pytest.raises(UserError, match=r"^nowhere: not found"):
         place.write("beir:nowhere")
@@ -202,7 +174,7 @@ def test_a_source_never_seen_is_refused_and_nothing_is_written(place: Place) -> 
     assert json.loads(place.source.read_text()) == before
 
 
-def test_a_source_without_files_is_known_by_its_id_and_its_reader(place: Place) -> None:
+def test_a_source_without_files_is_known_by_its_id_and_its_reader(place: Any) -> None:
     first, second = place.write("irds:vaswani")["dataset"], place.write("irds:cranfield")["dataset"]
     assert first["files"] == {}
     assert "ir_datasets" in first["packages"]
@@ -210,7 +182,7 @@ def test_a_source_without_files_is_known_by_its_id_and_its_reader(place: Place) 
     assert place.write("irds:vaswani")["dataset"] == first
 
 
-def test_rerankers_are_kept_by_name(place: Place) -> None:
+def test_rerankers_are_kept_by_name(place: Any) -> None:
     plain = place.write(encoder="./model")
     sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "rerankers": {"a": {"source": "./model"}}}
     Path("params.yaml").write_text(json.dumps(sections))
@@ -228,7 +200,7 @@ def test_rerankers_are_kept_by_name(place: Place) -> None:
     assert place.write(encoder="./model") == plain, "a removed one goes"
 
 
-def test_the_generator_of_queries_has_an_entry_that_is_empty_without_one(place: Place) -> None:
+def test_the_generator_of_queries_has_an_entry_that_is_empty_without_one(place: Any) -> None:
     def write(generator: str | None) -> dict[str, Any]:
         sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "pseudo": {"generator": generator}}
         Path("params.yaml").write_text(json.dumps(sections))
@@ -244,7 +216,7 @@ def test_the_generator_of_queries_has_an_entry_that_is_empty_without_one(place: 
     assert write(None) == none
 
 
-def test_a_further_data_set_is_known_by_content_and_remembered(place: Place, tmp_path: Path) -> None:
+def test_a_further_data_set_is_known_by_content_and_remembered(place: Any, tmp_path: Path) -> None:
     source = place.write()
     found = dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append)
     assert found["digest"] == source["dataset"]["digest"] and json.loads(place.source.read_text()) == source
@@ -259,7 +231,7 @@ def test_a_further_data_set_is_known_by_content_and_remembered(place: Place, tmp
         dataset_entry("extra.nq", "beir:beir")
 
 
-def test_articles_have_their_own_entry_and_are_not_required_until_needed(place: Place) -> None:
+def test_articles_have_their_own_entry_and_are_not_required_until_needed(place: Any) -> None:
     def write(source: str) -> dict[str, Any]:
         sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": source}}
         Path("params.yaml").write_text(json.dumps(sections))
@@ -312,7 +284,7 @@ def hub(cache: Path, *more: str) -> None:
     (cache / "models--org--model/refs/main").write_text("0123")
 
 
-def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Downloaded when first named; kept where it is known but not here; the same whatever else someone has of it."""
     asked: list[str] = []
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "one"))
@@ -330,7 +302,7 @@ def test_a_hugging_face_id_has_one_digest_on_every_machine(place: Place, tmp_pat
     assert "not on this machine yet; continuing with its last known digest" in place.warnings[-1]
 
 
-def test_a_hugging_face_id_that_cannot_be_downloaded(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hugging_face_id_that_cannot_be_downloaded(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(name: str) -> None:
         raise UserError(f"encoder {name}: not on this machine, and the download failed")
 
@@ -341,7 +313,7 @@ def test_a_hugging_face_id_that_cannot_be_downloaded(place: Place, tmp_path: Pat
     assert not place.source.exists()
 
 
-def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Place, read: list[str]) -> None:
+def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Any, read: list[str]) -> None:
     place.write()
     read.clear()
     before = Path("data/source.json").read_text()
@@ -356,7 +328,7 @@ def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Place, rea
     assert list(place.write(encoder="../etc")["encoder"]["files"]) == ["config.json", "notes.json"]
 
 
-def test_only_tables_that_the_format_names_are_read(place: Place) -> None:
+def test_only_tables_that_the_format_names_are_read(place: Any) -> None:
     for name in ("documents.parquet", "queries/train.parquet", "qrels/train.parquet", "other/private.parquet", "salaries.parquet"):
         Path("tables", name).parent.mkdir(parents=True, exist_ok=True)
         Path("tables", name).write_bytes(b"x")
@@ -368,7 +340,7 @@ def test_only_tables_that_the_format_names_are_read(place: Place) -> None:
     ]
 
 
-def test_a_stage_learns_that_a_source_has_changed(place: Place) -> None:
+def test_a_stage_learns_that_a_source_has_changed(place: Any) -> None:
     place.write()
     found = watch(["dataset"])
     assert found["problem"] == "" and sorted(Path(name).name for name in found["files"]) == ["corpus.jsonl", "queries.jsonl", "test.tsv"]
@@ -379,81 +351,3 @@ def test_a_stage_learns_that_a_source_has_changed(place: Place) -> None:
     found = watch(["encoder", "dataset"])
     assert found["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
     assert found["problem"].endswith("of data/source.json; run again") and found["files"] == {}
-
-
-def test_a_list_of_forgotten_records_is_part_of_the_data_set(place: Place) -> None:
-    before = place.write()["dataset"]
-    place.write()
-    lines = [f"document {mark('document', name)} 2026-11-24\n" for name in ("d1", "d2")]
-    Path("forgotten.txt").write_text("".join(lines))
-    assert (changed := place.write()["dataset"])["digest"] != before["digest"]
-    assert changed["files"] == before["files"]
-    Path("forgotten.txt").write_text("# sorted otherwise\n" + "".join(lines[::-1]))
-    assert place.write()["dataset"] == changed
-    Path("forgotten.txt").write_text("# none\n")
-    assert place.write()["dataset"] == before, "a project without forgotten records is as it was"
-
-
-def test_what_git_brings_counts_more_than_the_memory_of_an_unavailable_source(place: Place) -> None:
-    """A colleague has run on new data and pushed; then an old revision is checked out."""
-    encoders = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "./model"}, "rerankers": {"a": {"source": "./model"}}}
-
-    def write() -> str:
-        Path("params.yaml").write_text(json.dumps(encoders))
-        write_source(warn=place.warnings.append)
-        return place.source.read_text()
-
-    first = write()
-    Path("beir/corpus.jsonl").write_text('{"_id": "e", "text": "new"}\n')
-    Path("model/config.json").write_text('{"new": 1}')
-    write_source(memory=Path("colleague.json"))
-    second = place.source.read_text()
-    assert all(json.loads(first)[kind] != json.loads(second)[kind] for kind in ("dataset", "encoder", "rerankers"))
-    Path("beir").rename("gone")
-    Path("model").rename("gone too")
-    assert write() == second, "pulled"
-    assert place.write("beir:gone", "gone too")["dataset"]["source"] == "beir:gone"
-    assert write() == second, "another source, and back"
-    place.source.write_text(first)
-    assert place.write("beir:gone", "gone too")["dataset"]["source"] == "beir:gone"
-    assert write() == first, "checked out"
-
-
-def test_articles_without_digest_leave_the_known_one(place: Place) -> None:
-    sections = {"dataset": {"source": "beir:beir"}, "encoder": {"source": "model"}, "articles": {"source": "dump:wiki"}}
-    Path("params.yaml").write_text(json.dumps(sections))
-    write_source(warn=place.warnings.append)
-    unknown = place.source.read_text()
-    write_source(warn=place.warnings.append)
-    assert place.source.read_text() == unknown and not place.warnings
-    Path("wiki").mkdir()
-    Path("wiki/pages.xml.bz2").write_bytes(b"pages")
-    write_source(warn=place.warnings.append)
-    known = place.source.read_text()
-    Path("wiki").rename("moved")
-    place.source.write_text(unknown)  # git checkout of the commit before
-    write_source(warn=place.warnings.append)
-    assert place.source.read_text() == known != unknown
-
-
-def test_a_new_list_of_forgotten_records_counts_where_the_source_is_unavailable(place: Place) -> None:
-    """Then prepare is stale, and needs the source, or the outs of a colleague who has it."""
-    none = place.write()
-    Path("beir").rename("gone")
-    line = f"document {mark('document', 'd1')} 2026-11-24\n"
-    Path("forgotten.txt").write_text(line)
-    changed = place.write()
-    extra = dataset_entry("extra.nq", "beir:gone", warn=place.warnings.append)
-    assert changed["dataset"]["digest"] != none["dataset"]["digest"] and changed["encoder"] == none["encoder"]
-    assert place.warnings == [place.warnings[0]] and place.warnings[0].endswith(
-        "continuing with its last known files, without the records of forgotten.txt"
-    )
-    assert place.write() == changed and place.warnings[1].endswith("continuing with its last known digest")
-    Path("gone").rename("beir")
-    assert place.write() == changed, "as with the source"
-    assert extra["digest"] == changed["dataset"]["digest"]
-    assert dataset_entry("extra.nq", "beir:beir") == extra | {"source": "beir:beir"}
-    Path("forgotten.txt").unlink()
-    Path("beir").rename("gone")
-    assert place.write() == none
-    assert dataset_entry("extra.nq", "beir:beir", warn=place.warnings.append)["digest"] == none["dataset"]["digest"]
