@@ -1,5 +1,6 @@
 """Sweeps: the points of a file, and a real one over a toy project, whose experiments DVC itself shows, applies and pushes."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -172,12 +173,12 @@ def test_an_experiment_shows_no_round_that_was_removed(toy: Any, monkeypatch: py
     """DVC keeps its entry in dvc.lock."""
     monkeypatch.chdir(toy.folder)
     toy.rounds(a="1")
-    stages = {}
-    for name in ("a", "b"):
-        file = object_path(Path(".dvc/cache/files/md5"), name * 32)
-        file.parent.mkdir(parents=True)
-        file.write_text('{"dev": {"nDCG@10": 0.5}}')
-        stages[f"evaluate@{name}"] = {"cmd": "x", "outs": [{"path": f"data/metrics/{name}.json", "md5": name * 32}]}
+    figures = b'{"dev": {"nDCG@10": 0.5}}'
+    digest = hashlib.md5(figures).hexdigest()
+    file = object_path(Path(".dvc/cache/files/md5"), digest)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(figures)
+    stages = {f"evaluate@{name}": {"cmd": "x", "outs": [{"path": f"data/metrics/{name}.json", "md5": digest}]} for name in ("a", "b")}
     Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
     toy.command("git", "add", ".")
     toy.command("git", "commit", "--quiet", "-m", "b was removed")

@@ -1,0 +1,23 @@
+"""Runs of configurations that `why` and `bisect` make up."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.explaining import runs
+from flows.explaining.runs import Bench, Configuration
+from flows.process.processes import Processes
+
+
+def test_a_configuration_need_not_have_the_systems_that_its_report_names(
+    full_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the entries of one model alone."""
+    monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)
+    full_params["failures"] = {"model": "left_out"}
+    full_params["report"]["baselines"] = ["bm25", "left_out"]
+    wrong = full_params | {"queries": "mine"}
+    asked = {name: Configuration("", sections, {}, "star") for name, sections in (("fit", full_params), ("unfit", wrong))}
+    found = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(asked)
+    assert found == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
