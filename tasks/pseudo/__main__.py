@@ -7,6 +7,7 @@ trained could be better than the encoder it started from.
 import heapq
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,14 @@ def _last_chosen(path: Path, params: Pseudo) -> int | None:
     return heapq.nsmallest(params.documents, (id_hash(name, params.seed, CHOICE) for name in ids))[-1]
 
 
-def writer(generator: Path, params: Pseudo, documents: Path, device: torch.device, scratch: Path) -> Writer:
+@contextmanager
+def writing(generator: Path, params: Pseudo, documents: Path, device: torch.device, scratch: Path) -> Iterator[Writer]:
     """The generator, ready to go on with what a run that was killed has written in `scratch`."""
     count = min(count_rows(documents), params.documents or count_rows(documents))
     progress = Progress(f"generate queries ({device.type})", count, "documents")
     dtype = compute_dtype(device, params.precision)
-    return make_writer(generator, params, device, dtype, journal=Journal(scratch / "queries"), progress=progress)
+    yield make_writer(generator, params, device, dtype, journal=Journal(scratch / "queries"), progress=progress)
+    progress.close()
 
 
 def read_split(corpus: Path, split: str) -> Split:
@@ -127,7 +130,8 @@ def main() -> None:
     written = scratch_folder("pseudo-generated", work_digest(params.model_dump(), text.model_dump(), *arithmetic, documents, generator))
     settings = tokenize.model_dump(), text.model_dump(), *arithmetic
     scratch = scratch_folder("pseudo", work_digest(*settings, documents, arguments.encoder, arguments.tokenizer))
-    made = make(documents, params, text, writer(generator, params, documents, device, written) if generator else None)
+    with writing(generator, params, documents, device, written) if generator else nullcontext() as write:
+        made = make(documents, params, text, write)
     depth = params.agree_depth
     lexical = agreeing(made, by_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
     found = by_encoder(
