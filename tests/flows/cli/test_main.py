@@ -223,7 +223,7 @@ def test_a_dry_run_names_stages_and_changes_nothing(project: Path, call: Call) -
     (project / "params.yaml").write_bytes(before)
     done = call(project, "run", "--dry-run", "--set", "rounds.more.init=star", "--set", "rounds.more.negatives=bm25", "train@more")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-3] == "train@more: unknown"
+    assert done.stdout.splitlines()[-3] == "train@more: time, memory, and disk unknown"
     assert "evaluate@more" not in done.stdout
     assert (project / "params.yaml").read_bytes() == before
     assert not (project / "data/source.json").exists()
@@ -319,7 +319,7 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_invalid_schedule_is_refused(project: Path, call: Call) -> None:
-    assert '--cron "every day": expected a cron expression' in refused(call(project, "schedule", "--cron", "every day"))
+    assert '--cron "every day": expected five fields of cron' in refused(call(project, "schedule", "--cron", "every day"))
     assert "--interval 0: expected 1 second at least" in refused(call(project, "schedule", "--interval", "0"))
 
 

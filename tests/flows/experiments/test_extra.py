@@ -184,7 +184,7 @@ def test_an_unavailable_source_is_needed_only_to_measure(project: Any, runs: lis
         ({"new": "beir:copied"}, "qrels", "params.yaml: extra.new.source: copied/qrels: found no qrels, expected train.tsv"),
         ({"new": "beir:copied"}, "qrels/dev.tsv qrels/test.tsv", "extra.new.source: copied: found qrels of train, expected dev or test"),
         ({"bm25": "beir:copied"}, None, "params.yaml: extra.bm25: the name bm25 is reserved"),
-        ({"New": "beir:copied"}, None, "params.yaml: extra.New: found the name 'New', expected lowercase letters"),
+        ({"New": "beir:copied"}, None, "params.yaml: extra.New: found the name 'New', expected up to 64 lowercase letters"),
         ({"a": "beir:copied", "b": {"source": " beir:copied"}}, None, "params.yaml: extra.b: found the same as extra.a; remove one"),
         ({"a": {"source": "demo", "relevance": 0}}, None, "params.yaml: extra.a.relevance.dev: found 0; input should be greater"),
         ({"a": {"sources": "demo"}}, None, "params.yaml: extra.a.source: missing; add it"),
