@@ -122,16 +122,17 @@ def test_a_node_that_has_just_died_is_no_worker(monkeypatch: pytest.MonkeyPatch)
     ray: Any = SimpleNamespace(
         remote=lambda scheduling_strategy: lambda _: SimpleNamespace(remote=lambda: scheduling_strategy),
         get=get,
+        wait=lambda asked, **_: (asked, []),
         nodes=lambda: [{"NodeID": name, "Alive": there} for name, there in alive.items()],
     )
     nodes = [Node("one", "first", 2), Node("two", "second", 3)]
     cluster = Cluster(ray, Runtime(workers="all", threads=1, device="cpu"), nodes, Session("", "", "", ""))
     assert cluster.count == 5
-    assert cluster._everywhere(str, {}) == [("first", "said by one")]
+    assert cluster._everywhere(str, {}, given=lambda _: ()) == [("first", "said by one")]
     assert cluster.count == 2
     alive["one"] = False
     with pytest.raises(WorkersLost, match="the node died"):
-        cluster._everywhere(str, {})
+        cluster._everywhere(str, {}, given=lambda _: ())
 
 
 def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:

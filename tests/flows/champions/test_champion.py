@@ -210,7 +210,7 @@ def test_a_fusion_that_was_taken_back_stays_so(fused: tuple[Path, str]) -> None:
 def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text("{}\n")
-    Path("dvc.lock").write_text("")
+    Path("dvc.lock").write_text("schema: '2.0'\nstages: {prepare: {cmd: x}}\n")
 
     def fail(*_: object, **__: object) -> None:
         retrain.SCRATCH.mkdir(parents=True)
