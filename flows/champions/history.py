@@ -52,12 +52,12 @@ def read_history(project: Path) -> list[Ended]:
             if entry := recorded(project, commit):
                 branch[entry.id] = entry
     here = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local]
-    found, known = list[Ended](), [entry.id for entry in here]
+    found, known = list[Ended](), {entry.id for entry in here}
     for entry in branch.values():
         if entry.id not in known:
             found.append(entry)
-        elif entry.id in (left := known[len(known) - len(here) :]):
-            found, here = found + here[: left.index(entry.id) + 1], here[left.index(entry.id) + 1 :]
+        elif place := next((place for place, one in enumerate(here, 1) if one.id == entry.id), 0):
+            found, here = found + here[:place], here[place:]
     return found + here
 
 

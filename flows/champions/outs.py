@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows.process.processes import environment
 from flows.repository.lock import Lock
-from flows.storage.cache import cache_of, copy_cached, file_md5, listing, object_path
+from flows.storage.cache import cache_of, copy_cached, file_md5, intact, listing, object_path
 from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError, redacted
 
@@ -42,9 +42,9 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
 def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
     """Remove from the cache at `root` what an out is made of and has another content than its digest: DVC would copy it unread."""
     for digest in set(objects(root, path, lock)):
-        with suppress(FileNotFoundError, PermissionError):
-            if file_md5(object_path(root, digest)) != digest.removesuffix(".dir"):
-                object_path(root, digest).unlink()
+        if not intact(root, digest):
+            with suppress(PermissionError):
+                object_path(root, digest).unlink(missing_ok=True)
 
 
 def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:

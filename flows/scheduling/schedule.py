@@ -247,11 +247,11 @@ def check(schedule: Schedule) -> None:
         CronSchedule(cron=cron, timezone=schedule.timezone)
         if len(cron.split()) > 5:  # seconds, and years, which no other cron has
             raise ValueError
-        import_module("prefect._vendor.croniter").croniter(cron).get_next()  # there is none on 31 February
+        import_module("prefect._vendor.croniter").croniter(cron).get_next()  # raises where there is none: 31 February
     except ValueError as error:
         if "timezone" in str(error).lower():
             raise UserError(f"--timezone {schedule.timezone}: expected a name such as Europe/Berlin or UTC") from None
-        raise UserError(f'--cron "{cron}": expected five fields of cron that come true, such as "0 3 * * *" (every day at three)') from None
+        raise UserError(f'--cron "{cron}": expected five cron fields that match a date, such as "0 3 * * *" (every day at three)') from None
 
 
 def local_timezone() -> str:

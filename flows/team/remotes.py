@@ -42,7 +42,7 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     """
     name = name.lower()  # as DVC reads the names of remotes
     if not NAME.fullmatch(name):
-        raise UserError(f"remote {name!r}: found another character in the name, expected letters, digits, _ and -; choose another name")
+        raise UserError(f"remote {name!r}: expected a name of letters, digits, _ and -; choose another")
     scheme, given = _scheme(url), dict(_option(option) for option in options)
     if scheme == "":
         url = str(_folder(url))

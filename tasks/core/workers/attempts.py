@@ -76,6 +76,13 @@ class Run:
         self.again: deque[tuple[int, Any]] = deque()
         self.lost: Counter[int] = Counter()
 
+    def ready(self) -> Iterator[Any]:
+        """The results whose turn has come, in order; raises where a piece has failed."""
+        while self.turn in self.done:
+            outcome = self.done.pop(self.turn)
+            self.turn += 1
+            yield result_of(outcome)
+
     def next(self) -> tuple[int, Any] | None:
         """A piece to give out, and its number; None if there is none, or if too many are ahead."""
         if self.again:

@@ -212,10 +212,7 @@ class Cluster:
         waited = 0.0
         try:
             while True:
-                while run.turn in run.done:
-                    outcome = run.done.pop(run.turn)
-                    run.turn += 1
-                    yield result_of(outcome)
+                yield from run.ready()
                 if not crew.give():
                     return
                 if crew.hear(ROOM_SECONDS):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tasks.core.stage.errors import UserError, WorkersLost
 from tasks.core.stage.processes import tie
-from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker, result_of
+from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker
 
 if TYPE_CHECKING:  # torch takes a worker seconds to import: only functions that need it do
     from tasks.core.stage.devices import Runtime
@@ -79,10 +79,8 @@ class Pool:
                     worker.pipe.send((None, function))
         try:
             while True:
-                while run.turn in run.done:
-                    outcome = run.done.pop(run.turn)
-                    run.turn += 1
-                    yield result_of(outcome)
+                for result in run.ready():
+                    yield result
                     self._give(run)  # the stage may have taken its time
                 self._give(run)
                 busy = [worker for worker in self._workers if worker and worker.has]

@@ -319,7 +319,7 @@ def test_search_uses_the_best_model(project: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_invalid_schedule_is_refused(project: Path, call: Call) -> None:
-    assert '--cron "every day": expected five fields of cron' in refused(call(project, "schedule", "--cron", "every day"))
+    assert '--cron "every day": expected five cron fields' in refused(call(project, "schedule", "--cron", "every day"))
     assert "--interval 0: expected 1 second at least" in refused(call(project, "schedule", "--interval", "0"))
 
 

@@ -28,10 +28,10 @@ from tasks.core.stage.errors import UserError
 
 def test_refusals(retraining: Any) -> None:
     for arguments, line in (
-        (("--cron", "every day"), '--cron "every day": expected five fields of cron'),
-        (("--cron", ""), '--cron "": expected five fields of cron'),
-        (("--cron", "* * * * * *"), '--cron "* * * * * *": expected five fields of cron'),
-        (("--cron", "0 3 31 2 *"), '--cron "0 3 31 2 *": expected five fields of cron that come true'),
+        (("--cron", "every day"), '--cron "every day": expected five cron fields'),
+        (("--cron", ""), '--cron "": expected five cron fields'),
+        (("--cron", "* * * * * *"), '--cron "* * * * * *": expected five cron fields'),
+        (("--cron", "0 3 31 2 *"), '--cron "0 3 31 2 *": expected five cron fields that match a date'),
         (("--interval", "60", "--follow", "nope"), "retemper: nope: no such commit, branch or tag; commit the project first, or name one"),
         (("--interval", "60", "--follow", ""), 'retemper: --follow "": no such commit, branch or tag'),
         (("--interval", "60", "--name", "a/b"), "--name a/b: found /, expected a name without any of / % & < >"),

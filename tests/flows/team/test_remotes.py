@@ -92,9 +92,9 @@ def test_a_signal_undoes_a_remote_that_was_not_verified(here: Path, tmp_path: Pa
         ("team", ".", "found a folder within this project"),
         ("team", "data/remote", "found a folder within this project"),
         ("team", "../link/remote", "found a folder within this project"),
-        ("a b", "../remote", "remote 'a b': found another character in the name"),
-        ("", "../remote", "remote '': found another character in the name"),
-        ("x]y", "../remote", "remote 'x]y': found another character in the name"),
+        ("a b", "../remote", "remote 'a b': expected a name of letters"),
+        ("", "../remote", "remote '': expected a name of letters"),
+        ("x]y", "../remote", "remote 'x]y': expected a name of letters"),
     ],
 )
 def test_a_remote_has_a_name_and_is_elsewhere(here: Path, capsys: pytest.CaptureFixture[str], name: str, place: str, told: str) -> None:
