@@ -36,9 +36,7 @@ class Sample:
         for query in kept.queries.tolist():
             trained[kept.known.of(query)] = True
         share = (self.positive & trained[self.documents]).sum() / self.positive.sum()
-        also = (
-            f"; {share:.0%} of their relevant documents are relevant to queries that may be trained on".replace("%", " %") if share else ""
-        )
+        also = f"; {100 * share:.0f} % of their relevant documents are relevant to queries that may be trained on" if share else ""
         return f"{len(self.queries):,} training queries are held out, and rank {len(self.documents):,} documents{also}"
 
 
