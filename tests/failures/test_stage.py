@@ -73,9 +73,9 @@ def _results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(Path("index"), build(TEXTS.values(), terms, params, Path("postings")), [pa.array(list(TEXTS))], params)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, **failures: Any) -> dict[str, Any]:
+def run(monkeypatch: pytest.MonkeyPatch, report: str = "draws: groups", **failures: Any) -> dict[str, Any]:
     Path("params.yaml").write_text(
-        f"failures: {json.dumps({'least_queries': 2, 'bins': 2} | failures)}\nreport: {{metric: RR}}\ntext: {{}}\n{ROUNDS}\n"
+        f"failures: {json.dumps({'least_queries': 2, 'bins': 2} | failures)}\nreport: {{metric: RR, {report}}}\ntext: {{}}\n{ROUNDS}\n"
     )
     freeze_parameters(Path())
     given = "--metrics metrics --values values --runs runs --corpus corpus --index index --out failures"
@@ -106,6 +106,18 @@ def test_groups_worst_queries_and_what_is_said(monkeypatch: pytest.MonkeyPatch, 
     printed = capsys.readouterr().out
     assert "RR on dev by groups of queries" in printed
     assert "failures/suspects/dev.csv" in printed
+
+
+def test_queries_about_one_document_are_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All four share d1, so nothing can be tested; each alone, the two of a group can."""
+    for split in ("dev", "test"):
+        rows(Path(f"corpus/qrels/{split}.parquet"), QRELS, [(query, doc, 1) for query in RELEVANT for doc in {**RELEVANT[query], "d1": 1}])
+    found = {}
+    for draws in ("groups", "queries"):
+        told = run(monkeypatch, report=f"draws: {draws}", model="star")["groups"]["splits"]["dev"]
+        found[draws] = [group["low"] for group in told if group["p_holm"] is not None]
+    assert found["groups"] and set(found["groups"]) == {None}
+    assert any(low is not None for low in found["queries"])
 
 
 def test_suspects_are_unjudged_and_ranked_high_by_several_systems(monkeypatch: pytest.MonkeyPatch) -> None:

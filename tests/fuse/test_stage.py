@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tasks.core.metrics.clusters import connected
 from tasks.core.metrics.confirmation import chooses
 from tasks.core.metrics.measures import parse
 from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
@@ -111,15 +112,22 @@ def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any
     assert means["RR@10"] == pytest.approx(best)  # what evaluate will compute
 
 
-def test_a_weight_may_be_chosen_on_the_selection_part_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first system is good on those queries that choose, the second on all others, which are four times as many."""
+@pytest.mark.parametrize("shared", [1, 2])
+def test_a_weight_may_be_chosen_on_the_selection_part_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared: int
+) -> None:
+    """The first system is good on those queries that choose, the second on all others, which are four times as many. With two queries
+    `shared` by a relevant document, both choose or none."""
     names = [f"dev{n}" for n in range(60)]
+    docs = {q: f"a{n // shared}" for n, q in enumerate(names)}
+    groups = connected(docs.items())
     good, bad = (9.0, 1.0, 0.0), (0.0, 9.0, 8.0)
     first, second = (
-        {q: dict(zip((f"a{q}", "b", "c"), good if chooses(q, {}) == best else bad, strict=True)) for q in names} for best in (True, False)
+        {q: dict(zip((docs[q], "b", "c"), good if chooses(q, groups) == best else bad, strict=True)) for q in names}
+        for best in (True, False)
     )
     for split in ("dev", "test"):
-        write(split, names, first=first, second=second, relevant=[(q, f"a{q}", 1) for q in names])
+        write(split, names, first=first, second=second, relevant=[(q, docs[q], 1) for q in names])
     everything, part = run(monkeypatch), run(monkeypatch, method="linear, queries: selection")
     assert everything["weight"] == 0 and everything["chosen_on"] == "dev"
     assert part["weight"] == next(point["weight"] for point in part["grid"] if point["nDCG@10"] == 1.0) > 0.5

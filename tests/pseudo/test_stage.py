@@ -218,3 +218,7 @@ def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path,
     monkeypatch.setattr("tasks.pseudo.journal.Journal.add", lambda *_: exit("written again"))
     run_here(project, *arguments("resumed"))
     assert folder_digest(project / "resumed") == folder_digest(project / "whole")
+    table = read_table(project / "corpus/documents.parquet", DOCUMENTS)
+    write_table(project / "corpus/documents.parquet", DOCUMENTS, [table.slice(1)])
+    with pytest.raises(AssertionError, match="written again"):  # other documents are other work
+        run_here(project, *arguments("other"))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -88,3 +89,21 @@ def test_significance_power_and_mteb(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (result["task_name"], result["dataset_revision"]) == ("here", "d1g")
     assert result["scores"]["test"][0]["main_score"] == means["test"]["nDCG@10"]
     assert "mrr_at_10" in result["scores"]["dev"][0] and "mrr_at_10" not in result["scores"]["test"][0], "relevant from grade 2"
+
+
+def test_queries_about_one_document_are_one_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four queries a document: tests, intervals of means, and what is said go by ten groups."""
+    monkeypatch.chdir(tmp_path)
+    make_project(tmp_path, shared=4)
+    page = report(monkeypatch)
+    told = json.loads((tmp_path / "report" / "significance.json").read_text())
+    assert {(pair["queries"], pair["groups"]) for pairs in told["splits"].values() for pair in pairs} == {(40, 10)}
+    values = pq.read_table(tmp_path / "values/bm25/test.parquet")["nDCG@10"].to_numpy()
+    low = stats.ttest_1samp(values.reshape(10, 4).mean(axis=1), 0.0).confidence_interval(0.95).low
+    charts = re.findall(r'<script type="application/json">(.*?)</script><figcaption>nDCG@10 of each system', page)
+    spec = json.loads(charts[0])
+    assert next(row for row in spec["data"]["values"] if row["name"] == "bm25")["low"] == pytest.approx(low)
+    sentence = "zeta against bm25: 40 queries are 10 groups that share relevant documents, which say as much as"
+    assert f"On test, {sentence}" in page and sentence in capsys.readouterr().out

@@ -93,6 +93,12 @@ def test_a_digest_is_the_same_under_every_version_of_python() -> None:
     assert read_module(text.encode(), "tasks").digest == "8470fd8eec8d4b58f95461cc54f0099fc6b3061c3d09ad4a8912bf022b9a3049"
 
 
+def test_digests_of_an_earlier_form_are_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Reader(project).stage_digests()
+    monkeypatch.setattr("tasks.core.stage.code.FORM", "1")
+    assert not {*first.values()} & {*Reader(project).stage_digests().values()}
+
+
 def test_cached_results_depend_on_a_modules_bytes(project: Path) -> None:
     memory = project / "memory.json"
     first = Reader(project, memory).stage_digests()

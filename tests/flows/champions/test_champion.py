@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from flows.champions import champion, history
@@ -16,6 +17,8 @@ from flows.repository.git import git
 from flows.repository.lock import parse_lock
 from flows.retraining import retrain
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS
 
 LOCK = """
 schema: '2.0'
@@ -228,7 +231,12 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(retrain, "evaluate_champion", fail)
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(retrain.evidence, "choosing", lambda found, *_, groups: asked.append(groups) or found)
+    qrels = pa.table([["q1", "q2"], ["d", "d"], [1, 1]], schema=QRELS)
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [qrels])
     begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
     with pytest.raises(UserError, match="its encoder is unavailable"):
         retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     assert not retrain.SCRATCH.exists()
+    assert asked == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
