@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flows.experiments.store import PARAMS, flat, measured, recorded
+from flows.experiments.store import PARAMS, best_model, flat
 from flows.process.display import text_table
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
 from flows.storage.cache import cache_folder, intact, listing
 from flows.team.lineage import ancestors
 from tasks.core.metrics.added import lower_is_better
-from tasks.core.metrics.selection import best_system, least_grade, metric_of
+from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.metrics.tested import Tested, tests_of
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.frozen import CODE
@@ -116,23 +116,8 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     lock = lock_of(commit, name)
     if lock is None:
         raise UserError(f"compare {name}: its commit has no {LOCK}; commit {LOCK} after a run")
-    chosen = model if colon else _best(name, lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
+    chosen = model if colon else best_model(f"compare {name}", lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
     return _measured(name, chosen, lock, split=split, measure=measure)
-
-
-def _best(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
-    metric, found = metric_of(sections), measured(lock, cache_folder())
-    means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
-    if not means:
-        raise UserError(
-            f"compare {name}: this clone's cache has none of its metrics on dev; run dvc fetch --all-commits, or name REVISION:MODEL"
-        )
-    if lacking := sorted(recorded(lock).keys() - found.keys()):
-        raise UserError(
-            f"compare {name}: metrics of {', '.join(lacking)} are missing from this clone's cache, or corrupt, so its best model is "
-            "unknown; run retemper verify, then dvc fetch --all-commits, or name REVISION:MODEL"
-        )
-    return best_system(means, sections)
 
 
 def _models(lock: Lock) -> list[str]:

@@ -20,7 +20,7 @@ from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
 from flows.repository.worktree import RUN, equip, in_room, link_sources, make_worktree, passing_tree, remove_worktree, run_in
 from flows.results import environments, timing
-from flows.storage.cache import cache_folder, listing, object_path
+from flows.storage.cache import cache_folder, intact, listing
 from flows.team.lineage import ancestors
 from tasks.core.stage.errors import USER_ERROR, Problem, UserError
 
@@ -140,18 +140,18 @@ def closer(
 
 
 def _apart(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> float | None:
-    """The largest distance of two versions of an out; None where no file of it can be measured, infinite where files are missing."""
+    """The largest distance of two versions of an out; None where no file can be measured, infinite where one is missing or corrupt."""
     pairs = zip(caches, digests, strict=True)
     old, new = (listing(*pair) if pair[1].endswith(".dir") else {Path(path).name: pair[1]} for pair in pairs)
     if old.keys() != new.keys() or not old:
         return float("inf")
-    found = [
-        apart
-        for name in old
-        if old[name] != new[name]
-        and (apart := distance(name, object_path(caches[0], old[name]), object_path(caches[1], new[name]))) is not None
-    ]
-    return max(found, default=None)
+    largest = None
+    for name in (name for name in old if old[name] != new[name]):
+        one, other = intact(caches[0], old[name]), intact(caches[1], new[name])
+        apart = distance(name, one, other) if one and other else float("inf")
+        if apart is not None:
+            largest = max(apart, largest or 0.0)
+    return largest
 
 
 def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tuple[str, str, str]]:

@@ -17,7 +17,8 @@ from flows.repository.lock import Lock, lock_of, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact
-from tasks.core.stage.errors import printable
+from tasks.core.metrics.selection import best_system, metric_of
+from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.safe_yaml import parse_yaml
 
 PARAMS = "params.yaml"
@@ -97,6 +98,20 @@ def recorded(lock: Lock) -> dict[str, str]:
         for out in entry.get("outs", [])
         if name not in late and (path := Path(out["path"])).parent == Path("data/metrics") and path.suffix == ".json"
     }
+
+
+def best_model(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
+    """The best model of a dvc.lock on dev by report.metric. UserError, which begins with `name`, where metrics are missing or corrupt."""
+    metric, found = metric_of(sections), measured(lock, cache_folder())
+    means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
+    if not means:
+        raise UserError(f"{name}: this clone's cache has none of its metrics on dev; run dvc fetch --all-commits, or name REVISION:MODEL")
+    if lacking := sorted(recorded(lock).keys() - found.keys()):
+        raise UserError(
+            f"{name}: metrics of {', '.join(lacking)} are missing from this clone's cache, or corrupt, so its best model is unknown; "
+            "run retemper verify, then dvc fetch --all-commits, or name REVISION:MODEL"
+        )
+    return best_system(means, sections)
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.champions.champion import read_champions
-from flows.experiments.store import measured
+from flows.experiments.store import best_model, measured
 from flows.parameters.checks import NEGATIVES, SYSTEMS
 from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blob
 from flows.repository.worktree import SOURCE
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
-from tasks.core.metrics.selection import best_system, metric_of
+from tasks.core.metrics.selection import metric_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.safe_yaml import parse_yaml
@@ -73,9 +73,8 @@ def read_side(name: str) -> Side:
         raise UserError(f"{name}: its commit has no dvc.lock, which says what its model was made from; commit it after a run")
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
     source = _source(name, commit)
-    found = measured(lock, cache_folder())
     measure = (champion.measure if champion else "") or metric_of(sections)
-    model = champion.model if champion else model if colon else _best(name, found, sections)
+    model = champion.model if champion else model if colon else best_model(name, lock, sections)
     stage = next((one for one, entry in lock.items() if _makes(entry, f"data/metrics/{model}.json")), None)
     if stage is None:
         raise UserError(f"{name}: its dvc.lock has no metrics of {model}, expected a model that its run measured; name REVISION:MODEL")
@@ -84,7 +83,7 @@ def read_side(name: str) -> Side:
     stages = {one: lock[one] for one in ancestors(lock, stage)}
     graph = parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}
     own = _of_model(sections, stages)
-    return Side(name, commit, model, stages, own, source, graph.get("stages") or {}, measure, found.get(model, {}))
+    return Side(name, commit, model, stages, own, source, graph.get("stages") or {}, measure, measured(lock, cache_folder()).get(model, {}))
 
 
 def factors(old: Side, new: Side) -> list[Factor]:
@@ -131,14 +130,6 @@ def _source(name: str, commit: str) -> Mapping[str, Any]:
     if not source.get("dataset", {}).get("digest"):
         raise UserError(f"{name}: its commit has no record of its data ({SOURCE}), so it cannot be trained again; commit that file")
     return dict(source)
-
-
-def _best(name: str, found: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    metric = metric_of(sections)
-    means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
-    if not means:
-        raise UserError(f"{name}: this clone's cache has none of its metrics on dev; run dvc fetch --all-commits, or name REVISION:MODEL")
-    return best_system(means, sections)
 
 
 def _of_model(sections: Mapping[str, Any], stages: Lock) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def learning(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
 def check(
     stages: Collection[str], sections: Mapping[str, Any], *, edits: Sequence[str] = (), with_dev: bool = False, stats: Path = STATS
 ) -> str:
-    """A line on what the run does instead where dev is missing; else empty. Unfit where it cannot run at all.
+    """A line to warn of: dev is missing, or shares queries with test; else empty. Unfit where the run is impossible.
 
     `edits` are the run's own `--set`, for the command to suggest; `with_dev`: the run compares its models on dev.
     """
@@ -60,6 +60,11 @@ def check(
         _refuse_high_grades(str(source), sections, stats.parent / "qrels")
     if "report" in stages and measured and not counted.get("dev"):
         return f"{found}, but no dev: the best system is chosen on test, the same queries it is measured on; retemper retrain needs dev"
+    if measured and (shared := _read(stats).get("dev_in_test")):
+        return (
+            f"{source}: {shared:,} queries of dev are in test too, by id or text, so figures on test flatter what is chosen on dev; "
+            "remove them from one of the two"
+        )
     return ""
 
 
@@ -82,7 +87,11 @@ def _refuse_high_grades(source: str, sections: Mapping[str, Any], qrels: Path) -
 def _counted(stats: Path) -> dict[str, int] | None:
     """Judged queries by split (0 where none has a relevant document); None where nothing has counted them."""
     try:
-        splits = json.loads(stats.read_text(encoding="utf-8"))["splits"]
+        splits = _read(stats)["splits"]
         return {str(split): int(row["queries"]) if row.get("positives", 1) else 0 for split, row in splits.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _read(stats: Path) -> dict[str, Any]:
+    return dict(json.loads(stats.read_text(encoding="utf-8")))

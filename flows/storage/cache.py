@@ -96,6 +96,11 @@ def intact(root: Path, oid: str) -> Path | None:
         return None
 
 
+def is_object(data: bytes, oid: str) -> bool:
+    """Whether bytes have the digest `oid`."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest() == oid.removesuffix(".dir")
+
+
 def listing(root: Path, oid: str) -> dict[str, str]:
     """Digest by relative name of what a folder (`….dir`) holds; empty where its listing is missing from the cache or corrupt."""
     return read_listing(root, oid) or {}
@@ -111,7 +116,7 @@ def read_listing(root: Path, oid: str) -> dict[str, str] | None:
 
 def parse_listing(text: bytes, oid: str) -> dict[str, str] | None:
     """What a folder's listing says, given its bytes; None where their digest is not `oid`."""
-    if hashlib.md5(text, usedforsecurity=False).hexdigest() != oid.removesuffix(".dir"):
+    if not is_object(text, oid):
         return None
     return {entry["relpath"]: entry["md5"] for entry in json.loads(text)}
 

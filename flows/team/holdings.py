@@ -9,7 +9,6 @@ import io
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.storage.cache import folder_digest, listing, object_path, parse_listing, remote_id
+from flows.storage.cache import folder_digest, intact, is_object, listing, parse_listing, remote_id
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
@@ -52,17 +51,17 @@ class Remote:
 
 @dataclass(frozen=True)
 class Store:
-    """Objects of the local cache, or of a remote where the cache lacks one."""
+    """Objects of the local cache, or of a remote where the cache lacks one or has it corrupt."""
 
     objects: Path
     remotes: Sequence[Remote] = ()
 
     def read(self, oid: str) -> bytes | None:
-        with suppress(OSError):
-            return object_path(self.objects, oid).read_bytes()
+        if local := intact(self.objects, oid):
+            return local.read_bytes()
         for remote in self.remotes:
-            if oid in remote.places:
-                return bytes(remote.fs.fs.cat_file(remote.places[oid]))
+            if oid in remote.places and is_object(found := bytes(remote.fs.fs.cat_file(remote.places[oid])), oid):
+                return found
         return None
 
     def listing(self, oid: str) -> dict[str, str]:
@@ -74,8 +73,7 @@ class Store:
 
     def opened(self, oid: str) -> pq.ParquetFile | None:
         """A Parquet file, to be read a batch at a time; None where it is nowhere."""
-        local = object_path(self.objects, oid)
-        if local.is_file():
+        if local := intact(self.objects, oid):
             return open_parquet(local)
         data = self.read(oid)
         return None if data is None else open_parquet(io.BytesIO(data))

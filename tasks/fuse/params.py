@@ -12,8 +12,8 @@ from tasks.core.stage.params import Params
 class Fuse(Params):
     """Combine two systems' runs into one, by scores or by ranks. For more than two, fuse a fusion (`first: hybrid`).
 
-    dvc.yaml cannot turn a list of arbitrary length into dependencies (DVC 3: "Cannot interpolate data of type 'list'"), so an entry
-    has two fields, as in mix.
+    An entry has two fields, not a list: dvc.yaml cannot turn a list of any length into dependencies (DVC 3: "Cannot interpolate data of
+    type 'list'"). mix has two for the same reason.
     """
 
     first: str = Field(description="a system: bm25, a round, or an entry of adore, rerank, rescore, or fuse")

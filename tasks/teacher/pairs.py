@@ -37,7 +37,10 @@ def rescored(table: pa.Table, scores: Floats) -> pa.Table:
 
 
 def apart(negatives: pa.Table, positives: pa.Table, margin: float | None) -> pa.Table:
-    """The negatives that score at most their query's best positive less `margin` (RocketQA, arXiv:2010.08191); all without a margin."""
+    """The negatives that score at most their query's best positive less `margin`; all without a margin.
+
+    RocketQA (arXiv:2010.08191) denoises by a bound on a re-ranker's score itself; here the bound is the positive's score, less `margin`.
+    """
     if margin is None:
         return negatives
     known = positives["query"].unique()

@@ -104,6 +104,9 @@ def test_unusable_datasets_are_refused(prepare: Any, register: Any) -> None:
     register("wordless", queries="1\tfirst\n", qrels="1 0 d1 1\n")
     with pytest.raises(UserError, match=r"irds:wordless: has no documents"):
         prepare("irds:wordless")
+    register("graded", docs=DOCS, queries="1\tfirst\n", qrels="1 0 d1 1\n1 0 d2 1001\n")
+    with pytest.raises(UserError, match=r"irds:graded.*2: found grade 1001, expected an integer up to 1,000"):
+        prepare("irds:graded")
     register("far", kind=Unavailable, docs=DOCS, queries="1\tfirst\n", qrels="1 0 d1 1\n")
     with pytest.raises(UserError, match=r"irds:far.*could not read it \(ConnectionError: no name resolved\); go online once"):
         prepare("irds:far")

@@ -128,6 +128,7 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
     "another ending": ("corpus/c.pq", DOCUMENTS, r"c.pq: found a file that is not read, expected corpus/NAME.parquet or a saved dataset"),
     "a table of another ending": ("queries.pq", QUERIES, r"queries.pq: found a file that is not read, expected queries.parquet;"),
     "duplicate corpus": ("corpus/a.parquet", DOCUMENTS, r"corpus.parquet: the folder corpus/ exists too"),
+    "documents twice": ("documents.parquet", DOCUMENTS, r"in: found tables documents and corpus, expected only one of them; keep one"),
     "queries of one split": ("queries/train.parquet", QUERIES, r"queries: no queries for split test"),
 }
 

@@ -29,8 +29,8 @@ class Tokenize(Params):
         None,
         gt=0,
         le=1,
-        description="documents whose sets of three consecutive tokens have at least this Jaccard similarity count as one text (MinHash): "
-        "none is a negative of a query that has another as a positive. 0.8 is usual; null: only documents with the same tokens do",
+        description="two documents count as one text from this Jaccard similarity of their sets of three consecutive tokens on (MinHash): "
+        "a copy of a query's positive is never its negative. 0.8 is usual; null: only documents with the same tokens count as one text",
     )
     query_prefix: str = Field("", description="prepended to every query (for example `query: ` for E5)")
     document_prefix: str = Field("", description="prepended to every document")

@@ -11,6 +11,7 @@ from typing import Any
 import ir_datasets
 
 from tasks.core.sources.datasets import SPLIT_NAMES
+from tasks.core.sources.grades import EXPECTED, MOST
 from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
@@ -48,6 +49,8 @@ def queries(name: str, dataset: Any) -> Iterator[Query]:
 
 def qrels(name: str, dataset: Any) -> Iterator[Qrel]:
     for at, qrel in _numbered(name, dataset.qrels_iter):
+        if qrel.relevance > MOST:
+            raise UserError(f"{at}: found grade {qrel.relevance}, expected {EXPECTED}; export the data set with lower grades")
         yield Qrel(at, qrel.query_id, qrel.doc_id, int(qrel.relevance))
 
 

@@ -102,23 +102,31 @@ def qrels(files: Files) -> Iterator[Qrel]:
 
 
 def _tables(folder: Path, *names: str) -> dict[str, Files]:
-    """The files of the first of `names` that exists, keyed by split or shard name; "" if they have none."""
-    for name in names:
-        single, many = folder / f"{name}.parquet", folder / name
-        if single.is_file() and many.is_dir():
-            raise UserError(f"{single}: the folder {many.name}/ exists too, expected only one of them; keep one")
-        if single.is_file():
-            return {"": (single,)}
-        if (many / "dataset_dict.json").is_file():
-            return {split: _saved(many / split) for split in _json(many / "dataset_dict.json")["splits"]}
-        if (many / "state.json").is_file():
-            return {"": _saved(many)}
-        grouped: dict[str, list[Path]] = {}
-        for file in sorted(many.glob("*.parquet")):
-            grouped.setdefault(SHARD.sub("", file.stem), []).append(file)
-        if grouped:
-            return {key: tuple(files) for key, files in grouped.items()}
-    raise UserError(f"{folder / names[0]}.parquet: not found, expected it, or {names[0]}/ with Parquet shards or a saved dataset; add one")
+    """The files of the one of `names` that is there, keyed by split or shard name; "" if they have none."""
+    found = {name: files for name in names if (files := _table(folder, name))}
+    if len(found) > 1:
+        raise UserError(f"{folder}: found tables {' and '.join(found)}, expected only one of them; keep one")
+    if not found:
+        name = names[0]
+        raise UserError(f"{folder / name}.parquet: not found, expected it, or {name}/ with Parquet shards or a saved dataset; add one")
+    return next(iter(found.values()))
+
+
+def _table(folder: Path, name: str) -> dict[str, Files]:
+    """The files of a table; empty where it is not there."""
+    single, many = folder / f"{name}.parquet", folder / name
+    if single.is_file() and many.is_dir():
+        raise UserError(f"{single}: the folder {many.name}/ exists too, expected only one of them; keep one")
+    if single.is_file():
+        return {"": (single,)}
+    if (many / "dataset_dict.json").is_file():
+        return {split: _saved(many / split) for split in _json(many / "dataset_dict.json")["splits"]}
+    if (many / "state.json").is_file():
+        return {"": _saved(many)}
+    grouped: dict[str, list[Path]] = {}
+    for file in sorted(many.glob("*.parquet")):
+        grouped.setdefault(SHARD.sub("", file.stem), []).append(file)
+    return {key: tuple(files) for key, files in grouped.items()}
 
 
 def _by_split(tables: dict[str, Files]) -> dict[str, Files]:

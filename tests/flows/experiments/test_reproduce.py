@@ -1,11 +1,15 @@
 """A fresh clone of a revision makes the same digests, and a digest that it does not make is told."""
 
+import math
 from pathlib import Path
 from typing import Any
 
-from flows.experiments.reproduce import compare
+import numpy as np
+
+from flows.experiments.reproduce import _apart, compare
 from flows.repository.lock import read_lock
 from flows.results import environments, timing
+from flows.storage.cache import file_md5, object_path
 
 REPRODUCE = """
 import sys
@@ -32,6 +36,23 @@ def test_times_are_not_compared(tmp_path: Path) -> None:
         return {"rerank@a": {"outs": [{"path": "data/metrics/a.json", "md5": "1"}, {"path": "data/latency/a.json", "md5": time}]}}
 
     assert list(compare(lock("2"), lock("3"), tmp_path, tmp_path)) == [("data/metrics/a.json", "1", "equal")]
+
+
+def test_what_is_missing_or_corrupt_is_not_close(tmp_path: Path) -> None:
+    def put(cache: str, value: float) -> str:
+        np.save(tmp_path / "values.npy", np.array([value]))
+        place = object_path(tmp_path / cache, oid := file_md5(tmp_path / "values.npy"))
+        place.parent.mkdir(parents=True)
+        (tmp_path / "values.npy").rename(place)
+        return oid
+
+    caches, digests = (tmp_path / "old", tmp_path / "new"), (put("old", 1.0), put("new", 1.5))
+    assert _apart("data/values.npy", digests, caches) == 0.5
+    place = object_path(caches[1], digests[1])
+    place.write_bytes(object_path(caches[0], digests[0]).read_bytes())
+    assert _apart("data/values.npy", digests, caches) == math.inf, "another file in its place"
+    place.unlink()
+    assert _apart("data/values.npy", digests, caches) == math.inf
 
 
 def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path) -> None:

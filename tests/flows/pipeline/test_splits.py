@@ -25,7 +25,7 @@ ALL, UNTRAINED = {"train": 3, "dev": 2, "test": 1}, ("prepare", "train@init", "e
 
 def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, **more: Any) -> str:
     rows = {split: {"queries": counts.get(split, 0), "positives": counts.get(split, 0)} for split in ("train", "dev", "test")}
-    (folder / "stats.json").write_text(json.dumps({"splits": rows}))
+    (folder / "stats.json").write_text(json.dumps({"splits": rows} | more.pop("found", {})))
     sections = SECTIONS | {"evaluate": more.pop("evaluate", {})}
     return splits.check(stages, sections, stats=folder / "stats.json", **more)
 
@@ -47,6 +47,12 @@ def test_data_sets_that_are_accepted(tmp_path: Path) -> None:
         if text is not None:
             (tmp_path / "other.json").write_text(text)
         assert splits.check(STAGES, SECTIONS, stats=tmp_path / "other.json") == ""
+
+
+def test_queries_of_dev_that_are_in_test_are_told(tmp_path: Path) -> None:
+    said = told(tmp_path, ALL, found={"dev_in_test": 1_200})
+    assert said.startswith("beir:x: 1,200 queries of dev are in test too, by id or text") and "\n" not in said
+    assert told(tmp_path, ALL, ("prepare", "bm25"), found={"dev_in_test": 2}) == "", "nothing is measured"
 
 
 def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) -> None:

@@ -6,15 +6,16 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.storage.cache import folder_digest
+from flows.storage.cache import file_md5, folder_digest, object_path
 from flows.team import forget, holdings, sweep
-from flows.team.holdings import Entry, Store
+from flows.team.holdings import Entry, Remote, Store
 from tasks.core.sources.forgotten import mark, read_marks
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
@@ -97,10 +98,15 @@ def test_an_unknown_id_and_an_empty_list_are_one_line(cached: Any) -> None:
         assert told in done.err
 
 
-def put(objects: Path, oid: str, write: Any) -> None:
-    path = objects / oid[:2] / oid[2:]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(path)
+def put(objects: Path, write: Any, ending: str = "") -> str:
+    """Add an object; its digest."""
+    written = objects / "written"
+    write(written)
+    oid = file_md5(written) + ending
+    path = object_path(objects, oid)
+    path.parent.mkdir(exist_ok=True)
+    written.replace(path)
+    return oid
 
 
 @pytest.fixture
@@ -108,27 +114,26 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def corpus(store: Store, name: str, texts: dict[str, str]) -> str:
+def corpus(store: Store, texts: dict[str, str]) -> str:
     """A corpus of these documents and one query in the store; its digest."""
     tables = {
         "documents.parquet": (DOCUMENTS, [{"id": i, "title": "", "text": text} for i, text in texts.items()]),
         "queries/train.parquet": (QUERIES, [{"id": "q1", "text": "who", "answers": []}]),
     }
-    files = {}
-    for number, (file, (schema, rows)) in enumerate(tables.items()):
-        files[file] = f"{name}{number}".ljust(32, "0")
-        put(
-            store.objects,
-            files[file],
-            lambda path, schema=schema, rows=rows: write_table(path, schema, [pa.Table.from_pylist(rows, schema)]),
-        )
+    files = {
+        file: put(store.objects, lambda path, schema=schema, rows=rows: write_table(path, schema, [pa.Table.from_pylist(rows, schema)]))
+        for file, (schema, rows) in tables.items()
+    }
     return listed(store, files)
 
 
+def documents_of(store: Store, oid: str) -> str:
+    return store.listing(oid)["documents.parquet"]
+
+
 def listed(store: Store, files: dict[str, str]) -> str:
-    oid = folder_digest(files)
-    put(store.objects, oid, lambda path: path.write_text(json.dumps([{"md5": files[name], "relpath": name} for name in sorted(files)])))
-    return oid
+    entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
+    return put(store.objects, lambda path: path.write_text(json.dumps(entries)), ".dir")
 
 
 def entry(own: bool, reads: dict[str, str], **makes: str) -> Entry:
@@ -142,7 +147,7 @@ def entry(own: bool, reads: dict[str, str], **makes: str) -> Entry:
 
 
 def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> None:
-    old, new = corpus(store, "a", {"d1": "secret of one", "d2": "two"}), corpus(store, "c", {"d2": "two"})
+    old, new = corpus(store, {"d1": "secret of one", "d2": "two"}), corpus(store, {"d2": "two"})
     tokens = listed(store, {"documents/tokens.bin": "t1", "queries/train/tokens.bin": "t2"})
     clean = listed(store, {"documents/tokens.bin": "t3", "queries/train/tokens.bin": "t2"})
     entries = [
@@ -155,15 +160,17 @@ def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> N
         entry(False, {"data/encoders/a": "e1"}, metrics__a="m1", runs__elsewhere="r3"),
     ]
     found = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
-    assert found.oids.keys() == {old, "a0".ljust(32, "0"), tokens, "t1", "r1"}, "neither weights, nor what they alone made, nor queries"
+    assert found.oids.keys() == {old, documents_of(store, old), tokens, "t1", "r1"}, (
+        "neither weights, nor what they alone made, nor queries"
+    )
     assert (found.texts, found.ids) == ({"secret of one"}, {"d1"})
     asked = holdings.find(entries, store, {mark("query", "q1")}, kinds=["query"])
     assert {"t2", tokens, clean, old, new} <= asked.oids.keys()
-    assert not {"t1", "t3", "r1", "a0".ljust(32, "0")} & asked.oids.keys(), "documents hold no query"
+    assert not {"t1", "t3", "r1", documents_of(store, old)} & asked.oids.keys(), "documents hold no query"
 
 
 def test_the_same_id_of_another_projects_data_is_another_record(store: Store) -> None:
-    ours, theirs, copy = (corpus(store, name, {"d1": text}) for name, text in (("a", "ours"), ("c", "theirs"), ("e", "ours")))
+    ours, theirs, copy = (corpus(store, {"d1": "ours"} | more) for more in ({}, {"d1": "theirs"}, {"d2": "two"}))
     entries = [entry(True, {}, corpus=ours), entry(False, {}, corpus=theirs), entry(False, {}, pseudo=copy)]
     found = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
     assert found.outs == {("data/corpus", ours), ("data/pseudo", copy)}
@@ -171,10 +178,28 @@ def test_the_same_id_of_another_projects_data_is_another_record(store: Store) ->
 
 
 def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    oid = corpus(store, "a", {f"d{number}": f"text {number}" for number in range(20_000)})
+    oid = corpus(store, {f"d{number}": f"text {number}" for number in range(20_000)})
     monkeypatch.setattr(pq, "read_table", pytest.fail)  # the whole of it in memory
     found = holdings.holders([entry(True, {}, corpus=oid)], store, {mark("document", "d5"), mark("document", "d19999")})
     assert (found.ids, found.texts) == ({"d5", "d19999"}, {"text 5", "text 19999"}), "of the first and of the last batch"
+
+
+def test_a_corrupt_object_is_read_from_a_remote(store: Store, tmp_path: Path) -> None:
+    """A corpus whose documents differ by a byte would seem to hold no record."""
+    oid = corpus(store, {"d1": "secret of one"})
+    place, kept = object_path(store.objects, documents_of(store, oid)), tmp_path / "remote"
+    place.rename(kept)
+    write_table(place, DOCUMENTS, [])
+    entries, marks = [entry(True, {}, corpus=oid)], {mark("document", "d1")}
+    unread = holdings.find(entries, store, marks, kinds=["document"])
+    assert (unread.texts, len(unread.unread)) == (set(), 1)
+
+    def remote(file: Path) -> Store:
+        places = SimpleNamespace(fs=SimpleNamespace(cat_file=lambda path: Path(path).read_bytes()))
+        return Store(store.objects, [Remote("origin", places, None, "", {documents_of(store, oid): str(file)})])
+
+    assert holdings.find(entries, remote(kept), marks, kinds=["document"]).texts == {"secret of one"}
+    assert len(holdings.find(entries, remote(place), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
 
 
 def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
