@@ -22,6 +22,7 @@ from flows.process.display import Display, clock, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import commit_of, read_blob
+from flows.repository.worktree import SOURCE
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import metric_of
 from tasks.core.stage.errors import UserError, printable
@@ -86,7 +87,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     if model is None:
         raise UserError("bisect: there is no champion yet, so no model to look at; name one: --model NAME")
     measure = measure or (now.measure if now and now.model == model else "") or metric_of(sections)
-    source = _source(sections, inbox)
+    source = _source(commit, sections, inbox)
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
     estimate = _estimate(chosen, now)
@@ -201,11 +202,11 @@ def _verdict(one: Tried, found: Found) -> str:
     return "bad" if one.difference < found.drop / 2 else "good"
 
 
-def _source(sections: Mapping[str, Any], inbox: Inbox) -> dict[str, Any]:
-    """data/source.json for parameters `sections`, whose data set is the inbox's."""
+def _source(commit: str, sections: Mapping[str, Any], inbox: Inbox) -> dict[str, Any]:
+    """data/source.json for parameters `sections`, whose data set is the inbox's; unavailable sources as `commit` has them."""
     scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
     write_text(scratch, json.dumps({**sections, "dataset": {**sections["dataset"], "source": inbox.merge(()).spec}}, ensure_ascii=False))
-    described.unlink(missing_ok=True)
+    write_text(described, read_blob(commit, SOURCE) or "{}")
     write_source(scratch, described)
     try:
         return dict(read_json(described))

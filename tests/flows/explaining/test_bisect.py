@@ -5,15 +5,18 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from scipy import stats
 
+from flows.explaining import bisect
 from flows.explaining.bisect import Range, Train, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired
+from flows.repository.worktree import SOURCE
 
 NAMES = [f"b{number:02}" for number in range(16)]
 WHOLE = Range(NAMES, 0, 16)
@@ -127,6 +130,19 @@ def inbox(project: Any) -> Callable[..., Path]:
         return Path(place / name)
 
     return put
+
+
+def test_a_source_that_is_not_here_is_as_the_commit_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    encoder = {"source": "/nowhere/tower", "digest": "d1", "files": {"model.safetensors": "f1"}, "packages": {}}
+    monkeypatch.setattr(
+        bisect, "read_blob", lambda commit, path: json.dumps({"encoder": encoder}) if (commit, path) == ("c", SOURCE) else None
+    )
+    inbox: Any = SimpleNamespace(merge=lambda _: SimpleNamespace(spec="demo"))
+    sections = {"dataset": {"source": "beir:../old"}, "encoder": {"source": "/nowhere/tower"}}
+    found = bisect._source("c", sections, inbox)
+    assert found["encoder"] == encoder
+    assert (found["dataset"]["source"], bool(found["dataset"]["digest"])) == ("demo", True)
 
 
 def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., Path]) -> None:
