@@ -279,5 +279,6 @@ def test_a_driver_that_hangs_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(stages, "ANSWER_SECONDS", 0.2)
     assert find_devices() == [""]
     assert "nvidia-smi has not answered in 0.2 s; stages run one at a time" in capsys.readouterr().err
+    monkeypatch.setattr(stages, "ANSWER_SECONDS", 60)
     tool.write_text("#!/bin/sh\nprintf '0\\n1\\n2\\n'\n")
     assert find_devices() == ["0", "1", "2"]
