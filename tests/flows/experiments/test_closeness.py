@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 
 from flows.experiments.closeness import distance
 from flows.experiments.reproduce import closer
+from flows.storage.cache import file_md5, object_path
 
 
 def test_vectors_and_weights_are_apart_by_the_norm_of_their_difference(tmp_path: Path) -> None:
@@ -102,12 +103,17 @@ def test_only_what_other_hardware_made_is_compared_by_tolerance(tmp_path: Path) 
         for stage in ("train", "evaluate")
         for name in "ab"
     }
-    for folder, oid, value in (("old", "aa11", 0.5), ("new", "bb22", 0.504)):
-        (tmp_path / folder / oid[:2]).mkdir(parents=True)
-        (tmp_path / folder / oid[:2] / oid[2:]).write_text(json.dumps({"dev": value}))
-    rows = [(f"data/metrics/{name}.json", "aa11", "different: bb22") for name in "ab"]
+    digests = []
+    for folder, value in (("old", 0.5), ("new", 0.504)):
+        (tmp_path / "metrics.json").write_text(json.dumps({"dev": value}))
+        digests.append(file_md5(tmp_path / "metrics.json"))
+        place = object_path(tmp_path / folder, digests[-1])
+        place.parent.mkdir(parents=True)
+        (tmp_path / "metrics.json").rename(place)
+    old, new = digests
+    rows = [(f"data/metrics/{name}.json", old, f"different: {new}") for name in "ab"]
     caches = (tmp_path / "old", tmp_path / "new")
     found = list(closer(rows, lock, {"train@a"}, caches=caches, tolerance=0.01))
-    assert [row[2] for row in found] == ["close: measured 0.004 apart, tolerance 0.01", "different: bb22"]
+    assert [row[2] for row in found] == ["close: measured 0.004 apart, tolerance 0.01", f"different: {new}"]
     assert next(closer(rows, lock, {"train@a"}, caches=caches, tolerance=0.001))[2].startswith("different: measured 0.004 apart")
     assert next(closer([(*rows[0][:2], "different: not made")], lock, {"train@a"}, caches=caches, tolerance=1))[2] == "different: not made"
