@@ -3,15 +3,14 @@
 The tokens of a batch's rows are concatenated in one matrix, so no linear layer, activation, or norm is spent on
 padding and no attention on masked keys. In float32, buffers are reused by every layer, and biases and residuals are part of
 the matrix products. In bfloat16, oneDNN's linear layers do that: weights are reordered once per call of `encode`, and bias, GELU, and
-residual are added before a sum is rounded. Without AMX, attention scores of rows up to ATTENTION_LENGTH are rounded to bfloat16
-before the softmax, as transformers' own eager attention does. `tasks.core.encoding.int8` is the arithmetic of quantized layers,
+residual are added before a sum is rounded. `tasks.core.encoding.int8` is the arithmetic of quantized layers,
 `tasks.core.encoding.openvino_int8` has these in OpenVINO, `tasks.core.encoding.varlen` a GPU's layers.
 
 Shapes: B rows, L tokens of a row, T tokens of a batch (and a few of padding), H hidden width, I inner width, A attention heads.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -25,16 +24,25 @@ from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.unpadded_rows import first_position, placed, rounded, with_spare
-from tasks.core.stage.devices import compute_dtype, has_amx, moved
+from tasks.core.stage.devices import compute_dtype, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
 PAD = 16  # tokens
+LANES = 16  # numbers that torch's attention computes at once on any CPU, or two or four times
 INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
 QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times
-ATTENTION_LENGTH = 512  # tokens up to which the fused layers compute attention by its definition
-ATTENTION_SCORES = 2**23  # of them at a time: 16 MiB
 Layers = Callable[[torch.Tensor, Ints], torch.Tensor]  # embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows of one length, one behind the other."""
+
+    start: int  # first token
+    count: int
+    length: int
+    mask: torch.Tensor | None = None  # [1, 1, L, S] of a window of S tokens on a row; None where L is a multiple of LANES
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,9 @@ class Packed:
     def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
         """Vectors [B, D] of `rows`, where the encoder is; `lengths_B` must not increase."""
         device = next(self.encoder.parameters()).device
-        starts_B = np.cumsum(lengths_B) - lengths_B
-        total = int(lengths_B.sum())
-        size = _whole(total) if device.type == "cpu" else rounded(total)
+        ends_B = np.cumsum(lengths_B)
+        starts_B, total = ends_B - lengths_B, int(ends_B[-1])
+        size = _whole(int((ends_B + -lengths_B % LANES).max())) if device.type == "cpu" else rounded(total)  # up to every window's end
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed(tokens, rows, lengths_B, self.first_position, size))
         embedded_TH = self.encoder.transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
         hidden_TH = self.layers(embedded_TH, lengths_B if device.type == "cpu" else with_spare(lengths_B, size)).float()
@@ -112,15 +120,12 @@ def plain_layers(transformer: Any) -> Layers:
         total, width = x_TH.shape
         sum_TH, context_TH = torch.empty_like(x_TH), torch.zeros_like(x_TH)
         qkv_TK = x_TH.new_empty(total, 3 * width)
-        runs = list(_runs(lengths_B))
+        runs = _runs(lengths_B, x_TH.dtype)
         blocks = list(pairwise(_blocks(total, INNER_ROWS * torch.get_num_threads())))
         inner_TI = x_TH.new_empty(max(end - start for start, end in blocks), transformer.config.intermediate_size)
         for layer, (weight_HK, bias_K) in zip(transformer.encoder.layer, products, strict=True):
             torch.addmm(bias_K, x_TH, weight_HK, out=qkv_TK)
-            for start, count, length in runs:
-                part = slice(start, start + count * length)
-                q, k, v = qkv_TK[part].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-                context_TH[part].view(count, length, heads, -1).copy_(F.scaled_dot_product_attention(q, k, v).transpose(1, 2))
+            _attend(qkv_TK, runs, heads, context_TH)
             mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
             torch.add(x_TH, mixed.dense.bias, out=sum_TH).addmm_(context_TH, mixed.dense.weight.t())
             x_TH = mixed.LayerNorm(sum_TH)
@@ -164,14 +169,11 @@ def fused_layers(transformer: Any) -> Layers:
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
         context_TH = torch.zeros_like(x_TH)
-        parts = [part for run in _runs(lengths_B) for part in _cut(*run, max(1, ATTENTION_SCORES // (heads * run[2] ** 2)))]
+        runs = _runs(lengths_B, x_TH.dtype)
         for layer, own in zip(transformer.encoder.layer, weights, strict=True):
             qkv_weight, qkv_bias, mixed_weight, inner_weight, outer_weight = own
             qkv_TK = linear(x_TH, qkv_weight, qkv_bias, "none", [], "")
-            for start, count, length in parts:
-                part = slice(start, start + count * length)
-                q, k, v = qkv_TK[part].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-                context_TH[part].view(count, length, heads, -1).copy_(_attention(q, k, v).transpose(1, 2))
+            _attend(qkv_TK, runs, heads, context_TH)
             mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
             x_TH = mixed.LayerNorm(linear.binary(context_TH, x_TH, mixed_weight, mixed.dense.bias, "add"))
             if gelu:
@@ -196,14 +198,11 @@ def int8_layers(transformer: Any) -> Layers:
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
         x_TH = x_TH.float()
         context_TH = torch.zeros_like(x_TH, dtype=dtype)
-        parts = [part for run in _runs(lengths_B) for part in _cut(*run, max(1, ATTENTION_SCORES // (heads * run[2] ** 2)))]
+        runs = _runs(lengths_B, dtype)
         blocks = list(pairwise(_blocks(len(x_TH), QUANTIZED_ROWS * torch.get_num_threads())))
         for layer, (qkv, mix, widen, narrow) in zip(transformer.encoder.layer, linears, strict=True):
             qkv_TK = qkv(Quantized.of(x_TH)).to(dtype)
-            for start, count, length in parts:
-                part = slice(start, start + count * length)
-                q, k, v = qkv_TK[part].view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-                context_TH[part].view(count, length, heads, -1).copy_(_attention(q, k, v).transpose(1, 2))
+            _attend(qkv_TK, runs, heads, context_TH)
             x_TH = _norm(layer.attention.output.LayerNorm, mix(Quantized.of(context_TH.float())).add_(x_TH))
             activation = layer.intermediate.intermediate_act_fn
             sum_TH = torch.empty_like(x_TH)
@@ -231,16 +230,20 @@ def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x_TH, norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of [B, A, L, D] over whole rows.
+def _attend(qkv_TK: torch.Tensor, runs: Sequence[Run], heads: int, context_TH: torch.Tensor) -> None:
+    """Write to `context_TH` the attention of rows within themselves, given the queries, keys, and values of all tokens.
 
-    Without AMX, short bfloat16 rows are 1.5 x as fast by its definition, which holds all scores.
+    torch's attention exponentiates LANES scores at a time and those left over one by one, which would take most of its time. So a row sees
+    keys and values through a window of whole LANES, whose last tokens, the next row's, are masked.
     """
-    if has_amx() or q.shape[2] > ATTENTION_LENGTH:
-        return F.scaled_dot_product_attention(q, k, v)
-    q_NLD, k_NLD, v_NLD = (each.reshape(-1, *each.shape[2:]) for each in (q, k, v))
-    scores_NLL = torch.baddbmm(q.new_zeros(1), q_NLD, k_NLD.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)
-    return torch.bmm(scores_NLL.softmax(-1), v_NLD).view(q.shape)
+    for run in runs:
+        part = slice(run.start, run.start + run.count * run.length)
+        q, k, v = qkv_TK[part].view(run.count, run.length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        if run.mask is not None:
+            windows = qkv_TK[run.start :].unfold(0, run.mask.shape[-1], run.length)[: run.count]  # [count, K, tokens]
+            _, k, v = windows.view(run.count, 3, heads, -1, windows.shape[-1]).permute(1, 0, 2, 4, 3)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=run.mask)
+        context_TH[part].view(run.count, run.length, heads, -1).copy_(mixed.transpose(1, 2))
 
 
 def _query_key_value(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -249,19 +252,18 @@ def _query_key_value(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat([each.weight for each in three]), torch.cat([each.bias for each in three])
 
 
-def _runs(lengths_B: Ints) -> Iterator[tuple[int, int, int]]:
-    """First token, rows and length of every run of rows of one length."""
-    start = 0
+def _runs(lengths_B: Ints, dtype: torch.dtype) -> list[Run]:
+    """The runs of a batch whose attention is computed in `dtype`."""
+    runs, start = list[Run](), 0
     for length, rows in groupby(lengths_B.tolist()):
-        count = len(list(rows))
-        yield start, count, length
-        start += count * length
-
-
-def _cut(start: int, count: int, length: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """A run as runs of at most `most` rows."""
-    for first in range(0, count, most):
-        yield start + first * length, min(most, count - first), length
+        run = Run(start, len(list(rows)), length)
+        if spare := -length % LANES:
+            mask_S = torch.zeros(length + spare, dtype=dtype)
+            mask_S[length:] = -torch.inf
+            run = replace(run, mask=mask_S.expand(1, 1, length, -1))
+        runs.append(run)
+        start += run.count * length
+    return runs
 
 
 def _whole(rows: int) -> int:
