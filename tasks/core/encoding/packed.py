@@ -29,7 +29,7 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
 PAD = 16  # tokens
-LANES = 16  # numbers that torch's attention computes at once on any CPU, or two or four times
+LANES = 16  # a multiple of the scores that torch's attention computes at once, on any CPU
 INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
 QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times
 Layers = Callable[[torch.Tensor, Ints], torch.Tensor]  # embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]
