@@ -55,13 +55,13 @@ clean:
 
 # The development set-up holds everything that the other one does, so `make run` after `make test` installs nothing.
 .venv/.ready-$(EXTRA): $(MADE_OF) | .venv/.made
-	@echo 'Setting up .venv: some minutes, 2.5 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@echo 'Setting up .venv: some minutes, 2.8 GB with a CPU build of PyTorch, more with a CUDA build ...'
 	@$(PIP) uninstall $(OTHER)
 	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo]'
 	@touch $@
 
 .venv/.ready-$(EXTRA)-dev: $(MADE_OF) | .venv/.made
-	@echo 'Setting up .venv: some minutes, 2.5 GB with a CPU build of PyTorch, more with a CUDA build ...'
+	@echo 'Setting up .venv: some minutes, 2.8 GB with a CPU build of PyTorch, more with a CUDA build ...'
 	@$(PIP) uninstall $(OTHER)
 	@$(PIP) install -q -c constraints.txt -e '.[$(EXTRA),demo,dev]'
 	@touch $@ .venv/.ready-$(EXTRA)
