@@ -24,15 +24,24 @@ DOTS = "Blue dots: stages that this run executed. Gray dots: stages from the cac
 
 
 def body(
-    graph: Graph, lock: Lock, spans: Sequence[Span], *, took: Mapping[str, Measured], records: Mapping[str, Mapping[str, Any]]
+    graph: Graph,
+    lock: Lock,
+    spans: Sequence[Span],
+    *,
+    took: Mapping[str, Measured],
+    records: Mapping[str, Mapping[str, Any]],
+    here: Mapping[str, str],
 ) -> Markup:
-    """The graph, the stages, and what they ran with. `records`: how each was made (flows.storage.makings), here or elsewhere."""
+    """The graph, the stages, and what they ran with.
+
+    `records`: how each was made (flows.storage.makings), here or elsewhere. `here`: of makings.here, when the run began.
+    """
     states = {span.stage: span.state for span in spans}
     order = [name for name in ordered(graph) if name in lock]
     seconds = {name: float(record["seconds"]) for name, record in records.items() if "seconds" in record}
     seconds |= {name: one.seconds for name, one in took.items()}
     found = [node(name, graph, lock, state=states.get(name, "Cached"), seconds=seconds.get(name)) for name in order]
-    note = f"{len(order)} stages; {commit()}. {DOTS}"
+    note = f"{len(order)} stages; {_commit(here)}. {DOTS}"
     return Markup('<p class="note">{}</p>{}<details><summary>Every stage</summary>{}{}</details>{}').format(
         note,
         figure(arcs(found), "the graph of stages"),
@@ -90,10 +99,8 @@ def _row(one: Node, entry: Mapping[str, Any], *, seconds: float | None, record: 
     ]
 
 
-def commit() -> str:
-    """The commit that git is at, and whether code differs from it."""
-    found = makings.here()
-    return f"commit {found['commit'][:7]}{' with changed code' if 'changed' in found else ''}" if "commit" in found else "no commit"
+def _commit(here: Mapping[str, str]) -> str:
+    return f"commit {here['commit'][:7]}{' with changed code' if 'changed' in here else ''}" if "commit" in here else "no commit"
 
 
 def batches_table(batches: Sequence[Mapping[str, Any]]) -> Markup:

@@ -56,8 +56,11 @@ class Section(NamedTuple):
         return Markup('<section><h2 id="{}">{}</h2>{}{}</section>').format(self.name, self.title, self.body, told)
 
 
-def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
-    """Write the pages that have something to show; report where they are, and what the times come to."""
+def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str]) -> None:
+    """Write the pages that have something to show; report where they are, and what the times come to.
+
+    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here).
+    """
     if spans:
         write_text(TIMELINE, timeline(spans))
         tell(f"timeline: {TIMELINE}")
@@ -83,7 +86,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any) -> None:
             "batches", "New data", origins.batches_table(read_json(origins.INTAKE) if origins.INTAKE.exists() else []), origins.BATCHES_NOTE
         ),
     ]
-    last = Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, records=records))
+    last = Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, records=records, here=here))
     report = REPORT.read_text(encoding="utf-8").replace(LAST_LINK, last.link(), 1).replace(LAST, last.html(), 1)
     write_text(PAGE, filled(report, [part for part in parts if part.body], summary(graph, took, cost)))
     for race in races:
