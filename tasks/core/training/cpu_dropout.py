@@ -55,12 +55,22 @@ def attention(
     scale: float | None = None,
     **others: Any,
 ) -> torch.Tensor:
-    """`F.scaled_dot_product_attention` of query [..., L, D], key [..., S, D] and value [..., S, V], by its definition: [..., L, V]."""
+    """`F.scaled_dot_product_attention` of query [..., L, D], key [..., S, D] and value [..., S, V], by its definition: [..., L, V].
+
+    As in torch's, a query that may see no key gets zeros: padding far behind a text, where a layer sees only a window.
+    """
     if is_causal or any(others.values()):
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, **others
         )
     scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.transpose(-2, -1)
-    if attn_mask is not None:
-        scores = scores.masked_fill_(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    return dropout(scores.softmax(-1), dropout_p) @ value
+    blind = None  # [..., L, 1], if a query sees no key
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        hidden, sighted = ~attn_mask, attn_mask.any(-1, keepdim=True)
+        if not sighted.all():
+            blind, hidden = ~sighted, hidden & sighted  # a softmax of nothing is NaN, and so would be its gradient
+        scores = scores.masked_fill_(hidden, -torch.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    shares = scores.softmax(-1)
+    return dropout(shares if blind is None else shares.masked_fill(blind, 0.0), dropout_p) @ value

@@ -58,6 +58,40 @@ def test_attention_equals_torch(kind: str, scale: float | None) -> None:
         torch.testing.assert_close(a, b)
 
 
+def test_a_query_that_sees_no_key_gets_zeros_as_in_torch() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, length, 8, requires_grad=True) for length in (5, 7, 7))
+    seen = torch.rand(2, 1, 5, 7) > 0.4
+    seen[..., 0] = True
+    seen[1, :, 3:] = False
+    found, expected = (f(q, k, v, attn_mask=seen) for f in (attention, F.scaled_dot_product_attention))
+    torch.testing.assert_close(found, expected)
+    assert not found[1, :, 3:].any() and found[1, :, :3].any()
+    weights = torch.randn_like(found)
+    for a, b in zip(*(torch.autograd.grad((out * weights).sum(), (q, k, v)) for out in (found, expected)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "mistral"])
+def test_short_texts_beside_long_ones_in_a_model_of_windows(kind: str) -> None:
+    """The padding behind a short text is further from it than a window reaches; dropout of attention must not make it NaN."""
+    from transformers import AutoConfig, AutoModel
+
+    windows = {"modernbert": {"local_attention": 4}, "mistral": {"sliding_window": 4}}[kind]
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 16}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, vocab_size=64, attention_dropout=0.1, **sizes, **special, **windows)
+    model = AutoModel.from_config(config, dtype=torch.float32).train()
+    mask = torch.ones(2, 24, dtype=torch.int64)
+    mask[1, 3:] = 0
+    with CheapDropout():
+        hidden = model(input_ids=torch.randint(3, 64, mask.shape) * mask, attention_mask=mask).last_hidden_state
+    hidden[mask.bool()].square().sum().backward()
+    assert torch.isfinite(hidden).all()
+    assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)
+
+
 def test_attention_drops_probabilities_without_bias() -> None:
     """The mean over many draws is the attention without dropout, and one draw is not."""
     torch.manual_seed(0)
