@@ -65,7 +65,9 @@ def power(d: float, queries: int, alpha: float) -> float:
 
 
 def detectable(queries: int, alpha: float, wanted: float = WANTED) -> float:
-    """The smallest d that a test over this many queries finds significant with probability `wanted`."""
+    """The smallest d that a test over this many queries finds significant with probability `wanted`; 0 where `alpha` is no less."""
+    if alpha >= wanted:
+        return 0.0
     return _root(lambda d: power(d, queries, alpha) - wanted)
 
 

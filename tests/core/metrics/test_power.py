@@ -26,6 +26,14 @@ def test_the_noncentral_t_is_scipys(t: float, freedom: int) -> None:
             assert noncentral_t(t, freedom, shift) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("alpha", [0.8, 0.95, 0.999])
+def test_a_level_as_high_as_the_power_finds_any_difference(alpha: float) -> None:
+    found = effect(np.array([0.1, 0.3, -0.2, 0.4]), alpha)
+    assert found
+    assert (found.detectable, found.needed) == (0.0, 2)
+    assert found.power >= alpha
+
+
 def test_power_is_how_often_drawn_samples_are_significant() -> None:
     draw = np.random.default_rng(0)
     samples = draw.normal(0.3, 1.0, (20_000, 50))
