@@ -43,6 +43,10 @@ def _known(name: str, relevance: int) -> Measure:
     measure.validate_params()
     if measure.params.get("cutoff", 1) < 1:  # trec_eval aborts the process
         raise ValueError("its cutoff is below 1")
+    if not 0 < measure.params.get("p", 0.5) < 1:  # of RBP and Compat; values would be meaningless, negative ones too
+        raise ValueError("its p is not between 0 and 1")
+    if not 0 <= measure.params.get("recall", 0.0) <= 1:
+        raise ValueError("its recall is not between 0 and 1")
     if max([measure.params.get("rel", 1), *measure.params.get("gains", {}).values()]) > MOST:
         raise ValueError(f"it has a grade above {MOST:,}, the highest one")
     if added.formula(measure):
