@@ -123,9 +123,14 @@ def unseen(value: float, sizes: Floats, alpha: float) -> float:
     edge = -1 + 1e-12
     if chance_of_none(value, edge, sizes) > alpha:
         return -1.0
-    return float(optimize.brentq(lambda c: math.log(chance_of_none(value, c, sizes)) - math.log(alpha), edge, value))
+    return float(optimize.brentq(lambda c: _log_chance(value, c, sizes) - math.log(alpha), edge, value))
 
 
 def chance_of_none(value: float, c: float, sizes: Floats) -> float:
     """The greatest chance that no group differs from `value`, where the mean difference is at most c: one over the capital of that bet."""
-    return float(np.exp(-np.log1p(sizes * max(0.0, value - c) / (1 + c)).sum()))
+    return math.exp(_log_chance(value, c, sizes))
+
+
+def _log_chance(value: float, c: float, sizes: Floats) -> float:
+    """The logarithm of `chance_of_none`, which itself may be too small for a number."""
+    return -float(np.log1p(sizes * max(0.0, value - c) / (1 + c)).sum())

@@ -74,6 +74,18 @@ def test_unseen_with_groups_of_many_sizes() -> None:
     assert unseen(0.2, np.ones(4), 0.05) > found > -1, "small groups say less"
 
 
+@pytest.mark.parametrize("groups", [30, 600])
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
+def test_many_groups_of_many_sizes_have_a_bound(groups: int, spread: float) -> None:
+    """The chance that none of so many differs, where the mean is near -1, is too small for a number."""
+    draw = np.random.default_rng(groups)
+    numbers = np.repeat(np.arange(groups), 1 + draw.poisson(2, groups))
+    seen = Draws(np.clip(0.1 + draw.normal(0, 1, len(numbers)) * spread, -1, 1), numbers)
+    found = unseen(0.1, seen.sizes, 0.05)
+    assert chance_of_none(0.1, found, seen.sizes) == pytest.approx(0.05, rel=1e-6)
+    assert -1 < lower_bound(seen, 0.05) < 0.1 + spread
+
+
 def rare(draw: np.random.Generator, queries: int, losses: float, *, size: float, noise: float, mean: float) -> np.ndarray:
     """Nearly alike but for a few losses, with that mean exactly."""
     share = losses / queries
