@@ -188,13 +188,16 @@ def test_nprobe_is_written_into_the_file(factory: str, expected: int, tmp_path: 
     assert faiss.extract_index_ivf(faiss.read_index(str(tmp_path / "i"))).nprobe == expected
 
 
-def test_ef_search_is_written_into_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factory", ["HNSW8", "PCA8,HNSW8", "HNSW8,RFlat", "PCA8,HNSW8_SQ8,RFlat"])
+def test_ef_search_is_written_into_the_file(factory: str, tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(100), [100])
-    for factory in ("HNSW8", "PCA8,HNSW8"):
-        faiss.write_index(build(embeddings, Index(factory=factory, ef_search=77)), str(tmp_path / "i"))
-        index = faiss.read_index(str(tmp_path / "i"))
-        inner = faiss.downcast_index(index.index) if factory.startswith("PCA") else index
-        assert inner.hnsw.efSearch == 77
+    faiss.write_index(build(embeddings, Index(factory=factory, ef_search=77)), str(tmp_path / "i"))
+    inner = faiss.read_index(str(tmp_path / "i"))
+    if factory.endswith(",RFlat"):
+        inner = faiss.downcast_index(inner.base_index)
+    if factory.startswith("PCA"):
+        inner = faiss.downcast_index(inner.index)
+    assert inner.hnsw.efSearch == 77
 
 
 @pytest.mark.parametrize("factory", ["Flut", "PQ7", "IVF,Flat", "IVF64,Flat", "PQ4x8", "", "Flat,Flat,", "IDMap,Flat"])

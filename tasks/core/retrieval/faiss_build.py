@@ -189,13 +189,14 @@ def faiss_errors(found: str, key: str) -> Iterator[None]:
 
 def set_effort(index: Any, params: Recipe) -> None:
     """Write nprobe or efSearch into the index itself, so that every program that opens the file uses it."""
-    space = faiss.ParameterSpace()
     inverted = faiss.try_extract_index_ivf(index)  # looks through transforms, id maps and refinements
-    inner = faiss.downcast_index(index.index) if isinstance(index, faiss.IndexPreTransform) else index
+    inner = index
+    while isinstance(inner, faiss.IndexRefine | faiss.IndexPreTransform):
+        inner = faiss.downcast_index(inner.base_index if isinstance(inner, faiss.IndexRefine) else inner.index)
     if inverted is not None:
         inverted.nprobe = min(params.nprobe, inverted.nlist)
     elif isinstance(inner, faiss.IndexHNSW):
-        space.set_index_parameter(index, "efSearch", params.ef_search)
+        inner.hnsw.efSearch = params.ef_search
 
 
 def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
