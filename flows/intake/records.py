@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
-from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
+from tasks.core.sources.grades import EXPECTED, EXPECTED_WEIGHT, is_grade, is_heading, weight_of
 from tasks.core.stage.errors import UserError
 
 NAMES = ("corpus", "queries")
@@ -226,19 +226,10 @@ def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
     elif not is_grade(grade):
         wrong(f"{at}: found grade {_shown(grade)}, expected {EXPECTED}")
     elif (weight := weight_of(rest[0]) if rest else 1.0) is None:
-        wrong(f"{at}: found weight {_shown(rest[0])}, expected a number above 0")
+        wrong(f"{at}: found weight {_shown(rest[0])}, expected {EXPECTED_WEIGHT}")
     else:
         return Judged(at, query, doc, int(grade), weight)
     return None
-
-
-def weight_of(cell: str) -> float | None:
-    """A weight: a finite number above 0."""
-    try:
-        weight = float(cell)
-    except ValueError:
-        return None
-    return weight if 0 < weight < float("inf") else None
 
 
 def _rows(

@@ -168,6 +168,14 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"qrels/train.tsv": "query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t0.5\n7\t1\t1\t1\nq1\td2\t1\t1\n"},
         r"train.tsv:4: query 'q1' and document 'd2' have weight 1.0 here and 0.5 at .*train.tsv:2; keep one",
     ),
+    "a weight that is 0 in float32": (
+        {"qrels/train.tsv": "query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t1e-50\n"},
+        r"train.tsv:2: found weight '1e-50', expected a number above 0 \(1e-30 to 1e30\); fix",
+    ),
+    "a weight that is infinite in float32": (
+        {"qrels/train.tsv": "query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t1e39\n"},
+        r"train.tsv:2: found weight '1e39', expected a number",
+    ),
     "unknown split": ({"qrels/all.tsv": "q1\td2\t1\n"}, r"all.tsv: found qrels of an unknown split"),
     "split twice": ({"qrels/dev.tsv": "q1\td2\t1\n"}, r"validation.tsv: dev.tsv exists too"),
     "a header alone": ({"qrels/train.tsv": "query-id\tcorpus-id\tscore\n", "qrels/validation.tsv": None}, r"source has no qrels"),

@@ -1,4 +1,4 @@
-"""Grades as qrels files have them."""
+"""Grades and weights as qrels files have them."""
 
 import re
 
@@ -6,10 +6,22 @@ GRADE = re.compile(r"[+-]?[0-9]{1,9}")
 MOST = 1000  # the highest grade: trec_eval takes memory by the highest one, and 2^grade is no float from 1,024 on
 EXPECTED = f"an integer up to {MOST:,} (0 not relevant, 1 or more relevant)"
 
+WEIGHTS = 1e-30, 1e30  # weights are kept in float32, where a smaller one would be 0 and a larger one infinite
+EXPECTED_WEIGHT = "a number above 0 (1e-30 to 1e30)"
+
 
 def is_grade(cell: str) -> bool:
     """Whether a cell is a whole number of at most MOST."""
     return bool(GRADE.fullmatch(cell.strip())) and int(cell) <= MOST
+
+
+def weight_of(cell: str) -> float | None:
+    """How much training counts a pair: a number above 0 that float32 holds; None for anything else."""
+    try:
+        weight = float(cell)
+    except ValueError:
+        return None
+    return weight if WEIGHTS[0] <= weight <= WEIGHTS[1] else None
 
 
 def is_heading(cell: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from tasks.core.sources.grades import EXPECTED, is_grade
+from tasks.core.sources.grades import EXPECTED, EXPECTED_WEIGHT, is_grade, weight_of
 from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
 
@@ -112,12 +112,8 @@ def grade(at: At, cell: str) -> int:
 
 def weight(at: At, cell: str) -> float:
     """How much training counts a pair: a number above 0."""
-    try:
-        found = float(cell)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise UserError(f"{at}: found weight {cell!r}, expected a number above 0; fix that line")
+    if (found := weight_of(cell)) is None:
+        raise UserError(f"{at}: found weight {cell!r}, expected {EXPECTED_WEIGHT}; fix that line")
     return found
 
 

@@ -67,10 +67,12 @@ def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str
 
 def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td2\t1\t-1\nq1\td3\t1\tnan\n")
+    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td2\t1\t-1\nq1\td3\t1\tnan\nq1\td4\t1\t1e-50\n")
     told: list[str] = []
     assert [one.weight for one in judgments(files_of(tmp_path), "train", told.append)] == [0.5]
-    assert [line.partition(": ")[2] for line in told] == [f"found weight '{cell}', expected a number above 0" for cell in ("-1", "nan")]
+    assert [line.partition(": ")[2] for line in told] == [
+        f"found weight '{cell}', expected a number above 0 (1e-30 to 1e30)" for cell in ("-1", "nan", "1e-50")
+    ]
     (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight \nq1\td1\t1\t0.5\n")
     assert list(judgments(files_of(tmp_path), "train", told.append)) == [], "prepare does not take this header for one with weights"
     assert "found 4 columns" in told[-1]
