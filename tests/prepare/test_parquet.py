@@ -113,6 +113,11 @@ WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
     "too large": ("qrels/test.parquet", {**TEST, "score": [1, 2**31]}, r"test.parquet:2: found grade 2147483648"),
     "a float as id": ("qrels/test.parquet", {**TEST, "query-id": [2.0, 2.5]}, r"test.parquet:1: found id 2.0"),
     "qrels of no split": ("qrels/all.parquet", TEST, r"found qrels of an unknown split"),
+    "days as texts": (
+        "queries.parquet",
+        {**QUERIES, "text": pa.array([2**30] * 3, pa.date32())},
+        r"queries.parquet: found column text of type date32\[day\], expected strings",
+    ),
     "a weight of 0": (
         "qrels/test.parquet",
         {**TEST, "weight": [1.0, 0.0]},
@@ -155,6 +160,25 @@ def test_a_saved_dataset_without_its_data_is_refused(prepare: Any, tmp_path: Pat
     put_saved(tmp_path / "in")
     next((tmp_path / "in" / "corpus").glob("*.arrow")).unlink()
     with pytest.raises(UserError, match=r"data-0000\d-of-00002.arrow: not found"):
+        prepare(f"parquet:{tmp_path / 'in'}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("state.json", "[]"),
+        ("state.json", "{}"),
+        ("state.json", '{"_data_files": 5}'),
+        ("state.json", '{"_data_files": [{"filename": null}]}'),
+        ("dataset_dict.json", "5"),
+        ("dataset_dict.json", '{"splits": null}'),
+        ("dataset_dict.json", '{"splits": [1]}'),
+    ],
+)
+def test_a_saved_dataset_whose_json_lists_no_files_is_refused(prepare: Any, tmp_path: Path, name: str, content: str) -> None:
+    put_saved(tmp_path / "in")
+    (tmp_path / "in" / "corpus" / name).write_text(content)
+    with pytest.raises(UserError, match=rf"corpus/{name}: .*expected what save_to_disk writes; save the dataset again"):
         prepare(f"parquet:{tmp_path / 'in'}")
 
 

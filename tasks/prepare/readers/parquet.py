@@ -120,7 +120,7 @@ def _table(folder: Path, name: str) -> dict[str, Files]:
     if single.is_file():
         return {"": (single,)}
     if (many / "dataset_dict.json").is_file():
-        return {split: _saved(many / split) for split in _json(many / "dataset_dict.json")["splits"]}
+        return {split: _saved(many / split) for split in _names(many / "dataset_dict.json", "splits")}
     if (many / "state.json").is_file():
         return {"": _saved(many)}
     grouped: dict[str, list[Path]] = {}
@@ -144,11 +144,22 @@ def _by_split(tables: dict[str, Files]) -> dict[str, Files]:
 def _saved(folder: Path) -> Files:
     """The Arrow files of a dataset saved on disk, in row order."""
     state = _json(folder / "state.json")
+    names = _names(folder / "state.json", "_data_files", "filename")
     if state.get("_indices_files") or state.get("_indices_data_files"):
         raise UserError(
             f"{folder}: an index file selects the rows, which is not supported; call flatten_indices() and save the dataset again"
         )
-    return tuple(folder / file["filename"] for file in state["_data_files"])
+    return tuple(folder / name for name in names)
+
+
+def _names(path: Path, key: str, field: str = "") -> list[str]:
+    """The names that a JSON file lists under `key`; with `field`, under that of each item."""
+    record = _json(path)
+    items = record.get(key) if isinstance(record, dict) else None
+    names = [item.get(field) if field and isinstance(item, dict) else item for item in items] if isinstance(items, list) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: found no list of names under {key}, expected what save_to_disk writes; save the dataset again")
+    return names
 
 
 def _json(path: Path) -> Any:
@@ -207,6 +218,9 @@ def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional:
     if found is not None:
         if (times := batch.schema.names.count(found)) > 1:
             raise UserError(f"{file}: found column {found} {times} times, expected it once; rename or drop one")
+        kind = batch.schema.field(found).type
+        if pa.types.is_temporal(kind):  # of which Python does not take every value
+            raise UserError(f"{file}: found column {found} of type {kind}, expected strings or numbers; convert it")
         values: list[Any] = batch.column(found).to_pylist()
         return values
     if optional:
