@@ -213,8 +213,8 @@ def has_half_character(text: str) -> bool:
 
 
 def _named(at: str, name: str, wrong: Wrong) -> bool:
-    if not name or any(mark in name for mark in "\t\r\n"):
-        wrong(f"{at}: found id {_shown(name)}, expected one without tabs and line ends that is not empty")
+    if not name or any(mark in name for mark in "\t\r\n\0"):
+        wrong(f"{at}: found id {_shown(name)}, expected one without tabs, line ends, and NUL that is not empty")
         return False
     return True
 

@@ -54,6 +54,8 @@ def full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, em
     for record in records:
         if not record.id:
             raise UserError(f"{record.at}: found an empty {what} id, expected one that names it; fix that line")
+        if "\0" in record.id:
+            raise UserError(f"{record.at}: found {what} id {record.id!r}, expected one without NUL, which ends a name in C; rename it")
         if WHITE.search(record.id):
             if settings.ids == "refuse":
                 raise _white(record, what)

@@ -106,6 +106,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"corpus.jsonl": '{"_id": "a b", "text": "c"}\n'},
         r"corpus.jsonl:1: found document id 'a b', expected one without",
     ),
+    "id with NUL": (
+        {"corpus.jsonl": '{"_id": "a\\u0000", "text": "c"}\n'},
+        r"corpus.jsonl:1: found document id 'a\\x00', expected one without NUL",
+    ),
     "duplicate document": (
         {"corpus.jsonl": CORPUS + '{"_id": "1", "text": "x"}\n'},
         r"corpus.jsonl:5: document id '1' is already used at .*:2;",

@@ -67,7 +67,9 @@ def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str
 
 def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td2\t1\t-1\nq1\td3\t1\tnan\nq1\td4\t1\t1e-50\n")
+    (tmp_path / "qrels/train.tsv").write_text(
+        "query-id\tcorpus-id\tscore\tweight\nq1\td1\t1\t0.5\nq1\td2\t1\t-1\nq1\td3\t1\tnan\nq1\td4\t1\t1e-50\n"
+    )
     told: list[str] = []
     assert [one.weight for one in judgments(files_of(tmp_path), "train", told.append)] == [0.5]
     assert [line.partition(": ")[2] for line in told] == [
@@ -85,6 +87,7 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
         ("corpus.jsonl", b'{"_id": "d1", "text": 3}\n', ":1: found text 3, expected a string"),
         ("corpus.jsonl", b'{"_id": true, "text": "x"}\n', ":1: found _id True"),
         ("corpus.jsonl", b'{"_id": "d", "text": "\\ud800"}\n', ":1: the text contains half a character"),
+        ("corpus.jsonl", b'{"_id": "d\\u0000", "text": "x"}\n', ":1: found id 'd\\x00', expected one without tabs, line ends, and NUL"),
         ("corpus.jsonl", b'{"_id": "d", "title": 1, "text": "x"}\n', ":1: found title 1"),
         ("corpus.jsonl.gz", gzip.compress(b'{"_id": "d1", "text": "x"}\n' * 9, mtime=0)[:40], "the gzip file is truncated or corrupt here"),
         ("corpus.csv", b'id,text\nd1,"x\n', ":2: invalid CSV in the row that begins here"),
