@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
-from tasks.core.sources.grades import EXPECTED, EXPECTED_WEIGHT, is_grade, is_heading, weight_of
+from tasks.core.sources.grades import EXPECTED, EXPECTED_WEIGHT, is_grade, is_heading, swaps_columns, weight_of
 from tasks.core.stage.errors import UserError
 
 NAMES = ("corpus", "queries")
@@ -137,6 +137,9 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
         at, cells = f"{path}:{number}", line.split("\t")
         if number == 1 and len(cells) in (3, 4) and is_heading(cells[2]):
             wanted = 4 if cells[3:] == [WEIGHT] else 3
+            if swaps_columns(cells):
+                wrong(f"{at}: found columns {', '.join(cells)}, expected query-id, corpus-id, score in this order")
+                return
             continue
         if len(cells) != wanted:
             names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:wanted])

@@ -156,6 +156,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         r"train.tsv:2: found 2 columns \('q1\\td2'\), expected 3 separated",
     ),
     "four columns": ({"qrels/train.tsv": "q1\t0\td2\t1\n"}, r"train.tsv:1: found 4 columns"),
+    "columns in another order": (
+        {"qrels/train.tsv": "corpus-id\tquery-id\tscore\n1\t7\t1\n"},
+        r"train.tsv:1: found columns corpus-id, query-id, score, expected query-id, corpus-id, score in this order",
+    ),
     "commas": (
         {"qrels/train.tsv": "query-id,corpus-id,score\nq1,d2,1\n"},
         r"train.tsv:1: found commas and no tabs .*expected 3 separated by tabs",

@@ -1,6 +1,7 @@
 """Grades and weights as qrels files have them."""
 
 import re
+from collections.abc import Sequence
 
 GRADE = re.compile(r"[+-]?[0-9]{1,9}")
 MOST = 1000  # the highest grade: trec_eval takes memory by the highest one, and 2^grade is no float from 1,024 on
@@ -22,6 +23,12 @@ def weight_of(cell: str) -> float | None:
     except ValueError:
         return None
     return weight if WEIGHTS[0] <= weight <= WEIGHTS[1] else None
+
+
+def swaps_columns(cells: Sequence[str]) -> bool:
+    """Whether a heading names the document before the query: in BEIR form, columns are read by their place."""
+    names = [cell.strip().lower().replace("_", "-") for cell in cells[:2]]
+    return names[:1] == ["corpus-id"] or names[1:] == ["query-id"]
 
 
 def is_heading(cell: str) -> bool:

@@ -65,6 +65,16 @@ def test_a_wrong_grade_in_the_first_line_is_no_header(tmp_path: Path, grade: str
     assert told == [f"{file}:1: found grade '{grade}', expected an integer up to 1,000 (0 not relevant, 1 or more relevant)"]
 
 
+def test_columns_in_another_order(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/train.tsv").write_text("corpus_id\tquery_id\tscore\n1\t2\t1\n")
+    told: list[str] = []
+    assert list(judgments(files_of(tmp_path), "train", told.append)) == []
+    assert told == [
+        f"{tmp_path}/qrels/train.tsv:1: found columns corpus_id, query_id, score, expected query-id, corpus-id, score in this order"
+    ]
+
+
 def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/train.tsv").write_text(
