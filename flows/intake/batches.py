@@ -13,7 +13,8 @@ from typing import Any
 
 from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
 from tasks.core.sources.datasets import FOLDER_KINDS, local_path
-from tasks.core.sources.grades import is_heading, swaps_columns
+from tasks.core.sources.grades import is_heading
+from tasks.core.sources.qrels import swaps_columns
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 

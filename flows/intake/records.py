@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
-from tasks.core.sources.grades import EXPECTED, EXPECTED_WEIGHT, is_grade, is_heading, swaps_columns, weight_of
+from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
+from tasks.core.sources.qrels import EXPECTED_WEIGHT, swaps_columns, weight_of
 from tasks.core.stage.errors import UserError
 
 NAMES = ("corpus", "queries")

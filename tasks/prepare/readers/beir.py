@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.sources.datasets import beir_layout
-from tasks.core.sources.grades import is_heading, swaps_columns
+from tasks.core.sources.grades import is_heading
+from tasks.core.sources.qrels import swaps_columns
 from tasks.core.stage.errors import UserError
 from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects, weight
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from tasks.core.sources.grades import EXPECTED, EXPECTED_WEIGHT, is_grade, weight_of
+from tasks.core.sources.grades import EXPECTED, is_grade
+from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of
 from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
 
