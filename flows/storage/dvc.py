@@ -22,6 +22,7 @@ from flows.storage.patches import (
     by_content,
     durably,
     in_turn,
+    link_what_copies,
     read_once,
     runs_by_listing,
     runs_on_demand,
@@ -176,6 +177,7 @@ def main(arguments: list[str]) -> int:
     by_content()
     durably()
     tell_of_the_disk()
+    link_what_copies()
     command, *stages = arguments
     corrupt: list[Download] = []
     if command in ("pull", "repro-pull"):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flows.storage.remote import Download, md5
@@ -145,6 +146,27 @@ def tell_of_the_disk() -> None:
 
     setattr(Link, "__call__", link_or_tell)  # noqa: B010 - mypy forbids the plain form
     setattr(generic, "_test_link", test_or_tell)  # noqa: B010
+
+
+def link_what_copies() -> None:
+    """From now on, this process links a new out's files to the cache by the first type of `cache.type` that the disk has.
+
+    DVC leaves the files of a folder copies as soon as `cache.type` names reflink or copy anywhere, even where the disk has no reflinks.
+    """
+    from dvc_data.hashfile import checkout
+    from dvc_objects.fs.generic import test_links
+
+    determine = checkout._determine_files_to_relink
+
+    def determine_by_the_disk(diff: Any, *out: Any) -> None:  # its path and file system, and the cache
+        path, fs, cache = out
+        types = list(cache.cache_types)
+        if not {"hardlink", "symlink"}.isdisjoint(types):
+            types = test_links(types, cache.fs, cache.path, fs, path)[:1]
+        seen: Any = SimpleNamespace(fs=cache.fs, cache_types=types, oid_to_path=cache.oid_to_path)
+        determine(diff, path, fs, seen)
+
+    setattr(checkout, "_determine_files_to_relink", determine_by_the_disk)  # noqa: B010 - mypy forbids the plain form
 
 
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:

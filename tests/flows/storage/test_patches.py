@@ -23,6 +23,7 @@ REPLACED = {
     "dvc.stage.cache:StageCache.pull": ["self", "remote", "odb"],
     "dvc_data.hashfile.checkout:Link.__call__": ["self", "cache", "from_path", "to_fs", "to_path"],
     "dvc_objects.fs.generic:_test_link": ["link", "from_fs", "from_file", "to_fs", "to_file"],
+    "dvc_data.hashfile.checkout:_determine_files_to_relink": ["diff", "path", "fs", "cache"],
     "dvc_objects.fs.system:reflink": ["src", "dst"],
     "dvc_objects.fs.local:copyfile": ["src", "dest", "callback"],
     "dvc.repo.stage:StageLoad.collect": ["self", "target", "with_deps", "recursive", "graph", "glob"],
@@ -31,6 +32,7 @@ REPLACED = {
     "dvc.stage.cache:StageCache._get_cache_dir": ["self", "key"],
     "dvc.stage.cache:_can_hash": ["stage"],
     "dvc_objects.fs.generic:_try_links": ["links", "from_fs", "from_path", "to_fs", "to_path", "callback", "batch_size"],
+    "dvc_objects.fs.generic:test_links": ["links", "from_fs", "from_path", "to_fs", "to_path"],
     "dvc_objects.fs.utils:tmp_fname": ["prefix"],
     "dvc.stage.cache:_get_stage_hash": ["stage"],
     "dvc.stage.decorators:unlocked_repo": ["f"],
@@ -268,3 +270,38 @@ def test_a_disk_that_fails_at_a_link_is_told_as_that(tmp_path: Path, code: str, 
     assert done.returncode == 255
     assert done.stdout.splitlines()[-1] == str(after + 1), "the one that failed was the last"
     assert told in next(line for line in done.stderr.splitlines() if line.startswith("ERROR: ")), done.stderr
+
+
+LINKED = """
+import errno, json, os, sys
+from pathlib import Path
+from dvc.cli import main
+from dvc_objects.fs.local import LocalFileSystem
+from flows.storage.patches import link_what_copies
+
+def no_reflink(*_):
+    raise OSError(errno.ENOTSUP, "no reflink")
+LocalFileSystem.reflink = no_reflink
+main(["init", "--quiet", "--no-scm"])
+main(["config", "--quiet", "cache.type", sys.argv[1]])
+make = "mkdir folder && echo one > folder/a && echo one > folder/b && echo two > file"
+Path("dvc.yaml").write_text("stages: {a: {cmd: %s, outs: [folder, file]}}" % make)
+link_what_copies()
+assert main(["repro", "--quiet", "a"]) == 0
+cached = {path.stat().st_ino for path in Path(".dvc/cache/files/md5").rglob("*") if path.is_file()}
+found = {name: "symlink" if Path(name).is_symlink() else Path(name).stat().st_ino in cached for name in ("folder/a", "folder/b", "file")}
+print(json.dumps([found, [Path(name).read_text() for name in found], main(["status", "--quiet"])]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("types", "linked"),
+    [("reflink,hardlink,copy", True), ("hardlink,copy", True), ("reflink,symlink,copy", "symlink"), ("reflink,copy", False)],
+)
+def test_outs_are_linked_by_the_first_type_that_the_disk_has(tmp_path: Path, types: str, linked: object) -> None:
+    """DVC alone links single files so, and leaves the files of folders copies: every artifact was twice on a disk without reflinks."""
+    done = subprocess.run([sys.executable, "-c", LINKED, types], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, texts, status = json.loads(done.stdout.splitlines()[-1])
+    assert found == dict.fromkeys(("folder/a", "folder/b", "file"), linked)
+    assert (texts, status) == (["one\n", "one\n", "two\n"], 0)
