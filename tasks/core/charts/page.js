@@ -12,8 +12,8 @@
       labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", domain: false, titlePadding: 8, labelOverlap: true,
     },
     axisX: { tickCount: wide ? 6 : 4 },
-    axisY: { tickCount: 5, labelLimit: wide ? 240 : 130 },
-    axisYDiscrete: { grid: false, ticks: false, labelColor: "var(--ink)", labelFontSize: 13, labelPadding: 8 },
+    axisY: { tickCount: 5, labelLimit: wide ? 240 : 190 },
+    axisYDiscrete: { grid: false, ticks: false, labelColor: "var(--ink)", labelFontSize: wide ? 13 : 11, labelPadding: 8 },
     line: { strokeWidth: 1.8, strokeJoin: "round" },
     rule: { color: "var(--soft)" },
   });

@@ -26,6 +26,7 @@ from tasks.core.charts.vega import (
 )
 
 NAMES = [f"round {n}" for n in range(10)]
+GROUPS = ["rarity (mean idf): 10.72 to 12.71", "question word: yes or no", "question word: when", "question word: where"]
 FIGURES = {
     "means": intervals(
         [Interval("bm25", 0.5, 0.4, 0.6), Interval("star.<b>", 0.75, 0.7, 0.8, "best", {"n.q [x]": "7"}), Interval("few", 0.6, None, None)],
@@ -47,6 +48,7 @@ FIGURES = {
     ),
     "map": scatter([{"kind": "query", "id": "q", "x": 0.0, "y": 0.0}, {"kind": "bm25", "id": "d", "x": 1.0, "y": 2.0}], ["query", "bm25"]),
     "graph": arcs([Node(f"stage {n}", [f"stage {above}" for above in range(n)], n == 0, {"time": f"{n} s"}) for n in range(12)]),
+    "groups": intervals([Interval(name, 0.1, 0.0, 0.2) for name in GROUPS], "AP"),
 }
 TABLE = table(
     ["name", "value", "time", "p"],
@@ -132,6 +134,10 @@ def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, place: int, mar
 def test_every_node_of_the_graph_is_named(opened: Any) -> None:
     labels = opened.locator(".plot").nth(9).locator(".role-axis-label text").all_text_contents()
     assert labels == [f"stage {n}" for n in range(12)]
+
+
+def test_rows_whose_names_begin_alike_can_be_told_apart(opened: Any) -> None:
+    assert opened.locator(".plot").nth(10).locator(".role-axis-label text").all_text_contents()[-4:] == GROUPS
 
 
 def test_the_nearest_point_of_a_line_tells_its_figures(opened: Any) -> None:
