@@ -18,7 +18,7 @@ def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder:
     if not made:
         return "Nothing: the encoder is as it came."
     train = (statistics.get("splits") or {}).get("train") or {}
-    queries = f" on {train['queries']:,} queries with {train['positives']:,} relevant documents" if train else ""
+    queries = f" on {train['queries']:,} queries with {train['positives']:,} relevant pairs" if train else ""
     encoders = " and ".join([encoder, *(str(entry.get("source")) for entry in (sections.get("encoders") or {}).values())])
     return f"{made}{queries}{f', from {encoders}' if encoder else ''}."
 

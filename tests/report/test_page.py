@@ -47,7 +47,7 @@ def test_the_page_says_first_what_was_trained_and_where_it_fails(
     page = report(monkeypatch)
     summary = page.partition('<dl class="summary">')[2].partition("</dl>")[0]
     rows = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", summary))
-    assert rows["Trained"] == "3 rounds on 1,234 queries with 2,000 relevant documents."
+    assert rows["Trained"] == "3 rounds on 1,234 queries with 2,000 relevant pairs."
     pairs = json.loads((project / "report" / "significance.json").read_text())["splits"]["test"]
     first = next(pair for pair in pairs if (pair["system"], pair["baseline"]) == ("alpha", "bm25"))
     assert rows["Better?"].startswith(f"alpha has {first['difference']:+.4f} against bm25 (significant, p &lt;\u00a00.0001), +")
