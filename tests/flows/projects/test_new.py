@@ -1,6 +1,7 @@
 """`retemper new`: a project by flags and by questions, its refusals, and what a stop or a kill leaves."""
 
 import json
+import re
 import os
 import pty
 import select
@@ -76,7 +77,9 @@ def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Pat
     assert parameters["pretrain"] == {}
     assert list(parameters["rounds"]) == ["init", "warmup"]
     assert parameters["tokenize"]["document_length"] % 32 == 0
-    assert "# use 128 or more" in (project / "params.yaml").read_text(), "comments stay"
+    text = (project / "params.yaml").read_text()
+    assert "# use 128 or more" in text, "comments stay"
+    assert re.search(r"epochs: 1 +# choose your own on dev", text), "and are true in a project"
     assert "url = " + str(tmp_path / "remote") in (project / ".dvc/config").read_text()
     assert git(checkout, "rev-parse", "HEAD") in (project / "retemper.toml").read_text()
     assert project.stat().st_mode == data.stat().st_mode, "as any other folder"
