@@ -160,3 +160,4 @@ def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped
     head, others = (line for line in lines if line.startswith("srun"))
     assert "--nodelist=one" in head and "ray start --head --node-ip-address=one --port=6379 --num-cpus=8 --num-gpus=2" in head
     assert "--nodes=2" in others and "--exclude=one" in others and "ray start --address=one:6379 --num-cpus=8 --num-gpus=2" in others
+    assert all("--cpus-per-task=8 " in line for line in (head, others)), "srun does not take over the job's since Slurm 22.05"
