@@ -35,6 +35,7 @@ CONNECT_SECONDS = 10.0
 ROOM_SECONDS = 120.0  # for a lost node to come back, or for another in its place
 NOTHING = {"num_cpus": 0, "num_gpus": 0}  # of a node's places: a task that only looks
 ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
+TOKEN = "give the run the cluster's token, and set RAY_AUTH_MODE=token in its environment (docs/cluster.md)"
 # environment of the stage that its workers get
 PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_", "TORCH_NCCL_", "PYTORCH_", "FI_", "UCX_")
 
@@ -91,6 +92,7 @@ def _connected(address: str) -> Any:
             remedy="pip install -c constraints.txt 'retemper[ray]', or set engine: local",
         ) from None
     from ray._private.services import canonicalize_bootstrap_address_or_die
+    from ray.exceptions import RayError
 
     remedy = "start one (ray start --head; docs/cluster.md), or set engine: local"
     try:
@@ -106,10 +108,21 @@ def _connected(address: str) -> Any:
     passed |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # a task without a GPU sees all of its node
     try:
         ray.init(address=address, runtime_env={"env_vars": passed}, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError, RayError) as error:
         found = f"no Ray cluster of this version at {address} ({str(error).splitlines()[0]})"
+        if refused_token(error):
+            found, remedy = f"a Ray cluster at {address} that takes no one without its token", TOKEN
         raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
     return ray
+
+
+def refused_token(error: BaseException | None) -> bool:
+    """Whether a cluster wanted a token, by what Ray says of it: its own exception, or that one's text in another."""
+    while error is not None:
+        if "AuthenticationError" in f"{type(error).__name__} {error}":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def refuse_unreachable(address: str, remedy: str) -> None:

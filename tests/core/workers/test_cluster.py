@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -199,6 +200,37 @@ def test_addresses_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address_or_die", nobody)
     with pytest.raises(UserError, match=r"^runtime.yaml: address: found no Ray cluster that this machine is part of \(Could not find any"):
         cluster._connected("auto")
+
+
+class AuthenticationError(Exception):
+    """As Ray has it: of no class that others are."""
+
+
+def from_gcs() -> Exception:
+    """What Ray raises where the cluster itself refused the token: its own exception is text in the cause."""
+    error = ConnectionError("Failed to connect to Ray cluster at head:6379")
+    error.__cause__ = RuntimeError("Failed to connect to GCS. Last error: Traceback\nray.exceptions.AuthenticationError: RPC error")
+    return error
+
+
+@pytest.mark.parametrize("error", [AuthenticationError("Token authentication is enabled but no token was found.\nMore."), from_gcs()])
+def test_a_cluster_that_wants_a_token(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise error
+
+    for name in ("ray", "ray._private", "ray._private.services", "ray.exceptions"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(sys.modules["ray"], "init", init, raising=False)
+    monkeypatch.setattr(sys.modules["ray._private.services"], "canonicalize_bootstrap_address_or_die", str, raising=False)
+    monkeypatch.setattr(sys.modules["ray.exceptions"], "RayError", AuthenticationError, raising=False)
+    monkeypatch.setattr(cluster, "refuse_unreachable", lambda *_: None)
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    with pytest.raises(UserError) as refusal:
+        cluster._connected("head:6379")
+    assert str(refusal.value) == (
+        "runtime.yaml: address: found a Ray cluster at head:6379 that takes no one without its token; give the run the cluster's token, "
+        "and set RAY_AUTH_MODE=token in its environment (docs/cluster.md)"
+    )
 
 
 def node(name: str, *, alive: bool = True, **has: float) -> dict[str, Any]:
