@@ -126,7 +126,7 @@ STUBS = {
     "srun": '#!/bin/bash\necho srun "$@" >> "$SAID"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n',
     "ray": '#!/bin/bash\n[[ $1 == status ]] && { [[ -e $SAID.up ]]; exit; }\n[[ $* == *--head* ]] && touch "$SAID.up"\nexec sleep 600\n',
     "retemper": "#!/bin/bash\ntrap 'echo stopped >> \"$SAID\"; exit 143' TERM\n"
-    'echo retemper "$RAY_ADDRESS" "$@" >> "$SAID"\nsleep "${LASTS:-0}" & wait\nexit 3\n',
+    'echo mode "${RAY_AUTH_MODE:-none}" >> "$SAID"\necho retemper "$RAY_ADDRESS" "$@" >> "$SAID"\nsleep "${LASTS:-0}" & wait\nexit 3\n',
 }
 
 
@@ -139,7 +139,11 @@ def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped
         file.write_text(text)
         file.chmod(0o755)
     said = tmp_path / "said"
+    if stopped:  # in which case makes no difference
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray/auth_token").write_text("made up")
     given = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "x", "SLURM_CPUS_PER_TASK": "8"}
+    given |= {"HOME": str(tmp_path), "RAY_AUTH_MODE": ""}
     environment = os.environ | given | {"SLURM_GPUS_ON_NODE": "2", "SAID": str(said), "USER": "u", "LASTS": "600" if stopped else "0"}
     job = subprocess.Popen(
         ["bash", DEPLOY / "slurm/retemper.sbatch", "--set", "a=b"], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
@@ -157,6 +161,7 @@ def test_a_slurm_job_starts_a_cluster_runs_and_ends_with_the_runs_status(stopped
     lines = said.read_text().splitlines()
     assert ("stopped" in lines) == stopped
     assert "retemper one:6379 run --set a=b" in lines
+    assert f"mode {'token' if stopped else 'none'}" in lines, "where there is a token, Ray's head asks for it"
     head, others = (line for line in lines if line.startswith("srun"))
     assert "--nodelist=one" in head and "ray start --head --node-ip-address=one --port=6379 --num-cpus=8 --num-gpus=2" in head
     assert "--nodes=2" in others and "--exclude=one" in others and "ray start --address=one:6379 --num-cpus=8 --num-gpus=2" in others
