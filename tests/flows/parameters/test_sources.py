@@ -313,6 +313,14 @@ def test_a_hugging_face_id_that_cannot_be_downloaded(place: Any, tmp_path: Path,
     assert not place.source.exists()
 
 
+@pytest.mark.parametrize("name", ["é", "--", "model.", "a" * 97])
+def test_a_name_that_the_hub_does_not_allow(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(UserError, match="no such folder and not a Hugging Face id"):
+        place.write(encoder=name)
+    assert not place.source.exists()
+
+
 def test_a_folder_without_a_model_is_refused_before_it_is_read(place: Any, read: list[str]) -> None:
     place.write()
     read.clear()
