@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
+from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, swaps_columns, weight_of
 from tasks.core.stage.errors import UserError
 
@@ -187,7 +188,10 @@ def _objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dic
     for number, line in lines(path, wrong):
         at = f"{path}:{number}"
         try:
-            value = json.loads(line)
+            value = parse_line(line)
+        except Repeated as error:
+            wrong(f"{at}: {error}, expected it once")
+            continue
         except (ValueError, RecursionError):
             wrong(f"{at}: not JSON ({_shown(line)}), expected an object with {expected}")
             continue

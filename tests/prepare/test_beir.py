@@ -99,6 +99,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "no object": ({"queries.jsonl": QUERIES + '["q", "text"]\n'}, r"queries.jsonl:5: found a JSON list, expected an object"),
     "no _id": ({"corpus.jsonl": '\n{"id": "a", "text": "b"}\n'}, r"corpus.jsonl:2: no _id, found id, text"),
     "true as _id": ({"corpus.jsonl": '{"_id": true, "text": "b"}\n'}, r"corpus.jsonl:1: found _id True, expected a string or an integer"),
+    "a key twice": (
+        {"corpus.jsonl": '{"_id": "a", "text": "b", "text": "c"}\n'},
+        r"corpus.jsonl:1: found the key 'text' twice in an object, expected it once; remove one",
+    ),
     "no text": ({"corpus.jsonl": '{"_id": "a", "title": "b"}\n'}, r"corpus.jsonl:1: no text"),
     "a number as text": ({"queries.jsonl": '{"_id": "a", "text": 5}\n'}, r"queries.jsonl:1: found text 5, expected a string"),
     "answers": ({"queries.jsonl": '{"_id": "a", "text": "b", "answers": "c"}\n'}, r"queries.jsonl:1: found answers 'c', expected a list"),

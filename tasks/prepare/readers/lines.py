@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from tasks.core.sources.grades import EXPECTED, is_grade
+from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of
 from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
@@ -79,11 +80,13 @@ def read_objects(source: Path | Lines, expected: str) -> Iterator[tuple[At, dict
     """JSON lines; `expected` names the fields that an object should have."""
     for at, line in read_lines(source):
         try:
-            value = json.loads(line)
+            value = parse_line(line)
         except json.JSONDecodeError as error:
             raise UserError(
                 f"{at}: not JSON ({error.msg}, column {error.colno}), expected an object with {expected}; fix that line"
             ) from None
+        except Repeated as error:
+            raise UserError(f"{at}: {error}, expected it once; remove one") from None
         except ValueError:  # beyond Python's limit on the digits of an integer
             raise UserError(f"{at}: found a number with thousands of digits, expected an object with {expected}; fix that line") from None
         except RecursionError:

@@ -95,6 +95,7 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     [
         ("corpus.jsonl", b'{"_id": "d1", "text": "\xff"}\n', ":1: not UTF-8 at byte 24"),
         ("corpus.jsonl", b'{"_id": "d1", "text": 3}\n', ":1: found text 3, expected a string"),
+        ("corpus.jsonl", b'{"_id": "d1", "text": "x", "_id": "d2"}\n', ":1: found the key '_id' twice in an object, expected it once"),
         ("corpus.jsonl", b'{"_id": true, "text": "x"}\n', ":1: found _id True"),
         ("corpus.jsonl", b'{"_id": "d", "text": "\\ud800"}\n', ":1: the text contains half a character"),
         ("corpus.jsonl", b'{"_id": "d\\u0000", "text": "x"}\n', ":1: found id 'd\\x00', expected one without tabs, line ends, and NUL"),

@@ -1,0 +1,25 @@
+"""Objects of JSON lines, whose keys are there once: of two, json keeps the last and says nothing."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+class Repeated(ValueError):
+    """A key that is twice in one object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"found the key {key!r} twice in an object")
+
+
+def parse_line(line: str) -> Any:
+    """The value of a line of JSON; Repeated for a key that comes twice, and what json raises."""
+    return json.loads(line, object_pairs_hook=_object)
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise Repeated(next(key for place, key in enumerate(keys) if key in keys[:place]))
+    return found
