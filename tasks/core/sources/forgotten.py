@@ -21,7 +21,7 @@ LINE = re.compile(r"(document|query) ([0-9a-f]{64})( .*)?")
 
 def mark(kind: str, record: str) -> str:
     """What the list holds in place of an id: SHA-256, in hexadecimal."""
-    return hashlib.sha256(f"{kind}\0{record}".encode()).hexdigest()
+    return hashlib.sha256(f"{kind}\0{record}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_marks(path: Path = FILE) -> dict[str, Kind]:

@@ -23,3 +23,7 @@ def test_a_list_is_read_with_its_kinds(tmp_path: Path) -> None:
 def test_the_digest_depends_on_no_order_and_is_empty_without_marks() -> None:
     assert marks_digest(["a", "b"]) == marks_digest(["b", "a"]) != marks_digest(["a"])
     assert marks_digest([]) == ""
+
+
+def test_an_id_of_bytes_that_are_no_text() -> None:
+    assert mark("document", "\udcff") != mark("document", "\udcfe"), "as a command line has them"
