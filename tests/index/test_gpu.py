@@ -14,7 +14,7 @@ from tasks.core.retrieval.faiss_build import build
 from tasks.core.retrieval.faiss_search import search_indexed
 from tasks.core.retrieval.gpu import indexes
 from tasks.core.retrieval.gpu.indexes import FaissGpu, demanded_gpu, on_device
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import MemoryFull, UserError, user_error
 from tasks.index.params import Index
 from tests.fake_gpu import GPU, fake_gpu
 from tests.index.test_build import draw, write_embeddings
@@ -153,6 +153,24 @@ def test_an_index_that_does_not_fit_is_searched_on_the_cpu(
     index = build(embeddings, Index(factory="IVF8,Flat"))
     assert on_device(index, GPU) is index
     assert capsys.readouterr().out == "search index: on the CPU: Failed to cudaMalloc 1 bytes on device 0\n"
+
+
+def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Embeddings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory is lent to other programs, too: another factory string is no remedy."""
+    index = build(embeddings, Index(factory="IVF8,Flat"))
+
+    def full(*_: Any) -> Any:
+        raise RuntimeError(
+            "Error in virtual void* faiss::gpu::StandardGpuResourcesImpl::allocMemory(const AllocRequest&) at x.cpp:1: "
+            "Error: 'err == cudaSuccess' failed: StandardGpuResources: alloc fail type TemporaryMemoryOverflow dev 0 space Device "
+            "stream 0x1 size 38400000000 bytes (cudaMalloc error out of memory [2])\n"
+        )
+
+    monkeypatch.setattr(index, "search", full)
+    with pytest.raises(RuntimeError) as raised:
+        search_indexed(draw(3, 1), index, 10)
+    known = user_error(raised.value)
+    assert isinstance(known, MemoryFull) and str(known).startswith("cudaMalloc error out of memory: ")
 
 
 def test_a_gpu_that_is_not_there() -> None:

@@ -22,7 +22,8 @@ REMEDIES = {
 FULL_WORDS = re.compile(rf"{FULL}|os error 28|quota exceeded|disk is full|requested and \d+ written", re.IGNORECASE)
 FAILING_WORDS = re.compile(rf"{FAILING}|os error 5\b|disk I/O error", re.IGNORECASE)
 OUT_OF_MEMORY = re.compile(
-    r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory|Cuda failure (?:\d+ )?'out of memory'"
+    r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory|Cuda failure (?:\d+ )?'out of memory'|"
+    r"CUDA error: CUBLAS_STATUS_ALLOC_FAILED|cudaMalloc error out of memory"  # the last is faiss's
 )
 GPU_FAULT = re.compile(  # of hardware, drivers, and other users: not what a bug of ours causes
     r"CUDA error: (?:uncorrectable \w+ error|unspecified launch failure|unknown error|hardware stack error|system not yet initialized|"
@@ -186,7 +187,7 @@ def disk_words(text: str) -> tuple[str, str]:
 
 
 def memory_fault(error: BaseException | None) -> str:
-    """A full GPU memory as one line for the user; empty for any other error. Detected by PyTorch's message."""
+    """A full GPU memory as one line for the user; empty for any other error. Detected by what PyTorch, NCCL, or faiss says."""
     found = _said(OUT_OF_MEMORY, error)
     return found and (
         f"{found}: lower batch_tokens of this stage (params.yaml) and graph_tokens (runtime.yaml), or stop other processes on the GPU; "

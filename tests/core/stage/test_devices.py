@@ -159,5 +159,8 @@ def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"), one_line_errors():
         raise RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation' in NVIDIA's pages")  # torch.cuda.set_device
     assert capsys.readouterr().err.startswith("retemper: CUDA error: out of memory: lower batch_tokens")
+    with pytest.raises(SystemExit, match="2"), one_line_errors():
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    assert capsys.readouterr().err.startswith("retemper: CUDA error: CUBLAS_STATUS_ALLOC_FAILED: lower batch_tokens")
     with pytest.raises(RuntimeError, match="boom"), one_line_errors():
         raise RuntimeError("boom")
