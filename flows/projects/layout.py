@@ -27,8 +27,8 @@ retemper upgrade      # a newer Retemper
 
 - `params.yaml`: data, rounds, lengths ([docs/parameters.md](docs/parameters.md), [docs/recipes.md](docs/recipes.md)). Its learning
   rates and steps are a start; choose your own on dev.
-- `retraining.yaml` (optional): inbox, kind of retraining, promotion ([docs/retraining.md](docs/retraining.md)). `runtime.yaml` (optional, not in
-  git): this machine's device and threads ([docs/machine.md](docs/machine.md)).
+- `retraining.yaml` (optional): inbox, kind of retraining, promotion ([docs/retraining.md](docs/retraining.md)).
+- `runtime.yaml` (optional, not in git): this machine's device and threads ([docs/machine.md](docs/machine.md)).
 - `dvc.lock` says which results belong to which commit: commit it after a run.
 - `flows/`, `tasks/`, `dvc.yaml` are Retemper's code ({version}). Your own changes of them survive an upgrade, as git merges both.
 """

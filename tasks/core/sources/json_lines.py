@@ -14,7 +14,7 @@ class Repeated(ValueError):
 
 def parse_line(line: str) -> Any:
     """The value of a line of JSON; Repeated for a key that comes twice, and what json raises."""
-    return json.loads(line, object_pairs_hook=_object)
+    return _DECODER.decode(line)
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -23,3 +23,6 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         raise Repeated(next(key for place, key in enumerate(keys) if key in keys[:place]))
     return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # json.loads would make one for each line, in the time of a line

@@ -156,8 +156,10 @@ def _names(path: Path, key: str, field: str = "") -> list[str]:
     """The names that a JSON file lists under `key`; with `field`, under that of each item."""
     record = _json(path)
     items = record.get(key) if isinstance(record, dict) else None
-    names = [item.get(field) if field and isinstance(item, dict) else item for item in items] if isinstance(items, list) else [None]
-    if not all(isinstance(name, str) for name in names):
+    listed = items if isinstance(items, list) else [None]
+    found = [item.get(field) if field and isinstance(item, dict) else item for item in listed]
+    names = [name for name in found if isinstance(name, str)]
+    if len(names) < len(found):
         raise UserError(f"{path}: found no list of names under {key}, expected what save_to_disk writes; save the dataset again")
     return names
 

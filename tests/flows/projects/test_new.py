@@ -1,9 +1,9 @@
 """`retemper new`: a project by flags and by questions, its refusals, and what a stop or a kill leaves."""
 
 import json
-import re
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
