@@ -81,7 +81,7 @@ def streams(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor) -> tu
 
     As released, H2 is the encoder's own embedding layer, with its layer norm, and H1 has none.
     """
-    places_L = positions(transformer, ids_BL.shape[1]).to(ids_BL.device)
+    places_L = positions(transformer, ids_BL.shape[1], ids_BL.device)
     asking_BLH = text_BH.unsqueeze(1) + transformer.embeddings.position_embeddings(places_L)
     embedded_BLH = transformer.embeddings(input_ids=ids_BL)
     return asking_BLH, torch.cat([text_BH.unsqueeze(1).to(embedded_BLH.dtype), embedded_BLH[:, 1:]], dim=1)
@@ -96,8 +96,8 @@ def refuse_unlike_bert(transformer: Any) -> None:
         raise UserError(f"objective retromae: a {config.model_type} model has no {missing[0]}; expected one like BERT or RoBERTa")
 
 
-def positions(transformer: Any, length: int) -> torch.Tensor:
+def positions(transformer: Any, length: int, device: torch.device) -> torch.Tensor:
     """Numbers of the first `length` positions: from 0, or (RoBERTa) behind the padding's id."""
     embeddings = transformer.embeddings.position_embeddings
     first = 0 if embeddings.padding_idx is None else embeddings.padding_idx + 1
-    return torch.arange(first, first + length)
+    return torch.arange(first, first + length, device=device)

@@ -14,6 +14,9 @@ from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.decoder import Decoder, positions, refuse_unlike_bert, streams, visible
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary, read_vocabulary
+from tests.fake_gpu import GPU, fake_gpu
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +49,16 @@ def layer(tiny_encoder: Path) -> tuple[Any, Decoder]:
     return transformer, decoder
 
 
+def test_the_decoder_never_waits_for_a_gpu(tiny_encoder: Path) -> None:
+    with fake_gpu() as gpu:
+        transformer, decoder = (part.to(GPU) for part in layer(tiny_encoder))
+        ids, seen = torch.arange(5, 15, device=GPU)[None], torch.ones(1, 10, 10, dtype=torch.bool, device=GPU)
+        text = torch.ones(1, transformer.config.hidden_size, device=GPU)
+        gpu.waited.clear()
+        assert decoder(*streams(transformer, ids, text), seen).device == GPU
+        assert gpu.waited == []
+
+
 def test_what_is_not_visible_changes_nothing_and_the_vector_changes_every_position(tiny_encoder: Path) -> None:
     transformer, decoder = layer(tiny_encoder)
     ids = torch.arange(5, 15)[None]
@@ -69,9 +82,9 @@ def test_what_is_not_visible_changes_nothing_and_the_vector_changes_every_positi
 
 def test_positions_begin_behind_the_padding_of_roberta() -> None:
     config = AutoConfig.for_model("roberta", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
-    assert positions(AutoModel.from_config(config), 3).tolist() == [2, 3, 4]
+    assert positions(AutoModel.from_config(config), 3, CPU).tolist() == [2, 3, 4]
     config = AutoConfig.for_model("bert", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
-    assert positions(AutoModel.from_config(config), 3).tolist() == [0, 1, 2]
+    assert positions(AutoModel.from_config(config), 3, CPU).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
