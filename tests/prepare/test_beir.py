@@ -101,7 +101,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     "true as _id": ({"corpus.jsonl": '{"_id": true, "text": "b"}\n'}, r"corpus.jsonl:1: found _id True, expected a string or an integer"),
     "a key twice": (
         {"corpus.jsonl": '{"_id": "a", "text": "b", "text": "c"}\n'},
-        r"corpus.jsonl:1: found the key 'text' twice in an object, expected it once; remove one",
+        r"corpus.jsonl:1: found the key 'text' twice in an object, expected it once; fix that line",
     ),
     "no text": ({"corpus.jsonl": '{"_id": "a", "title": "b"}\n'}, r"corpus.jsonl:1: no text"),
     "a number as text": ({"queries.jsonl": '{"_id": "a", "text": 5}\n'}, r"queries.jsonl:1: found text 5, expected a string"),

@@ -86,7 +86,7 @@ def read_objects(source: Path | Lines, expected: str) -> Iterator[tuple[At, dict
                 f"{at}: not JSON ({error.msg}, column {error.colno}), expected an object with {expected}; fix that line"
             ) from None
         except Repeated as error:
-            raise UserError(f"{at}: {error}, expected it once; remove one") from None
+            raise UserError(f"{at}: {error}, expected it once; fix that line") from None
         except ValueError:  # beyond Python's limit on the digits of an integer
             raise UserError(f"{at}: found a number with thousands of digits, expected an object with {expected}; fix that line") from None
         except RecursionError:
