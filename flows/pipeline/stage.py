@@ -148,6 +148,7 @@ class Transcript:
             return line
         if line.startswith("Running stage '") and not self.ran:
             self.ran = True
+            self.errors.clear()  # a run that could not be restored, for which the stage runs
         elif self.ran and not self._inside and line.startswith("> "):
             self._inside, self.began = True, time.time()
         elif self._inside and line in ENDED:

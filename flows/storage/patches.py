@@ -172,8 +172,9 @@ def link_what_copies() -> None:
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:
     """From now on, this process compares what DVC downloads with its digest; `corrupt` is called for a bad one, which is not kept.
 
-    DVC does so only for a remote with `verify = true`, reports nothing, and never checks the listing of a folder (`....dir`) that it
-    reads in place; one that it cannot read makes it stop.
+    Also for one that is not there, although the listing of a folder at the remote names it. DVC compares only for a remote with
+    `verify = true`, reports nothing, and never checks the listing of a folder (`....dir`) that it reads in place; one that it cannot
+    read makes it stop.
     """
     from dvc.data_cloud import DataCloud
     from dvc_data.hashfile import transfer
@@ -200,15 +201,18 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
             return add(self, path, fs, oid, *rest, **named)
         failed: set[str] = set()
         on_error = named.get("on_error")
+        pairs = [(path, oid)] if isinstance(path, str) else list(zip(path, oid, strict=True))
+        sources = {name: source for source, name in pairs}
 
         def note(name: str, error: BaseException) -> None:
             failed.add(name)
+            if isinstance(error, FileNotFoundError):
+                corrupt(Download(fs, sources[name], name, missing=True))
             if on_error is None:
                 raise error
             on_error(name, error)
 
         added = add(self, path, fs, oid, *rest, **{**named, "on_error": note})
-        pairs = [(path, oid)] if isinstance(path, str) else zip(path, oid, strict=True)
         for source, name in pairs:
             if name not in failed and not self.exists(name):  # DVC has silently removed what it found corrupt
                 corrupt(Download(fs, source, name))

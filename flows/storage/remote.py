@@ -69,11 +69,12 @@ def _holds_artifacts(remote: Any) -> bool:
 
 @dataclass(frozen=True)
 class Download:
-    """An object that did not match its digest on arrival, and where it is on a remote's filesystem."""
+    """An object that did not match its digest on arrival, or was not there, and its place on a remote's filesystem."""
 
     fs: Any
     path: str
     oid: str
+    missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,14 @@ class Removed:
 
     oid: str
     gone: bool = True
+    missing: bool = False
     fate: str = "is corrupt; removed there, and the run that recomputes it pushes it again"
 
 
 def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
     """Remove corrupt objects from DVC's `remote`; one that only arrived corrupt stays. Whoever makes or has an object pushes it again.
 
-    The listings of folders (`....dir`) that name a removed object go too: DVC assumes that what a listing names is there, and
+    The listings of folders (`....dir`) that name a removed or missing object go too: DVC assumes that what a listing names is there, and
     would never send it again.
     """
     found = {download.oid: download for download in downloads}
@@ -110,26 +112,29 @@ def _remove(download: Download) -> Removed:
         with download.fs.open(download.path, "rb") as handle:
             found = md5(iter(lambda: handle.read(1 << 20), b""))
         if found == download.oid.removesuffix(".dir"):
-            return Removed(download.oid, False, "arrived corrupt and is not used; the remote's copy is intact")
+            return Removed(download.oid, False, fate="arrived corrupt and is not used; the remote's copy is intact")
         download.fs.remove(download.path)
     except FileNotFoundError:  # DVC removes some itself, and a colleague may have been first
-        pass
+        return Removed(download.oid, missing=download.missing)
     except OSError as error:
         reason = error.strerror or error
-        return Removed(
-            download.oid, False, f"is corrupt and cannot be removed ({reason}); have someone with access run retemper verify --remote NAME"
-        )
+        fate = f"is corrupt and cannot be removed ({reason}); have someone with access run retemper verify --remote NAME"
+        return Removed(download.oid, False, fate=fate)
     return Removed(download.oid)
 
 
 def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]:
-    """A line for each corrupt object of the remote `name`: its digest, the artifacts that it is part of, its fate.
+    """A line for each corrupt object of the remote `name`: its digest, the artifacts that it is part of, its fate. Missing ones share one.
 
     `root` is the local cache, whose recorded runs and listings know the artifacts.
     """
     removed = list(removed)
     known = artifacts({one.oid for one in removed}, root)
-    for one in removed:
+    if missing := [one.oid for one in removed if one.missing]:
+        parts = [path for oid in missing for path in known.get(oid) or [oid]]
+        told = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
+        yield f"remote {name}: lacks {len(missing)} files of folders that it lists ({told}); the run that recomputes them pushes them again"
+    for one in (one for one in removed if not one.missing):
         yield f"remote {name}: object {one.oid} ({', '.join(known.get(one.oid) or ['part of no artifact known here'])}) {one.fate}"
 
 

@@ -121,6 +121,7 @@ def test_how_a_stage_ended(tmp_path: Path) -> None:
     assert end((255, silent), CHECKED_OUT) == ("Failed", 1, f"train@a: failed with status 2; its log: {log}"), "no printed line is read"
     lost = "ERROR: failed to transfer 'ab' - [Errno 28] No space left on device: 'x'\n"
     assert end((0, RAN + "\n" + lost))[:2] == ("Failed", 2), "DVC ends with status 0 where its cache is full"
+    assert end((0, lost + RAN)) == ("Ran", 0, ""), "what the remote lacks is computed"
     assert end((255, MISSING)) == ("Failed", 1, f"train@a: {MISSING.removeprefix('ERROR: ')}; its log: {log}")
     whole = run_stage("train@a", Scripted((255, FAILED), CHECKED_OUT), lambda _: None, logs=tmp_path).problem
     assert whole == PROBLEM_OF_TRAIN, "every field comes through"

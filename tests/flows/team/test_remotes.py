@@ -317,7 +317,7 @@ def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, t
     assert sent == {*whole, lists[0]}, "no listing without what it lists"
 
 
-@pytest.mark.parametrize("damage", ["file", "listing", "cut listing"])
+@pytest.mark.parametrize("damage", ["file", "listing", "cut listing", "missing file"])
 def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
@@ -342,11 +342,12 @@ def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     call("push")
     sent = held()
     listing = next(oid for oid, text in sent.items() if oid.endswith(".dir") and hashlib.md5(b"foldera").hexdigest().encode() in text)
-    damaged = hashlib.md5(b"foldera").hexdigest() if damage == "file" else listing
+    damaged = listing if damage.endswith("listing") else hashlib.md5(b"foldera").hexdigest()
     path = integrity.object_path(remote / "files/md5", damaged)
-    path.chmod(0o644)
-    path.write_bytes({"file": b"folderx", "listing": sent[damaged].replace(b'"b"', b'"c"'), "cut listing": sent[damaged][:20]}[damage])
-    path.chmod(0o444)
+    path.unlink()
+    if damage != "missing file":
+        path.write_bytes({"file": b"folderx", "listing": sent[damaged].replace(b'"b"', b'"c"'), "cut listing": sent[damaged][:20]}[damage])
+        path.chmod(0o444)
     shutil.move(here / "folder", tmp_path / "folder")
     shutil.rmtree(here / "whole")
     shutil.rmtree(here / ".dvc/cache")
@@ -354,8 +355,11 @@ def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     sync.PUSHED.parent.mkdir(exist_ok=True)
     sync.PUSHED.write_text("{}")
     (said,) = call("pull", "folder.dvc", "whole.dvc")
-    assert said.startswith(f"retemper: warning: remote team: object {damaged} (")
-    assert " is corrupt; removed there" in said
+    if damage == "missing file":
+        assert said.startswith(f"retemper: warning: remote team: lacks 1 files of folders that it lists ({damaged}); ")
+    else:
+        assert said.startswith(f"retemper: warning: remote team: object {damaged} (")
+        assert " is corrupt; removed there" in said
     assert not sync.PUSHED.exists()
     assert {path.name for path in (here / "whole").iterdir()} == {"a", "b"}, "what is intact comes all the same"
     assert set(sent) - set(held()) == {damaged, listing}
