@@ -133,7 +133,7 @@ def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]
     if missing := [one.oid for one in removed if one.missing]:
         parts = [path for oid in missing for path in known.get(oid) or [oid]]
         told = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
-        yield f"remote {name}: lacks {len(missing)} files of folders that it lists ({told}); the run that recomputes them pushes them again"
+        yield f"remote {name}: lacks files of folders that it lists ({told}); the run that recomputes them pushes them again"
     for one in (one for one in removed if not one.missing):
         yield f"remote {name}: object {one.oid} ({', '.join(known.get(one.oid) or ['part of no artifact known here'])}) {one.fate}"
 
