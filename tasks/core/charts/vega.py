@@ -5,6 +5,7 @@ follow light and dark. Every mark tells its figures under the pointer.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from tasks.core.charts.curves import Curve
 Spec = dict[str, Any]
 COLOURS = 8  # --s0 to --s7 of page.css; the lines after these are dashed
 DASHES = ([1, 0], [6, 4], [2, 3], [8, 3, 2, 3])
+APART = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)  # seconds between two ticks of a time
+TICKS = 8  # of an axis of time, at most, and one at 0
 KINDS = {"plain": "var(--soft)", "best": "var(--accent)", "won": "var(--won)", "lost": "var(--lost)"}
 
 
@@ -171,7 +174,10 @@ def spans(found: Sequence[Span]) -> Spec:
     values = [{"name": s.name, "start": s.start, "end": s.end, "kind": s.kind, "note": s.note, "ready": s.ready} for s in found]
     y = {"field": "name", "type": "nominal", "sort": None, "title": None}
     seconds = "datum.value >= 3600 ? format(datum.value / 3600, '.3~g') + ' h' : datum.value >= 120 ? format(datum.value / 60, '.3~g')"
-    x = {"type": "quantitative", "title": "time from the start", "axis": {"labelExpr": f"{seconds} + ' min' : datum.label + ' s'"}}
+    last = max((span.end for span in found), default=0)
+    apart = next((step for step in APART if last <= TICKS * step), 86400 * math.ceil(last / 86400 / TICKS))
+    axis = {"labelExpr": f"{seconds} + ' min' : datum.label + ' s'", "values": [apart * n for n in range(int(last / apart) + 1)]}
+    x = {"type": "quantitative", "title": "time from the start", "axis": axis}
     told = [tip("name", ""), tip("note", "what")]
     colour = {"field": "kind", "type": "nominal", "legend": None, "scale": colours(kinds)}
     return {

@@ -1,6 +1,8 @@
 """Specifications of charts: fields keep their values, whatever is drawn is called."""
 
-from tasks.core.charts.vega import Interval, intervals
+import pytest
+
+from tasks.core.charts.vega import Interval, Span, intervals, spans
 
 
 def test_notes_of_systems_that_are_named_like_a_field_are_told_beside_it() -> None:
@@ -12,3 +14,18 @@ def test_notes_of_systems_that_are_named_like_a_field_are_told_beside_it() -> No
     assert first.items() >= own.items() and not set(second) - set(own)
     told = {tip["title"]: first[tip["field"]] for tip in spec["layer"][-1]["encoding"]["tooltip"][3:]}
     assert told == notes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ticks"),
+    [
+        (0, [0]),
+        (7.5, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (350, [0, 60, 120, 180, 240, 300]),
+        (5400, [0, 1800, 3600, 5400]),
+        (86400 * 20, [0, 259200, 518400, 777600, 1036800, 1296000, 1555200]),
+    ],
+)
+def test_ticks_of_a_time_are_whole_seconds_minutes_or_hours(seconds: float, ticks: list[int]) -> None:
+    spec = spans([Span("train", 0, seconds / 2, "train", "ran"), Span("encode", seconds / 2, seconds, "encode", "ran", 0)])
+    assert [layer["encoding"]["x"]["axis"]["values"] for layer in spec["layer"]] == [ticks, ticks]
