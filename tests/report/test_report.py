@@ -1,6 +1,7 @@
 """The stage from files to table, page, and tests: few systems, with or without dev, hostile texts, the same result twice."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,20 @@ def test_a_source_is_shown_without_its_folders() -> None:
     assert source("beir:/a/b/scifact/") == "beir:scifact"
     assert source("irds:beir/scifact") == "irds:beir/scifact"
     assert source("demo") == "demo"
+
+
+def test_two_equal_systems_are_level_without_a_sign(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bm25", "init"):
+        make_system(project, name, 0.5, ("dev", "test"))
+    for folder in ("values", "runs"):
+        shutil.rmtree(project / folder / "init")
+        shutil.copytree(project / folder / "bm25", project / folder / "init")
+    shutil.copyfile(project / "metrics" / "bm25.json", project / "metrics" / "init.json")
+    train = {"queries": 0, "positives": 0, "words": None, "qrels": 0, "positives_per_query": 0.0}
+    test = {"queries": 40, "positives": 40, "words": None, "qrels": 40, "positives_per_query": 1.0}
+    write_json(project / "corpus" / "stats.json", {"documents": {"count": 3}, "splits": {"train": train, "test": test}})
+    page = " ".join(report(monkeypatch).split())
+    assert "on test it is level with <b>init</b> (not significant, p" in page
+    assert "bm25 has +0.0000 against init" in page and "-0.0000" not in page.partition("</dl>")[0]
+    dataset = page.partition('id="dataset"')[2].partition("</table>")[0]
+    assert "<b>test</b>" in dataset and "<b>train</b>" not in dataset, "a split without queries has no row"
