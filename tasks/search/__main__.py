@@ -1,5 +1,8 @@
 """Search a corpus from the shell, using the indexes that would be served."""
 
+import os
+import signal
+import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -84,10 +87,14 @@ def main() -> None:
     name = args.fusion[-1][0] if args.fusion else args.model[0][0]
     found = open_systems(args).search(query, name, args.k)
     texts = texts_of(args.documents, pa.chunked_array([pa.array(found.documents, pa.string())]))
-    for rank, (doc, score) in enumerate(zip(found.documents, found.scores, strict=True), 1):
-        title, text = texts[doc]
-        print(headline(rank, score, doc, title))
-        print(textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), WIDTH), " " * 5))
+    try:
+        for rank, (doc, score) in enumerate(zip(found.documents, found.scores, strict=True), 1):
+            title, text = texts[doc]
+            print(headline(rank, score, doc, title))
+            print(textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), WIDTH), " " * 5), flush=True)
+    except BrokenPipeError:  # the reader has seen enough: `retemper search TEXT | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """`python -m tasks.search`: the best documents with their text, from the index that would be served."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -116,6 +118,17 @@ def test_an_empty_query_is_a_one_line_error_with_status_2(project: Path, tiny_en
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "retemper: the query is empty; enter some words\n"
+
+
+def test_a_reader_that_has_seen_enough_gets_no_traceback(project: Path, tiny_encoder: Path) -> None:
+    """`retemper search TEXT | head`."""
+    command = [sys.executable, "-m", "tasks.search", *argv(tiny_encoder, "a village")]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert (process.stderr.read(), process.wait()) == ("", 128 + signal.SIGPIPE)
 
 
 def test_a_long_text_is_shortened_in_any_script() -> None:
