@@ -155,6 +155,8 @@ def choose(project: Path, wanted: str) -> Champion:
     old = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
     if old:
         return _again(project, old, now, "set", now.number if now else None)
+    if wanted.startswith("champion/") and ":" not in wanted:
+        raise UserError(f"{wanted}: no such champion; {f'the last is champion/{now.number}' if now else 'there is none yet'}")
     revision, colon, model = wanted.rpartition(":")
     candidates = [revision] if colon else [BRANCH, "HEAD"]
     commits = [commit for name in candidates if (commit := resolve(project, name))]

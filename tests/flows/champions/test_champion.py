@@ -240,3 +240,12 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     assert not retrain.SCRATCH.exists()
     assert asked == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
+
+
+def test_a_champion_that_never_was_is_refused_by_its_number(fused: tuple[Path, str]) -> None:
+    folder, commit = fused
+    with pytest.raises(UserError, match=r"^champion/9: no such champion; there is none yet$"):
+        champion.choose(folder, "champion/9")
+    champion.choose(folder, f"{commit}:a")
+    with pytest.raises(UserError, match=r"^champion/9: no such champion; the last is champion/1$"):
+        champion.choose(folder, "champion/9")
