@@ -15,7 +15,7 @@ FILE = Path("export.yaml")
 class Mlflow(Params):
     """A tracking server or store of MLflow. Credentials: MLFLOW_TRACKING_USERNAME and _PASSWORD, or _TOKEN, in the environment."""
 
-    uri: str = Field(min_length=1, description="tracking server (http://HOST:5000), or a file (sqlite:///mlflow.db)")
+    uri: str = Field(min_length=1, description="tracking server (http://HOST:5000), or a file (sqlite:///.retemper/mlflow.db)")
     experiment: str = Field("retemper", min_length=1, description="experiment that the runs belong to; created if there is none")
 
 
