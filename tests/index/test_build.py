@@ -192,7 +192,8 @@ def test_nprobe_is_written_into_the_file(factory: str, expected: int, tmp_path: 
 def test_ef_search_is_written_into_the_file(factory: str, tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(100), [100])
     faiss.write_index(build(embeddings, Index(factory=factory, ef_search=77)), str(tmp_path / "i"))
-    inner = faiss.read_index(str(tmp_path / "i"))
+    index = faiss.read_index(str(tmp_path / "i"))  # which owns those within
+    inner = index
     if factory.endswith(",RFlat"):
         inner = faiss.downcast_index(inner.base_index)
     if factory.startswith("PCA"):
