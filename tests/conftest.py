@@ -68,6 +68,7 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
     TRANSFORMERS_OFFLINE="1",
 )
+import_module("dvc")  # prints to the sys.stdout of its import from then on: a test's own (capsys) would be closed for those after it
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,3 +68,12 @@ def test_the_project_under_test_is_whole_and_names_no_remote(checkout: Path) -> 
     assert all((checkout / name).is_file() for name in ("dvc.yaml", "params.yaml", "tasks/train/__main__.py", "benchmarks/kills.py"))
     assert not (checkout / "dvc.lock").exists()
     assert "remote" not in (checkout / ".dvc/config").read_text()
+
+
+@pytest.mark.usefixtures("capsys")
+def test_dvc_prints_to_no_tests_own_stream() -> None:
+    """It binds its handlers when it is imported. A test with capsys that did so first made those after it in that process fail."""
+    import dvc.logger
+
+    bound = [handler.stream for handler in dvc.logger.logging.getLogger("dvc").handlers if isinstance(handler, dvc.logger.LoggerHandler)]
+    assert bound and not {id(sys.stdout), id(sys.stderr)} & {id(stream) for stream in bound}
