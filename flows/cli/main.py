@@ -39,7 +39,7 @@ from flows.cli import (
 )
 from flows.cli.command import Check
 from flows.process.processes import ending_signals
-from tasks.core.stage.errors import one_line_errors, printable
+from tasks.core.stage.errors import one_line_errors, printable, reader_left
 
 NAME = "retemper"
 EXAMPLES = (  # a command, and what it does
@@ -88,9 +88,8 @@ class Root(TyperGroup):
             if not stopped.args:  # a run that is stopped has already said so itself
                 print("\nretemper: stopped; finished stages are kept, and the same command resumes", file=sys.stderr)
             return 128 + int(stopped.args[0] if stopped.args else signal.SIGINT)
-        except BrokenPipeError:  # the reader has seen enough: `retemper lineage star | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 128 + signal.SIGPIPE
+        except BrokenPipeError:
+            return reader_left()
 
 
 def examples() -> str:

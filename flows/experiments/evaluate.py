@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from flows.parameters import edit
 from flows.parameters.checks import NAME, RESERVED, check_file
-from flows.parameters.sources import download, list_dataset, list_encoder, write_source
+from flows.parameters.sources import list_dataset, list_encoder, write_source
 from flows.pipeline import server
 from flows.process import locks
 from flows.process.display import Display, text_table
@@ -27,6 +27,7 @@ from flows.storage.remote import WARNING
 from tasks.core.metrics.mteb import MAIN, task_result
 from tasks.core.sources import forgotten
 from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
+from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml, validate
@@ -310,7 +311,7 @@ def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings:
     from tasks.core.models.folder import read_shape
     from tasks.core.models.limits import most_tokens
 
-    folders = {name: download(source) for name, source in encoders.items()}
+    folders = {name: encoder_folder(source) for name, source in encoders.items()}
     for source in encoders.values():
         list_encoder(source)  # a UserError where it is no model
     shapes = {name: read_shape(folder) for name, folder in folders.items()}

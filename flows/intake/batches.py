@@ -14,7 +14,7 @@ from typing import Any
 from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
 from tasks.core.sources.datasets import FOLDER_KINDS, local_path
 from tasks.core.sources.grades import is_heading
-from tasks.core.sources.qrels import swaps_columns
+from tasks.core.sources.qrels import wrong_order
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 
@@ -114,6 +114,8 @@ def _judged(path: Path, number: int, line: str) -> str | None:
         raise UserError(
             f"{path}:{number}: found {len(fields)} columns, expected query-id, corpus-id and score, separated by tabs; fix that line"
         )
-    if number == 1 and is_heading(fields[2]) and swaps_columns(fields):
-        raise UserError(f"{path}:1: found columns {', '.join(fields)}, expected query-id, corpus-id, score in this order; swap them")
-    return None if number == 1 and is_heading(fields[2]) else f"{fields[0]}\t{fields[1]}"
+    if number > 1 or not is_heading(fields[2]):
+        return f"{fields[0]}\t{fields[1]}"
+    if wrong := wrong_order(fields):
+        raise UserError(f"{path}:1: {wrong}; swap them")
+    return None

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
-from tasks.core.sources.qrels import EXPECTED_WEIGHT, swaps_columns, weight_of
+from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of, wrong_order
 from tasks.core.stage.errors import UserError
 
 NAMES = ("corpus", "queries")
@@ -139,8 +139,8 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
         at, cells = f"{path}:{number}", line.split("\t")
         if number == 1 and len(cells) in (3, 4) and is_heading(cells[2]):
             wanted = 4 if cells[3:] == [WEIGHT] else 3
-            if swaps_columns(cells):
-                wrong(f"{at}: found columns {', '.join(cells)}, expected query-id, corpus-id, score in this order")
+            if swapped := wrong_order(cells):
+                wrong(f"{at}: {swapped}")
                 return
             continue
         if len(cells) != wanted:

@@ -98,7 +98,7 @@ def write_source(
                 after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
                 continue
             if known is None and isinstance(error, Elsewhere):
-                download(name)
+                encoder_folder(name)
                 known = describe(name, listing(name), remembered)
             elif known is None:
                 raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
@@ -209,14 +209,6 @@ def _key(kind: str) -> str:
 
 def _mapping(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def download(encoder: str) -> Path:
-    """`encoder_folder`; UserError where the name is none that the Hugging Face hub allows."""
-    try:
-        return encoder_folder(encoder)
-    except ValueError as error:  # huggingface_hub's, whose import takes a while
-        raise UserError(f"encoder {encoder!r}: no such folder and not a Hugging Face id ({error}); fix the name") from None
 
 
 def describe(name: str, listing: Listing, memory: Memory) -> dict[str, Any]:

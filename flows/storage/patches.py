@@ -158,15 +158,14 @@ def link_what_copies() -> None:
 
     determine = checkout._determine_files_to_relink
 
-    def determine_by_the_disk(diff: Any, *out: Any) -> None:  # its path and file system, and the cache
-        path, fs, cache = out
-        types = list(cache.cache_types)
+    def by_the_disk(diff: Any, path: str, fs: Any, store: Any) -> None:
+        types = list(store.cache_types)
         if not {"hardlink", "symlink"}.isdisjoint(types):
-            types = test_links(types, cache.fs, cache.path, fs, path)[:1]
-        seen: Any = SimpleNamespace(fs=cache.fs, cache_types=types, oid_to_path=cache.oid_to_path)
+            types = test_links(types, store.fs, store.path, fs, path)[:1]
+        seen: Any = SimpleNamespace(fs=store.fs, cache_types=types, oid_to_path=store.oid_to_path)
         determine(diff, path, fs, seen)
 
-    setattr(checkout, "_determine_files_to_relink", determine_by_the_disk)  # noqa: B010 - mypy forbids the plain form
+    setattr(checkout, "_determine_files_to_relink", by_the_disk)  # noqa: B010 - mypy forbids the plain form
 
 
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:

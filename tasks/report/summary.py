@@ -28,7 +28,7 @@ def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, 
     for pair in pairs:
         if best.name in (pair.system, pair.baseline):
             sign, other = (1, pair.baseline) if pair.system == best.name else (-1, pair.system)
-            yield other, sign * pair.difference + 0.0, pair.significant, pair.p_holm  # + 0.0: none is -0.0
+            yield other, sign * pair.difference + 0.0, pair.significant, pair.p_holm  # -0.0 + 0.0 is 0.0
 
 
 def better(best: System, pairs: Sequence[Pair], p_value: Any) -> str:

@@ -1,8 +1,5 @@
 """Search a corpus from the shell, using the indexes that would be served."""
 
-import os
-import signal
-import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -12,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, escaped
+from tasks.core.stage.errors import UserError, escaped, reader_left
 from tasks.core.tables.ids import ordinals
 from tasks.core.tables.parquet import open_parquet, readable
 from tasks.search.lists import DenseSystem, LexicalSystem, Systems, texts_of_tokens
@@ -92,9 +89,8 @@ def main() -> None:
             title, text = texts[doc]
             print(headline(rank, score, doc, title))
             print(textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), WIDTH), " " * 5), flush=True)
-    except BrokenPipeError:  # the reader has seen enough: `retemper search TEXT | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
+    except BrokenPipeError:
+        raise SystemExit(reader_left()) from None
 
 
 if __name__ == "__main__":

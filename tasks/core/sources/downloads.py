@@ -12,10 +12,12 @@ def encoder_folder(source: str) -> Path:
     if place.folder is not None:
         return place.folder
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return Path(snapshot_download(place.name, allow_patterns=list(HUB_FILES)))
+    except HFValidationError as error:
+        raise UserError(f"encoder {source!r}: no such folder and not a Hugging Face id ({error}); fix the name") from None
     except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(

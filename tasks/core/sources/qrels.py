@@ -15,7 +15,9 @@ def weight_of(cell: str) -> float | None:
     return weight if WEIGHTS[0] <= weight <= WEIGHTS[1] else None
 
 
-def swaps_columns(cells: Sequence[str]) -> bool:
-    """Whether a heading names the document before the query: in BEIR form, columns are read by their place."""
-    names = [cell.strip().lower().replace("_", "-") for cell in cells[:2]]
-    return names[:1] == ["corpus-id"] or names[1:] == ["query-id"]
+def wrong_order(heading: Sequence[str]) -> str:
+    """What is wrong with a heading that names the document before the query, else empty: in BEIR form, columns are read by their place."""
+    names = [cell.strip().lower().replace("_", "-") for cell in heading[:2]]
+    if names[:1] != ["corpus-id"] and names[1:] != ["query-id"]:
+        return ""
+    return f"found columns {', '.join(heading)}, expected query-id, corpus-id, score in this order"

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -140,6 +141,12 @@ def one_line_errors() -> Iterator[None]:
     print(f"retemper: {problem.message}", file=sys.stderr)
     report([problem])
     raise SystemExit(USER_ERROR)
+
+
+def reader_left() -> int:
+    """After a BrokenPipeError of standard output: print nothing more (`retemper lineage star | head`). Returns the exit status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def user_error(error: Exception) -> UserError | None:

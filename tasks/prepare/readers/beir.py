@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.sources.grades import is_heading
-from tasks.core.sources.qrels import swaps_columns
+from tasks.core.sources.qrels import wrong_order
 from tasks.core.stage.errors import UserError
 from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects, weight
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
@@ -60,8 +60,8 @@ def qrels(file: Path) -> Iterator[Qrel]:
         names = (*names, WEIGHT)
     for at, (query, doc, cell, *rest) in read_columns(file, names):
         if at.line == 1 and is_heading(cell):
-            if swaps_columns((query, doc)):
-                raise UserError(f"{at}: found columns {query}, {doc}, {cell}, expected {', '.join(names)} in this order; swap them")
+            if wrong := wrong_order((query, doc, cell)):
+                raise UserError(f"{at}: {wrong}; swap them")
         else:
             yield Qrel(at, query, doc, grade(at, cell), *(weight(at, found) for found in rest))
 

@@ -12,10 +12,10 @@ Ids may be integers. The corpus format that this stage writes is one of these, s
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ QUERY_ID, QUERY_TEXT, ANSWERS = ("_id", "id", "qid", "query_id", "query-id"), ("
 QREL_QUERY = ("query-id", "query_id", "qid", "query")
 QREL_DOC = ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
 QREL_GRADE, WEIGHT = ("score", "grade", "relevance"), ("weight",)
+T = TypeVar("T")
 SHARD = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # Hugging Face's, of old with a hash
 
 
@@ -120,7 +121,8 @@ def _table(folder: Path, name: str) -> dict[str, Files]:
     if single.is_file():
         return {"": (single,)}
     if (many / "dataset_dict.json").is_file():
-        return {split: _saved(many / split) for split in _names(many / "dataset_dict.json", "splits")}
+        folders = _json(many / "dataset_dict.json", lambda record: {split: many / split for split in record["splits"]})
+        return {split: _saved(split_folder) for split, split_folder in folders.items()}
     if (many / "state.json").is_file():
         return {"": _saved(many)}
     grouped: dict[str, list[Path]] = {}
@@ -143,30 +145,25 @@ def _by_split(tables: dict[str, Files]) -> dict[str, Files]:
 
 def _saved(folder: Path) -> Files:
     """The Arrow files of a dataset saved on disk, in row order."""
-    state = _json(folder / "state.json")
-    names = _names(folder / "state.json", "_data_files", "filename")
-    if state.get("_indices_files") or state.get("_indices_data_files"):
+
+    def read(state: Any) -> tuple[bool, Files]:
+        selects = bool(state.get("_indices_files") or state.get("_indices_data_files"))
+        return selects, tuple(folder / file["filename"] for file in state["_data_files"])
+
+    selects, files = _json(folder / "state.json", read)
+    if selects:
         raise UserError(
             f"{folder}: an index file selects the rows, which is not supported; call flatten_indices() and save the dataset again"
         )
-    return tuple(folder / name for name in names)
+    return files
 
 
-def _names(path: Path, key: str, field: str = "") -> list[str]:
-    """The names that a JSON file lists under `key`; with `field`, under that of each item."""
-    record = _json(path)
-    items = record.get(key) if isinstance(record, dict) else None
-    listed = items if isinstance(items, list) else [None]
-    found = [item.get(field) if field and isinstance(item, dict) else item for item in listed]
-    names = [name for name in found if isinstance(name, str)]
-    if len(names) < len(found):
-        raise UserError(f"{path}: found no list of names under {key}, expected what save_to_disk writes; save the dataset again")
-    return names
-
-
-def _json(path: Path) -> Any:
+def _json(path: Path, read: Callable[[Any], T]) -> T:
+    """What `read` takes from a JSON file of a dataset saved on disk; UserError where it cannot."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read(json.loads(path.read_text(encoding="utf-8")))
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: found another form, expected what save_to_disk writes; save the dataset again") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}), expected what save_to_disk writes; save the dataset again") from None
 

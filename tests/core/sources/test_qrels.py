@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.core.sources.qrels import swaps_columns, weight_of
+from tasks.core.sources.qrels import weight_of, wrong_order
 
 
 @pytest.mark.parametrize(("cell", "weight"), [("1", 1.0), (" 0.5", 0.5), ("1e-30", 1e-30), ("1e30", 1e30)])
@@ -27,4 +27,5 @@ def test_what_is_no_weight(cell: str) -> None:
     ],
 )
 def test_a_heading_in_another_order(cells: list[str], swapped: bool) -> None:
-    assert swaps_columns(cells) == swapped
+    expected = f"found columns {', '.join(cells)}, expected query-id, corpus-id, score in this order"
+    assert wrong_order(cells) == (expected if swapped else "")
