@@ -158,7 +158,8 @@ def link_what_copies() -> None:
 
     determine = checkout._determine_files_to_relink
 
-    def by_the_disk(diff: Any, path: str, fs: Any, store: Any) -> None:
+    def by_the_disk(diff: Any, path: str, *places: Any) -> None:  # the out's file system, and the cache
+        fs, store = places
         types = list(store.cache_types)
         if not {"hardlink", "symlink"}.isdisjoint(types):
             types = test_links(types, store.fs, store.path, fs, path)[:1]
