@@ -64,13 +64,9 @@ def attention(
             query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, **others
         )
     scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.transpose(-2, -1)
-    blind = None  # [..., L, 1], if a query sees no key
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        hidden, sighted = ~attn_mask, attn_mask.any(-1, keepdim=True)
-        if not sighted.all():
-            blind, hidden = ~sighted, hidden & sighted  # a softmax of nothing is NaN, and so would be its gradient
-        scores = scores.masked_fill_(hidden, -torch.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
+    if attn_mask is not None:
+        scores = scores.masked_fill_(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
     shares = scores.softmax(-1)
-    return dropout(shares if blind is None else shares.masked_fill(blind, 0.0), dropout_p) @ value
+    if attn_mask is not None and attn_mask.dtype == torch.bool and not (sees := attn_mask.any(-1, keepdim=True)).all():
+        shares = shares.masked_fill(~sees, 0.0)  # a softmax of nothing is NaN; its gradient ends at the mask above
+    return dropout(shares, dropout_p) @ value
