@@ -34,7 +34,8 @@ from tasks.core.encoding.openvino_int8 import installed
 from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype
+from tasks.core.stage.runtime import Runtime
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens

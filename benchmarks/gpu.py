@@ -35,7 +35,8 @@ from tasks.core.models.folder import Shape
 from tasks.core.retrieval.embeddings import Embeddings, Manifest
 from tasks.core.retrieval.gpu.exact import Counted, search
 from tasks.core.retrieval.ranked import MARGIN
-from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype, kept_tokens, place
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, place
+from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.judgments import lists_of
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.gradient_cache import Side, cached_backward

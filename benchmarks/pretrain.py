@@ -32,8 +32,9 @@ from tasks.chunk.store import write_chunks
 from tasks.core.models.mlm_head import MLMHead
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.sources.wikipedia import article_files, parse_articles
-from tasks.core.stage.devices import GRAPH_TOKENS, Runtime, choose_device, compute_dtype
+from tasks.core.stage.devices import GRAPH_TOKENS, choose_device, compute_dtype
 from tasks.core.stage.files import read_json
+from tasks.core.stage.runtime import Runtime
 from tasks.core.text.chunks import Chunks, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.training.optimizers import make_optimizer

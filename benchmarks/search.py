@@ -21,8 +21,9 @@ import torch
 from tasks.adore.documents import Exact, searched
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, shard_name
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.stage.devices import choose_device, compute_dtype
 from tasks.core.stage.files import file_digest
+from tasks.core.stage.runtime import Runtime
 
 SHARD = 4096  # rows, as encode's are on average
 TOLERANCE = 1e-4

@@ -23,7 +23,8 @@ from torch import nn
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.stage.devices import choose_device, compute_dtype
+from tasks.core.stage.runtime import Runtime
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens

@@ -88,7 +88,7 @@ def two_kinds(places: int) -> list[str]:
 
 def hold(folder: Path) -> None:
     """A stage with two workers, which leave their numbers in `folder` and never end."""
-    from tasks.core.stage.devices import Runtime
+    from tasks.core.stage.runtime import Runtime
     from tasks.core.workers.each import open_workers
 
     with open_workers(Runtime(device="cpu", workers=2, threads=1)) as workers:

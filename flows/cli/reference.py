@@ -13,9 +13,9 @@ from flows.cli import main as command_line
 from flows.exporting.settings import Export
 from flows.parameters.checks import NAME
 from flows.retraining.settings import Retraining
-from tasks.core.stage.devices import Runtime
 from tasks.core.stage.files import write_text
 from tasks.core.stage.params import Params
+from tasks.core.stage.runtime import Runtime
 from tasks.params import Parameters
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from flows.storage.patches import by_content, durably
 from flows.team import sync
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze
+from tasks.core.stage.runtime import read_runtime
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 
@@ -41,12 +42,13 @@ class Plan:
 
 
 def check_parameters() -> None:
-    """Check that the parameters are valid, and bring data/source.json up to date."""
+    """Check that the parameters and runtime.yaml are valid, and bring data/source.json up to date."""
     from flows.parameters.checks import check_file
     from flows.parameters.sources import STANDS, write_source
     from flows.repository.worktree import SECOND
 
     check_file(compared=SECOND not in os.environ)
+    read_runtime()
     write_source(stands=STANDS in os.environ)
 
 

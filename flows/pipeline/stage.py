@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from flows.process.display import Outcome
 from flows.process.prepared import python
@@ -18,12 +18,12 @@ from flows.process.problems import Problems
 from flows.process.processes import Processes, Stopped, environment
 from flows.storage.remote import WARNING
 from flows.team.sync import LOST, REMOTE
-from tasks.core.stage.errors import USER_ERROR, DiskError, Invalid, Problem, disk_words, printable
+from tasks.core.stage.errors import USER_ERROR, DiskError, Problem, disk_words, printable
 from tasks.core.stage.files import partial
 from tasks.core.stage.params import FROZEN, read_yaml
+from tasks.core.stage.runtime import Runtime, read_runtime
 
 LOGS = Path(".retemper/logs")
-RUNTIME = Path("runtime.yaml")
 ANSWER_SECONDS = 30
 ATTEMPTS = 3
 BUSY = ("Unable to acquire lock", "is busy, it is being blocked by")
@@ -69,18 +69,16 @@ def elsewhere(gangs: Slots, workers_of: str | None) -> Iterator[dict[str, str]]:
 def devices_needed(devices: list[str], workers_of: str | None) -> int:
     """How many of `devices` a stage takes whose workers are those of `Stage.workers`.
 
-    `engine` and `workers` of runtime.yaml, which the stages check with the rest of it. None with engine ray, which schedules its own; but a
-    training by one worker stays here. On a CPU workers share one slot.
+    None with engine ray, which schedules its own; but a training by one worker stays here. On a CPU workers share one slot.
     """
     if workers_of is None:
         return 1
-    runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
-    workers = runtime.get("workers", 1)
-    if runtime.get("engine") == "ray":
-        return 0 if workers_of == "pieces" or workers != 1 else 1
+    runtime = read_runtime()
+    if runtime.engine == "ray":
+        return 0 if workers_of == "pieces" or runtime.workers != 1 else 1
     if not any(devices):
         return 1
-    return len(devices) if workers == "all" else max(1, min(workers, len(devices))) if isinstance(workers, int) else 1
+    return len(devices) if runtime.workers == "all" else min(runtime.workers, len(devices))
 
 
 def find_devices() -> list[str]:
@@ -88,24 +86,23 @@ def find_devices() -> list[str]:
 
     `device` of runtime.yaml says where stages compute: `cpu` uses no GPU, `cuda:N` only that one.
     """
-    runtime = read_yaml(RUNTIME) if RUNTIME.exists() else {}
+    runtime = read_runtime()
     found = _gpus(runtime)
-    return found if len(found) > 1 else [""] * (1 if found else _cpu_slots(runtime))
+    return found if len(found) > 1 else [""] * (1 if found else runtime.slots)
 
 
 def spares_gpus(name: str) -> bool:
     """Whether stage `name` computes on the CPU where others have GPUs: an index that is built there would hold one for hours."""
-    if not name.startswith("index@") or not _gpus(read_yaml(RUNTIME) if RUNTIME.exists() else {}):
+    if not name.startswith("index@") or not _gpus(read_runtime()):
         return False
     return bool((read_yaml(FROZEN).get("index") or {}).get("build", "cpu") != "gpu")
 
 
-def _gpus(runtime: dict[str, Any]) -> list[str]:
+def _gpus(runtime: Runtime) -> list[str]:
     """The GPUs that we may use; the one that `device` of runtime.yaml names has no number here, for the stage finds it by itself."""
-    device = str(runtime.get("device", "auto"))
-    if device == "cpu":
+    if runtime.device == "cpu":
         return []
-    if ":" in device:
+    if ":" in runtime.device:
         return [""]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
@@ -122,14 +119,6 @@ def _numbers(command: list[str]) -> list[str]:
         print(f"retemper: warning: {command[0]} has not answered in {ANSWER_SECONDS} s; stages run one at a time", file=sys.stderr)
         return [""]
     return asked.stdout.split() if asked.returncode == 0 else []
-
-
-def _cpu_slots(runtime: dict[str, Any]) -> int:
-    """`slots` of runtime.yaml, which the stages check with the rest of it."""
-    slots = runtime.get("slots", 1)
-    if not isinstance(slots, int) or slots < 1:
-        raise Invalid(where=f"{RUNTIME}: slots", found=repr(slots), expected="1 or more")
-    return slots
 
 
 class Transcript:

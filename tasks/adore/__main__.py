@@ -8,10 +8,11 @@ from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, text
 from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, read_setting
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.stage.devices import choose_device, read_runtime
+from tasks.core.stage.devices import choose_device
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json, write_text
 from tasks.core.stage.params import load
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.text.same_texts import near_duplicates
 from tasks.core.training.ranks import Ranks, alone, open_ranks

@@ -21,9 +21,10 @@ from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.faiss_build import Recipe, build_file
 from tasks.core.retrieval.faiss_search import open_index, save_index
 from tasks.core.retrieval.ranked import id_order
-from tasks.core.stage.devices import Runtime, compute_dtype, kept_tokens
+from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
+from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens

@@ -20,12 +20,13 @@ from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import search_embeddings
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.devices import best_batch_tokens, choose_device, place, read_runtime
+from tasks.core.stage.devices import best_batch_tokens, choose_device, place
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
 from tasks.core.tables.parquet import count_rows

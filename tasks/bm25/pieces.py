@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from tasks.core.lexical.search import Query, load, ranked
 from tasks.core.stage.files import folder_digest, read_json, write_json
-from tasks.core.stage.params import read_yaml
 from tasks.core.stage.processes import in_order
 from tasks.core.stage.progress import Progress
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED
@@ -37,8 +37,7 @@ class Each(Protocol):
 @contextmanager
 def open_each(processes: int) -> Iterator[Each]:
     """Those who search: `processes` of this machine, or with engine ray all CPUs of the cluster."""
-    runtime = Path("runtime.yaml")
-    if not (runtime.exists() and read_yaml(runtime).get("engine") == "ray"):
+    if read_runtime().engine != "ray":
         yield partial(in_order, processes=processes)
         return
     from tasks.core.workers.cluster import open_cpus  # imports torch, which nothing else here needs

@@ -17,11 +17,11 @@ import transformers
 
 from tasks.core.models.bi_encoder import document_folder
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
-from tasks.core.stage.devices import RUNTIME_FILE, read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import Progress
+from tasks.core.stage.runtime import RUNTIME_FILE, read_runtime
 from tasks.core.stage.scratch import ROOT, code_digest
 from tasks.core.tables.ids import StoredIds
 from tasks.core.text.tokens import open_tokens

@@ -13,9 +13,10 @@ from tasks.core.encoding.encode import encode
 from tasks.core.encoding.packed import Layers, quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Block
-from tasks.core.stage.devices import Runtime, best_batch_tokens, choose_device, compute_dtype, hardware, place
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, hardware, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
+from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens

@@ -11,10 +11,11 @@ from tasks.core.retrieval.faiss_search import open_index, search_index
 from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.devices import choose_device, read_runtime
+from tasks.core.stage.devices import choose_device
 from tasks.core.stage.entry import note, parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.text.tokens import open_tokens
 from tasks.index.params import Index
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
-from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts

@@ -10,8 +10,9 @@ import torch
 from tasks.core.models.bi_encoder import save_towers
 from tasks.core.models.mlm_head import find_head, save_head
 from tasks.core.models.projector import save_projector
-from tasks.core.stage.devices import Runtime, compute_dtype, kept_tokens
+from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import write_json
+from tasks.core.stage.runtime import Runtime
 from tasks.core.text.chunks import open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.training.loop import Schedule, fit

@@ -16,12 +16,13 @@ import torch
 
 from tasks.core.lexical.params import BM25
 from tasks.core.sources.downloads import encoder_folder
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware, read_runtime
+from tasks.core.stage.devices import choose_device, compute_dtype, hardware
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, read_json, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import Progress
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table

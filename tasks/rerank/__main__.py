@@ -8,11 +8,11 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
-from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import track
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import ordinals
 from tasks.core.tables.schemas import MEASURED
 from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run

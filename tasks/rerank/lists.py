@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
-from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.stage.devices import choose_device, compute_dtype
+from tasks.core.stage.runtime import Runtime
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import Texts, corpus_texts
 from tasks.rerank.params import Rerank

@@ -22,6 +22,7 @@ from tasks.core.retrieval.passages import rows_needed
 from tasks.core.retrieval.ranked import Ids, ranked_tables
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import StoredIds, read_ids
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.tokens import open_tokens
@@ -95,7 +96,7 @@ def resident_tower(encoder: Path, max_length: int, prefix: str) -> Callable[[str
     """
     from tasks.core.encoding.encode import encode_texts
     from tasks.core.retrieval.queries import query_tower
-    from tasks.core.stage.devices import choose_device, read_runtime
+    from tasks.core.stage.devices import choose_device
     from tasks.core.text.tokenizer import load_tokenizer
 
     device = choose_device(read_runtime())

@@ -3,10 +3,10 @@
 from functools import partial
 from itertools import chain
 
-from tasks.core.stage.devices import read_runtime
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.tables.judgments import ranked_groups
 from tasks.core.tables.parquet import read_table, write_table

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
-from tasks.core.stage.devices import Runtime, choose_device, compute_dtype
+from tasks.core.stage.devices import choose_device, compute_dtype
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
+from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.ids import ordinals
 from tasks.core.text.document import Text

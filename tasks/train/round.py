@@ -10,8 +10,9 @@ from torch import nn
 
 from tasks.core.models.bi_encoder import average_with, load_towers, odd_temperature, save_towers, truncate
 from tasks.core.models.projector import add_projector
-from tasks.core.stage.devices import Runtime, compute_dtype, kept_tokens
+from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import read_json, write_json
+from tasks.core.stage.runtime import Runtime
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state

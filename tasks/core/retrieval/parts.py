@@ -18,9 +18,10 @@ from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, s
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
 from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
-from tasks.core.stage.devices import Precision, Runtime, choose_device
+from tasks.core.stage.devices import Precision, choose_device
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
+from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.parquet import open_parquet

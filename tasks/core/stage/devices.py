@@ -4,68 +4,25 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field
 from torch import nn
 
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
-from tasks.core.stage.params import Params, read_yaml, validate
 from tasks.core.stage.processes import limit_malloc
+from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 
 Precision = Literal["bf16", "fp32"]
-RUNTIME_FILE = Path("runtime.yaml")
 RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage records threads, device, and arithmetic
 GRAPH_TOKENS = 16384  # on a CPU
 LEAST_TOKENS = 512  # of a batch
 ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
 STATE_BYTES = 12  # of a weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
-
-
-class Runtime(Params):
-    """Settings that must not change a result: the content of runtime.yaml, which is optional and not tracked by DVC."""
-
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto uses the first GPU, else the CPU")
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="CPU threads, of each worker where there are several; none: one per core, shared by the workers. Another count may "
-        "change last bits",
-    )
-    slots: int = Field(1, ge=1, description="how many stages that need a device run at once without a GPU; give each its share of threads")
-    checkpoint_seconds: float = Field(
-        30.0,
-        ge=0,
-        description="between two checkpoints of a training, or 20 times what one takes if longer; a kill loses at most this. 0: every step",
-    )
-    graph_tokens: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        "auto",
-        description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: 16,384 take about 3 GiB for "
-        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); the rest are encoded twice. auto: 16,384 on a CPU, as many as half of "
-        "a GPU's free memory is estimated to hold",
-    )
-    shard_store_gib: float = Field(
-        8.0, ge=0, description="disk for finished embedding shards, GiB; the least recently used are removed first"
-    )
-    shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode has used for this many days are removed")
-    engine: Literal["local", "ray"] = Field("local", description="who runs the workers of a stage: this machine, or a Ray cluster")
-    workers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
-        1, description="workers of a stage: processes with a GPU or a share of the CPU threads each; all: one per GPU"
-    )
-    address: str = Field(
-        "auto", description="engine ray: address of the cluster's head node; auto: the cluster that this machine is part of"
-    )
-    restarts: int = Field(3, ge=0, description="how often a lost worker's work is done again before the stage fails")
-
-
-def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:
-    """The runtime file, or the defaults if there is none."""
-    return validate(Runtime, read_yaml(path), str(path)) if path.exists() else Runtime()
 
 
 def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.core.stage.entry import PR_SET_PDEATHSIG
-from tasks.core.stage.errors import Invalid, WorkersLost
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.errors import WorkersLost
+from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import seal, sealed
 
-RUNTIME = Path("runtime.yaml")  # tasks.core.stage.devices reads all of it, and imports PyTorch
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 RETURNED = 2**20  # bytes of an allocation
 AHEAD = 3  # pieces of work in flight per process; this bounds memory
@@ -35,12 +34,7 @@ def available_cores() -> int:
 def cores() -> int:
     """The CPU cores that this process may use: at most `threads` of runtime.yaml."""
     there = available_cores()
-    threads = read_yaml(RUNTIME).get("threads") if RUNTIME.exists() else None
-    if threads is None:
-        return there
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise Invalid(where=f"{RUNTIME}: threads", found=repr(threads), expected="a whole number of 1 or more", remedy="fix it")
-    return min(there, threads)
+    return min(there, read_runtime().threads or there)
 
 
 def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int, alone: int = 1) -> Iterator[Result]:

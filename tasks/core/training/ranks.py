@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.core.stage.devices import RECORD, Precision, Runtime, choose_device
+from tasks.core.stage.devices import RECORD, Precision, choose_device
 from tasks.core.stage.files import write_json
 from tasks.core.stage.processes import available_cores
+from tasks.core.stage.runtime import Runtime
 from tasks.core.workers.each import Machine, gpus_of, local_count, machine, threads_each
 
 if TYPE_CHECKING:

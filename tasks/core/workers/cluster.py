@@ -21,9 +21,10 @@ import torch
 
 import tasks
 from tasks.core.stage.code import Reader
-from tasks.core.stage.devices import RECORD, RUNTIME_FILE, Runtime, read_runtime
+from tasks.core.stage.devices import RECORD
 from tasks.core.stage.errors import Invalid, Unavailable, UserError
 from tasks.core.stage.files import write_text
+from tasks.core.stage.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.stage.scratch import ROOT, libraries, work_digest
 from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, attempt, become_worker, result_of
 from tasks.core.workers.cluster_crew import Crew, given_up

@@ -17,9 +17,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
-from tasks.core.stage.devices import RUNTIME_FILE, Precision, Runtime, choose_device, compute_dtype, hardware
+from tasks.core.stage.devices import Precision, choose_device, compute_dtype, hardware
 from tasks.core.stage.errors import Invalid
 from tasks.core.stage.processes import available_cores
+from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 from tasks.core.stage.scratch import ROOT
 
 Piece = TypeVar("Piece")

@@ -16,14 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tasks.core.stage.errors import UserError, WorkersLost
 from tasks.core.stage.processes import tie
+from tasks.core.stage.runtime import Runtime
 from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker
-
-if TYPE_CHECKING:  # torch takes a worker seconds to import: only functions that need it do
-    from tasks.core.stage.devices import Runtime
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -56,7 +54,7 @@ class Pool:
 
     alone = False
 
-    def __init__(self, runtime: "Runtime", environments: Sequence[dict[str, str]]) -> None:
+    def __init__(self, runtime: Runtime, environments: Sequence[dict[str, str]]) -> None:
         self.runtime, self.count = runtime, len(environments)
         self._environments = list(environments)
         self._workers: list[Worker | None] = [None] * len(self._environments)  # started when they are needed

@@ -7,7 +7,7 @@ import torch
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.retrieval.parts import searchers, shared_size
 from tasks.core.retrieval.ranked import QUERY_BLOCK
-from tasks.core.stage.devices import Runtime
+from tasks.core.stage.runtime import Runtime
 
 
 def test_size_of_the_parts_that_several_workers_share() -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.core.stage.devices import Runtime, choose_device, compute_dtype, kept_tokens, place, read_runtime
+from tasks.core.stage.devices import choose_device, compute_dtype, kept_tokens, place
 from tasks.core.stage.errors import UserError, one_line_errors
+from tasks.core.stage.runtime import Runtime
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
@@ -125,16 +126,6 @@ def test_a_gpu_keeps_as_many_graphs_as_fit(monkeypatch: pytest.MonkeyPatch) -> N
     assert kept_tokens(Runtime(), gpu, torch.nn.Linear(100, 100), config) == 0
     for device in (cpu, gpu):
         assert kept_tokens(Runtime(graph_tokens=5), device, module, config) == 5
-
-
-def test_the_runtime_file_is_optional_and_checked(tmp_path: Path) -> None:
-    assert read_runtime(tmp_path / "none.yaml") == Runtime()
-    (tmp_path / "r.yaml").write_text("device: cpu\nthreads: 1\n")
-    assert read_runtime(tmp_path / "r.yaml") == Runtime(device="cpu", threads=1)
-    for text, words in (("device: tpu", "device"), ("speed: 9", "unknown key"), ("threads: 0", "threads")):
-        (tmp_path / "r.yaml").write_text(text)
-        with pytest.raises(UserError, match=words):
-            read_runtime(tmp_path / "r.yaml")
 
 
 def test_weights_change_type_but_rotary_frequencies_do_not() -> None:

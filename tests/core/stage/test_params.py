@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import PARAMETERS, Params, load, validate
+from tasks.core.stage.runtime import Runtime
 from tasks.core.text.document import Text
 from tasks.evaluate.params import Evaluate
 from tasks.train.params import Round

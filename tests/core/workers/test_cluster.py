@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import Missing, UserError
+from tasks.core.stage.runtime import Runtime
 from tasks.core.workers import cluster
 from tasks.core.workers.cluster import Session, code_and_libraries, refuse_unreachable, shares
 from tasks.core.workers.each import machine, open_workers

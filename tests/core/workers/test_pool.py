@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.devices import Runtime
 from tasks.core.stage.errors import Invalid, Missing, UserError
+from tasks.core.stage.runtime import Runtime
 from tasks.core.workers import each
 from tasks.core.workers.each import Alone, local_count, open_workers, threads_each
 from tasks.core.workers.pool import AHEAD, GIVEN, Pool

@@ -26,3 +26,14 @@ def test_names_of_what_is_compared_are_not_checked_in_a_second_tree(
         check_parameters()
     monkeypatch.setenv(SECOND, "1")
     check_parameters()
+
+
+def test_what_runtime_says_is_refused_before_any_stage_begins(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(checkout / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "write_source", lambda **_: None)
+    Path("runtime.yaml").write_text("treads: 2\n")
+    with pytest.raises(UserError, match=r"^runtime\.yaml: treads: unknown key, expected one of device, threads, "):
+        check_parameters()
+    Path("runtime.yaml").write_text("threads: 2\n")
+    check_parameters()

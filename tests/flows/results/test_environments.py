@@ -11,8 +11,9 @@ import torch
 from flows.experiments.reproduce import compare, explain
 from flows.results import environments, timing
 from tasks.core.stage import devices
-from tasks.core.stage.devices import Runtime, choose_device
+from tasks.core.stage.devices import choose_device
 from tasks.core.stage.entry import SECONDS, note
+from tasks.core.stage.runtime import Runtime
 
 
 def entry(digest: str) -> dict[str, Any]:
