@@ -17,7 +17,7 @@ from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository import leftovers
 from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
-from flows.storage.cache import cache_folder
+from flows.storage.cache import cache_folder, refuse_read_only
 from flows.team import remotes, sync
 from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem
 from tasks.core.stage.files import write_text
@@ -62,6 +62,8 @@ def run(
         clock = timing.Clock(cache=cache_folder())
         plan = make_plan(targets, processes, display.warn, check)
         clock.here = plan.here
+        if plan.changed:
+            refuse_read_only(cache_folder())
         if plan.changed and not ignore_disk:
             refuse_small_disk([name for name in plan.graph.stages if name in plan.changed])
         remotes.register_again(cache_folder(), display.warn)

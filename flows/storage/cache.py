@@ -8,11 +8,14 @@ computed again, never used. `fix` and `verify` read the bytes themselves.
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from tasks.core.stage.errors import DiskError
 
 Warn = Callable[[str], None]
 OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
@@ -165,6 +168,17 @@ def cache_folder() -> Path:
 
     folder = Config.from_cwd()["cache"].get("dir")
     return Path(folder) if folder else Path(".dvc/cache")
+
+
+def refuse_read_only(folder: Path) -> None:
+    """DiskError where this user cannot write to the cache `folder`. DVC would find that out when a stage has been computed."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    for place in (there, folder / "files/md5", folder / "runs"):
+        if place.exists() and not os.access(place, os.W_OK | os.X_OK):
+            raise DiskError(
+                f"{place}: no permission to write to the cache, where this run would store what it computes; give it to your group "
+                "(chgrp -R TEAM; chmod -R g+rwX), or use a cache of your own (dvc cache dir --local .dvc/cache), and run again"
+            )
 
 
 def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -1,6 +1,7 @@
 """What a run tidies up when it has ended, and how a retraining's run continues without its server."""
 
 import json
+import os
 from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -16,7 +17,7 @@ from flows.process.display import Display, Outcome
 from flows.process.processes import Processes
 from flows.repository.graph import Graph, Stage
 from flows.retraining import retrain
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.scratch import finish
 
 WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
@@ -83,6 +84,26 @@ def test_finished_work_is_removed_only_after_a_whole_run(tmp_path: Path, monkeyp
     assert end([], {"a": Outcome("Ran")}) == (True, True)
     assert end(["b"], WHOLE) == (True, False)
     assert end([], WHOLE) == (False, False)
+
+
+@pytest.mark.parametrize("denied", [".dvc/cache", ".dvc/cache/files/md5", ".dvc/cache/runs", ".dvc"])
+def test_a_run_that_cannot_store_what_it_computes_is_refused_before_it_begins(
+    denied: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with nothing to compute needs no permission. Root is denied nothing, hence the stand-in."""
+    monkeypatch.chdir(tmp_path)
+    Path(".dvc/cache/files/md5" if "/" in denied else ".dvc").mkdir(parents=True)
+    Path(denied).mkdir(exist_ok=True)
+    plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(), None, False, None)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).absolute() != Path(denied).absolute())
+    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "cache_folder", lambda: Path(".dvc/cache"))
+    monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
+    monkeypatch.setattr(run, "_execute", lambda *_: WHOLE)
+    run.run(quiet=True)
+    plan = Plan(plan.graph, frozenset({"a"}), None, False, None)
+    with pytest.raises(DiskError, match=rf"{denied}: no permission to write to the cache, where this run would store what it computes; "):
+        run.run()
 
 
 @pytest.mark.parametrize("ended", [server.ServerUnavailable(ConnectionError()), CancelledError()], ids=["away", "its lease forgotten"])
