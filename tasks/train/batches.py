@@ -167,7 +167,7 @@ def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path
 
 
 def check_training_set(data: TrainingSet, params: Round) -> str:
-    """One line on how many negatives the queries have; UserError if a round that samples from a table finds it empty.
+    """One line on how many negatives the queries have; UserError if there are none: a table is empty, or one query trains alone.
 
     Scores are required if sampling or loss uses them.
     """
@@ -177,6 +177,10 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
         alike += f"; positives: the first {params.positive_ranks} ranks of {params.negatives}"
     if data.weights is not None:
         alike += f"; weights of positives from {data.weights.min():.3g} to {data.weights.max():.3g}"
+    if params.hard == 0 and len(data.queries) == 1:
+        raise UserError(
+            "found 1 training query and no hard_negatives, so there are no negatives; increase hard_negatives, or add training queries"
+        )
     if params.hard == 0 or params.negatives == "random":
         return f"{len(data.queries):,} queries, hard negatives: {params.negatives if params.hard else 'none'}{alike}"
     counts = data.negatives.counts[data.queries]

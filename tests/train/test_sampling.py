@@ -128,6 +128,10 @@ def test_read_with_scores(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none of 2 queries has one at ranks 3 to 9"):
         check_training_set(data, round_of(window=(3, 9)))
     assert check_training_set(data, round_of(negatives="random", window=(3, 9))) == "2 queries, hard negatives: random"
+    alone = replace(data, queries=data.queries[:1])
+    assert check_training_set(alone, round_of(negatives="random")) == "1 queries, hard negatives: random"
+    with pytest.raises(UserError, match="found 1 training query and no hard_negatives, so there are no negatives; increase hard_negatives"):
+        check_training_set(alone, round_of(negatives="none", loss="nll"))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
