@@ -129,6 +129,24 @@ def test_products_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
         assert torch.equal(whole[0], parts[0]) and torch.equal(whole[1], parts[1])
 
 
+def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their numbers: wide vectors in smaller parts."""
+    rng = np.random.default_rng(6)
+    queries, vectors = (torch.from_numpy(rng.normal(size=(n, 16)).astype(np.float32)) for n in (7, 40))
+    places = torch.from_numpy(rng.integers(0, 40, size=(7, 5)))
+    whole = exact._scores(queries, vectors, places)
+    sizes: list[int] = []
+
+    def seen(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        sizes.append(right.numel())
+        return inner(left, right)
+
+    monkeypatch.setattr(exact, "inner", seen)
+    monkeypatch.setattr(exact, "NUMBERS", 2 * 5 * 16)
+    assert torch.equal(exact._scores(queries, vectors, places), whole)
+    assert sizes == [160, 160, 160, 80]
+
+
 def test_groups_and_products_fit_a_gpu() -> None:
     with fake_gpu():  # of 16 GiB, 8 of which are free
         assert exact.products_at_once(GPU) == 2**28

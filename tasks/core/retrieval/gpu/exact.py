@@ -35,7 +35,8 @@ PRODUCTS = 2**28  # at a time, at most: a GiB
 ROWS = 2**19  # of a group on its way from the disk, at most: two are in pinned memory
 LEAST = 4096  # rows of a group, on however small a GPU
 SPARE = 64  # rows scored of each group beyond K, at least
-PAIRS = 2**18  # query and row, scored at a time
+PAIRS = 2**18  # query and row, scored at a time, at most
+NUMBERS = 2**28  # of the rows of such pairs, at most: a GiB in float32
 GATHERED = 2**16  # the same where each pair has a copy of its query
 SLACK = 1.01  # for the rounding of the bounds themselves
 
@@ -232,7 +233,7 @@ def merged(
 
 def _scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, places_QK: torch.Tensor) -> torch.Tensor:
     """Scores of each query's rows, [Q, K]."""
-    at_once = max(1, PAIRS // max(1, places_QK.shape[1]))
+    at_once = max(1, min(PAIRS, NUMBERS // vectors_RD.shape[1]) // max(1, places_QK.shape[1]))
     parts = [slice(start, start + at_once) for start in range(0, len(queries_QD), at_once)]
     return torch.cat([inner(queries_QD[part].unsqueeze(1), vectors_RD[places_QK[part]]) for part in parts])
 
