@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.faiss_build import build
+from tasks.core.retrieval.faiss_build import build, faiss_errors
 from tasks.core.retrieval.faiss_search import search_indexed
 from tasks.core.retrieval.gpu import indexes
 from tasks.core.retrieval.gpu.indexes import FaissGpu, demanded_gpu, on_device
@@ -171,6 +171,12 @@ def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Em
         search_indexed(draw(3, 1), index, 10)
     known = user_error(raised.value)
     assert isinstance(known, MemoryFull) and str(known).startswith("cudaMalloc error out of memory: ")
+
+
+def test_a_gpu_that_is_full_is_no_fault_of_the_factory() -> None:
+    with pytest.raises(RuntimeError, match="out of memory") as raised, faiss_errors("Flat, which does not go to the GPU", "index.factory"):
+        raise RuntimeError("StandardGpuResources: alloc fail (cudaMalloc error out of memory [2])")
+    assert isinstance(user_error(raised.value), MemoryFull)
 
 
 def test_a_gpu_that_is_not_there() -> None:

@@ -19,7 +19,7 @@ from tasks.core.retrieval.factories import reason
 from tasks.core.retrieval.faiss_search import FLAT
 from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, user_error
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
@@ -180,10 +180,12 @@ def said_once() -> Iterator[None]:
 
 @contextmanager
 def faiss_errors(found: str, key: str) -> Iterator[None]:
-    """Turn faiss's exceptions into a UserError about the factory string."""
+    """Turn faiss's exceptions into a UserError about the factory string, but for those of a full disk or GPU, or a failing one."""
     try:
         yield
     except RuntimeError as error:
+        if user_error(error):
+            raise
         raise UserError(f"params.yaml: {key}: found {found}; faiss says: {reason(error)}") from None
 
 
