@@ -29,8 +29,10 @@ from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
 from flows.repository.project import dvc_errors, refuse_separator, repository
+from flows.results import environments, timing
 from flows.results.sizes import size_of
-from flows.storage import links
+from flows.storage import links, makings
+from flows.storage.cache import cache_folder
 from flows.storage.remote import WARNING
 from flows.team import remotes
 from tasks.core.sources.datasets import parse_encoder
@@ -172,9 +174,14 @@ def _check_data(processes: Processes, display: Display, sets: Sequence[str], *, 
     check_parameters()
     freeze()
     forks = {name: value for name, value in os.environ.items() if name == FORKS}
-    outcome = run_stage(splits.STAGE, processes, show, env=forks)
+    clock = timing.Clock(cache=cache_folder())
+    clock.here = makings.here()
+    clock.began(splits.STAGE)
+    outcome = run_stage(splits.STAGE, processes, show, env=forks | environments.begin(splits.STAGE))
     if outcome.problem:
         raise UserError(outcome.problem.message)
+    span = timing.Span(splits.STAGE, outcome.began, outcome.began, outcome.ended, "", "Ran")
+    clock.ended(span, environments.taken(splits.STAGE), environments.cost(splits.STAGE))
     stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
     stages, sections = _stages(), read_yaml(path)
     if sections["queries"] == "corpus" and not stats["splits"]["train"]["queries"] and splits.learning(stages, sections):

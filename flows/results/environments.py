@@ -14,16 +14,14 @@ from typing import Any, get_args
 from flows.repository.lock import Lock, entry_digest
 from flows.results.timing import LOG, read
 from flows.storage import makings
-from tasks.core.stage.entry import SECONDS
+from tasks.core.stage.entry import RECORD, SECONDS
 from tasks.core.stage.params import FROZEN
 from tasks.params import Parameters
 
 FOLDER = Path(".retemper/environments")
 # Artifacts depend on their arithmetic or text processing.
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "openvino", "peft")
-NOTED_BY = "tasks.core.stage.devices"  # RECORD names the stage's file
 SECTIONS = {"train": "rounds", "reranker": "rerankers", "retrieve_adore": "retrieve"}  # of params.yaml, where a stage has another name
-RECORD = "RETEMPER_RECORD"  # as in NOTED_BY, which imports torch
 
 
 def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:

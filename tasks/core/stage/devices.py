@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from tasks.core.stage.entry import RECORD
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.processes import limit_malloc
 from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 
 Precision = Literal["bf16", "fp32"]
-RECORD = "RETEMPER_RECORD"  # set by the flow: the file in which a stage records threads, device, and arithmetic
 GRAPH_TOKENS = 16384  # on a CPU
 LEAST_TOKENS = 512  # of a batch
 ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast

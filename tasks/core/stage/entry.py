@@ -21,6 +21,7 @@ from tasks.core.stage.progress import leave
 
 PR_SET_PDEATHSIG = 1
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
+RECORD = "RETEMPER_RECORD"  # names a file: the threads, device, and arithmetic of the stage (tasks.core.stage.devices)
 SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 

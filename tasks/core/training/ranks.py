@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.core.stage.devices import RECORD, Precision, choose_device
+from tasks.core.stage.devices import Precision, choose_device
+from tasks.core.stage.entry import RECORD
 from tasks.core.stage.files import write_json
 from tasks.core.stage.processes import available_cores
 from tasks.core.stage.runtime import Runtime

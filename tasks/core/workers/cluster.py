@@ -21,7 +21,7 @@ import torch
 
 import tasks
 from tasks.core.stage.code import Reader
-from tasks.core.stage.devices import RECORD
+from tasks.core.stage.entry import RECORD
 from tasks.core.stage.errors import Invalid, Unavailable, UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.runtime import RUNTIME_FILE, Runtime, read_runtime

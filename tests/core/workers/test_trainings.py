@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tasks.core.stage.devices import RECORD
+from tasks.core.stage.entry import RECORD
 from tests.core.workers.test_cluster import start
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -88,6 +88,9 @@ def test_a_project_by_flags_is_whole_checked_and_committed(call: Call, data: Pat
     stages = [entry["stage"] for entry in json.loads(planned.stdout)]
     assert "prepare" not in stages, "it has run"
     assert "report" in stages
+    (record,) = map(json.loads, (path.read_text() for path in project.glob(".dvc/cache/made/*/*.json")))
+    assert (record["stage"], record["at_least"]) == ("prepare", False)
+    assert record["by"] and record["seconds"] > 0 and record["environment"]["python"], "lineage tells how it was made"
 
 
 def test_documents_alone_become_a_project_of_made_queries(call: Call, data: Path, tmp_path: Path) -> None:

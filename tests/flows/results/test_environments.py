@@ -12,7 +12,7 @@ from flows.experiments.reproduce import compare, explain
 from flows.results import environments, timing
 from tasks.core.stage import devices
 from tasks.core.stage.devices import choose_device
-from tasks.core.stage.entry import SECONDS, note
+from tasks.core.stage.entry import RECORD, SECONDS, note
 from tasks.core.stage.runtime import Runtime
 
 
@@ -69,9 +69,8 @@ def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: p
     assert {"instructions", "bf16", "processor", "python"} <= set(found)
     assert environments.of_artifacts(entry("33")) == {}, "made elsewhere"
     assert timing.measured(entry("11"))["train@a"].seconds == 1, "times are read as before"
-    assert devices.RECORD == environments.RECORD
-    monkeypatch.delenv(devices.RECORD)
-    assert not os.environ.get(devices.RECORD)
+    monkeypatch.delenv(RECORD)
+    assert not os.environ.get(RECORD)
     devices.record(torch.device("cpu"))
     assert [path.name for path in (folder / ".retemper").rglob("*.json")] == ["train@a.json"]
     assert json.loads((folder / environments.FOLDER / "train@a.json").read_text())["threads"] == 1
@@ -108,7 +107,7 @@ def test_the_arithmetic_is_what_was_asked_of_hardware_that_has_it(folder: Path, 
     for native, told in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(devices, "compute_dtype", lambda *_, native=native: torch.bfloat16 if native else torch.float32)
         for stage, arithmetic in (("train@a", "fp32"), ("train@b", told)):
-            monkeypatch.setenv(devices.RECORD, environments.begin(stage)[devices.RECORD])
+            monkeypatch.setenv(RECORD, environments.begin(stage)[RECORD])
             devices.record(torch.device("cpu"))
             assert environments.taken(stage)["arithmetic"] == arithmetic
     assert "arithmetic" not in environments.taken("report")
