@@ -1,7 +1,7 @@
 """Loss and gradient norms by the source of negatives (ANCE, section 3 and Fig. 4): what a kind of negative still teaches."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,9 +11,15 @@ from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
-LAYER = re.compile(r"\blayers?\.(\d+)\.")
+LAYER = re.compile(r"\.(\d+)\.")  # the first number in a name: encoder.layer.3., layers.3., h.3. (GPT-2), block.3.layer.1. (T5)
+EMBEDDINGS = re.compile(r"embed|\.(shared|wte|wpe)\.")  # T5 and GPT-2 have names of their own
 TRIES = 16  # draws of a random document until one is not relevant
 PARTS = ("bottom", "middle", "top")  # thirds of the layers
+
+
+def layer_count(names: Iterable[str]) -> int:
+    """The number of a transformer's layers, by the names of its parameters; at least 1."""
+    return 1 + max((int(found[1]) for name in names if (found := LAYER.search(name))), default=0)
 
 
 def part_of(name: str, layers: int) -> str:
@@ -21,7 +27,7 @@ def part_of(name: str, layers: int) -> str:
     found = LAYER.search(name)
     if found:
         return PARTS[int(found[1]) * len(PARTS) // layers]
-    return "embeddings" if "embed" in name else "head"
+    return "embeddings" if EMBEDDINGS.search(name) else "head"
 
 
 def triple_scores(towers: Towers, queries: Tokens, documents: Tokens, batch: tuple[Ints, Ints, Ints]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -54,7 +60,7 @@ def norms(
     Loss: the two-way softmax of ANCE as released, log(1 + exp((s- - s+) / temperature)). Dropout is off.
     """
     modules = [towers.query] if towers.shared else [towers.query, towers.document]
-    layers = 1 + max((int(found[1]) for name, _ in towers.document.named_parameters() if (found := LAYER.search(name))), default=0)
+    layers = layer_count(name for name, _ in towers.document.named_parameters())
     sums: dict[str, float] = {}
     for batch in batches:
         for module in modules:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from transformers import AutoConfig
 
 from flows.parameters.checks import check
-from tasks.analyses.gradients import draw_batches, norms, part_of
+from tasks.analyses.gradients import draw_batches, layer_count, norms, part_of
 from tasks.core.models.bi_encoder import Towers, load_towers
+from tasks.core.models.limits import model_class
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
@@ -90,6 +93,27 @@ def test_thirds_of_layers() -> None:
     assert part_of("transformer.layers.5.mlp.weight", 6) == "top"
     assert part_of("transformer.embeddings.word_embeddings.weight", 6) == "embeddings"
     assert part_of("head.linear.weight", 6) == "head"
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("t5", {"d_model": 8, "num_layers": 6, "num_heads": 1, "d_kv": 8, "d_ff": 8}),  # a block has numbered layers of its own
+        ("gpt2", {"n_embd": 8, "n_layer": 6, "n_head": 1}),
+        ("mpnet", {"hidden_size": 8, "num_hidden_layers": 6, "num_attention_heads": 1, "intermediate_size": 8}),
+    ],
+)
+def test_thirds_of_the_layers_of_any_architecture(kind: str, sizes: dict[str, int]) -> None:
+    config = AutoConfig.for_model(kind, vocab_size=20, **sizes)
+    with torch.device("meta"):
+        transformer = model_class(config).from_config(config)
+    stack = max((module for module in transformer.modules() if isinstance(module, nn.ModuleList)), key=len)
+    places = {id(weight): number for number, layer in enumerate(stack) for weight in layer.parameters()}
+    names = {f"transformer.{name}": weight for name, weight in transformer.named_parameters()}
+    for name, weight in names.items():
+        if id(weight) in places:
+            assert part_of(name, layer_count(names)) == ["bottom", "middle", "top"][places[id(weight)] // 2], name
+    assert part_of(next(name for name in names if names[name] is transformer.get_input_embeddings().weight), 6) == "embeddings"
 
 
 def test_batches_have_no_relevant_negatives_and_the_same_queries_for_every_source() -> None:
