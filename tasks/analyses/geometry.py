@@ -62,12 +62,15 @@ def best_rows(embeddings: Embeddings, queries_PD: Floats, documents: Ints) -> Fl
 def flat_map(vectors_ND: Floats, seed: int) -> list[tuple[float, float]]:
     """t-SNE of cosine distances in two dimensions (van der Maaten, Hinton: JMLR 2008), by scikit-learn; perplexity 30, less for few points.
 
-    Two points or fewer are placed on a line.
+    Two points or fewer are placed on a line; equal vectors, for which scikit-learn's arithmetic ends in a segmentation fault, in one place.
     """
+    units_ND = unit(vectors_ND)
     if len(vectors_ND) < 3:
         return [(float(place), 0.0) for place in range(len(vectors_ND))]
+    if (units_ND == units_ND[0]).all():
+        return [(0.0, 0.0)] * len(vectors_ND)
     from sklearn.manifold import TSNE  # type: ignore[import-untyped]
 
     perplexity = min(30.0, (len(vectors_ND) - 1) / 3)
-    points = TSNE(perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(unit(vectors_ND))
+    points = TSNE(perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(units_ND)
     return [(round(float(x), 3), round(float(y), 3)) for x, y in points]
