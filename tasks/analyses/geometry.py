@@ -23,7 +23,8 @@ def alignment(queries_PD: Floats, documents_PD: Floats) -> float:
 def uniformity(vectors_ND: Floats) -> float:
     """log of the mean of exp(-2 distance^2) over all pairs of unit vectors (same paper, with t 2). Lower is more uniform."""
     units = unit(vectors_ND).astype(np.float64)
-    squared = np.maximum(0, 2 - 2 * units @ units.T)
+    lengths = (units**2).sum(1)  # 1, or 0
+    squared = np.maximum(0, lengths[:, None] + lengths - 2 * units @ units.T)
     pairs = np.triu_indices(len(units), 1)
     return float(np.log(np.exp(-2 * squared[pairs]).mean()))
 

@@ -131,3 +131,8 @@ def test_maps_are_the_same_twice_and_keep_clusters_apart() -> None:
 def test_equal_vectors_have_one_place(vector: list[float]) -> None:
     """scikit-learn divides by their spread, and follows what comes of it outside its memory."""
     assert flat_map(np.array([vector] * 5, dtype=np.float32), 7) == [(0.0, 0.0)] * 5
+
+
+def test_uniformity_counts_the_distance_from_0() -> None:
+    vectors = np.array([[0, 0], [0, 0], [3, 4]], dtype=np.float32)
+    assert uniformity(vectors) == pytest.approx(math.log((1 + 2 * math.exp(-2)) / 3)), "|0 - 0| is 0, |0 - u| is 1"
