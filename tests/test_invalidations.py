@@ -240,8 +240,8 @@ def test_another_measure_encodes_and_searches_nothing(copied: Copy) -> None:
         found = copied.rerun()
     finally:
         (copied.folder / "params.yaml").write_text(before, encoding="utf-8")
-    # fuse and failures read evaluate.relevance
-    assert found == {"report", "failures", *(name for name in entries() if re.match(r"(evaluate|fuse)(_|@)", name))}
+    # fuse, failures and analyses read evaluate.relevance
+    assert found == {"report", "failures", *(name for name in entries() if re.match(r"(evaluate|fuse|analyses)(_|@)", name))}
 
 
 @pytest.mark.heavy

@@ -15,6 +15,7 @@ from tasks.analyses.overlap import overlap
 from tasks.analyses.pairwise import errors_of, summary
 from tasks.analyses.params import Analysis
 from tasks.core.encoding.encode import encode
+from tasks.core.metrics.selection import least_grade
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.passages import best_passages
@@ -25,10 +26,10 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load
+from tasks.core.stage.params import load, read_parameters
 from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import Ints
-from tasks.core.tables.judgments import DocumentLists, lists_of, ranked_lists, relevant_pairs
+from tasks.core.tables.judgments import DocumentLists, graded_pairs, lists_of, ranked_lists
 from tasks.core.tables.parquet import count_rows
 from tasks.core.tables.schemas import MEASURED
 from tasks.core.tables.trec import read_run, read_scored_run
@@ -56,9 +57,10 @@ class Round:
         return open_tokens(self.tokens / "queries" / split)
 
     def relevant(self, split: str) -> DocumentLists:
-        """The relevant documents of each query of a split, as ordinals."""
-        ids = self.queries(split).folder / "ids.parquet"
-        return lists_of(*relevant_pairs(self.corpus / "qrels" / f"{split}.parquet", ids, self.ids), count_rows(ids))
+        """The relevant documents of each query of a split, as ordinals: those that training, or evaluate.relevance, takes as relevant."""
+        ids, least = self.queries(split).folder / "ids.parquet", least_grade(split, read_parameters()) if split in MEASURED else 1
+        queries, documents, grades = graded_pairs(self.corpus / "qrels" / f"{split}.parquet", ids, self.ids)
+        return lists_of(queries[grades >= least], documents[grades >= least], count_rows(ids))
 
     def vectors(self, split: str, rows: Ints) -> Floats:
         """Vectors of some queries of a split, [Q, D]."""

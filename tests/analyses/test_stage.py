@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from tasks.analyses.gradients import draw_batches, layer_count, norms, part_of
 from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.models.limits import model_class
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
 from tasks.core.text.tokens import Tokens, open_tokens
@@ -163,3 +165,18 @@ def test_one_judged_query_is_refused_in_one_line(small: Any, tmp_path: Path) -> 
     assert (done.status, done.err.count("\n")) == (2, 1), done
     assert "data/corpus: found 1 judged queries of dev and 60 documents, expected at least two of each to analyse" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_documents_below_the_relevant_grade_are_not_relevant(small: Any, tmp_path: Path) -> None:
+    """As measures take them: PairwiseErrors@k and the analysis' errors are of the same documents."""
+    path = small.folder / "data/corpus/qrels/dev.parquet"
+    table = read_table(path, QRELS)
+    graded = table.set_column(2, QRELS.field("grade"), pa.array([2, 2, 2, *[1] * (len(table) - 3)], QRELS.field("grade").type))
+    path.unlink()
+    write_table(path, QRELS, [graded])
+    for file in ("params.yaml", "data/params.json"):
+        sections = read_yaml(small.folder / file)
+        small.write(file, json.dumps(sections | {"evaluate": {**(sections.get("evaluate") or {}), "relevance": {"dev": 2}}}))
+    done = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path)))
+    assert done.status == 0, done
+    assert json.loads((tmp_path / "data/analyses/seen/analysis.json").read_text())["queries"] == 3
