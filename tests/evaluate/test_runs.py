@@ -36,6 +36,16 @@ def ranked_with_ties(queries: int, seed: int) -> pa.Table:
     return pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
 
 
+def test_a_run_of_ours_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Ids with white space are escaped in the file; they are judged, and tie, as themselves."""
+    docs = ["d 2", "d 1", "d", "%00d"]
+    table = pa.table([["a query"] * 4, docs, [1, 2, 3, 4], [1.0, 1.0, 0.5, 0.5]], schema=RANKED)
+    write_run(tmp_path / "run.trec", table.to_batches(), "me")
+    assert read_trec_run(tmp_path / "run.trec") == {"a query": docs}
+    (tmp_path / "qrels.trec").write_text("%00a%20query 0 %00d%202 1\n")
+    assert read_trec_qrels(tmp_path / "qrels.trec") == {"a query": {"d 2": 1}}
+
+
 def test_written_run_has_the_same_order_for_trec_eval(tmp_path: Path) -> None:
     table, draw = ranked_with_ties(200, 1), random.Random(2)
     assert write_run(tmp_path / "run.trec", table.to_batches(97), "me") == len(table)

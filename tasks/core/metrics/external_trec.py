@@ -1,4 +1,7 @@
-"""Read TREC runs and qrels of other programs, whole, with the line number of a mistake (which ir_measures' readers do not give)."""
+"""Read TREC runs and qrels of other programs, whole, with the line number of a mistake (which ir_measures' readers do not give).
+
+Ids that a run of ours has escaped, having white space, are those of the corpus again.
+"""
 
 import gzip
 import re
@@ -10,6 +13,7 @@ import numpy as np
 from tasks.core.metrics.measures import Qrels
 from tasks.core.sources.grades import EXPECTED, is_grade
 from tasks.core.stage.errors import UserError
+from tasks.core.tables.trec_ids import unescape
 
 ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 
@@ -73,7 +77,8 @@ def _lines(path: Path, width: int, expected: str) -> Iterator[tuple[int, list[st
             for number, line in enumerate(handle, 1):
                 fields = ASCII_WORDS.findall(line)  # an id may contain other spaces
                 if len(fields) == width:
-                    yield number, fields
+                    query, ignored, doc, *rest = fields
+                    yield number, [unescape(query), ignored, unescape(doc), *rest]
                 elif fields:
                     raise UserError(f"{path}:{number}: found {len(fields)} fields, expected {width}: {expected}")
     except FileNotFoundError:
