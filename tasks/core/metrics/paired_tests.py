@@ -40,12 +40,13 @@ def no_spread(differences: Floats) -> bool:
     return bool(np.ptp(differences) <= SAME * np.abs(differences).max())
 
 
-def mean_interval(values: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float, float]:
-    """The 1 - alpha t-interval of the mean of `values` [Q]; the mean itself twice if there is no variance, or one group."""
+def mean_interval(values: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float | None, float | None]:
+    """The 1 - alpha t-interval of the mean of `values` [Q]; the mean itself twice if there is no variance, None twice if there is one
+    query or group, of which nothing follows for others."""
     mean = float(values.mean())
     values = values if groups is None else by_group(values, groups)
     if len(values) < 2:
-        return mean, mean
+        return None, None
     half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))
     return mean - half, mean + half
 
