@@ -41,16 +41,25 @@ def better(best: System, pairs: Sequence[Pair], p_value: Any) -> str:
 
 
 def index(best: System, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The size of the index that the best system searches; empty if it has none of its own."""
-    name, seen = best.name, set[str]()
-    while name not in indexes and name not in seen:
-        seen.add(name)
-        entry: Mapping[str, Any] = next(
-            (found[name] for part in ("adore", "fuse", "rerank", "rescore") if name in (found := sections.get(part) or {})), {}
-        )
-        name = next((entry[key] for key in ("round", "second", "run") if key in entry), name)
-    held = indexes.get(name, {}).get("bytes_per_vector")
-    return f"Its index ({name}) takes {held:,.0f} bytes a passage." if held else ""
+    """The size of the index that the best system searches, or of those that it fuses; empty if it has none of its own."""
+    held = {name: size for name in _searched(best.name, sections, indexes) if (size := indexes[name].get("bytes_per_vector"))}
+    one = len(held) == 1
+    words = f"Its {'index' if one else 'indexes'} ({' and '.join(held)}) {'takes' if one else 'take'}"
+    return f"{words} {sum(held.values()):,.0f} bytes a passage." if held else ""
+
+
+def _searched(name: str, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> dict[str, None]:
+    """The indexes that a system's lists are from, in order. An entry that needs itself is refused when params.yaml is checked."""
+    if name in indexes:
+        return {name: None}
+    entry: Mapping[str, Any] = next(
+        (found[name] for part in ("adore", "fuse", "rerank", "rescore") if name in (found := sections.get(part) or {})), {}
+    )
+    below = ("first", "second") if "first" in entry else [key for key in ("round", "run") if key in entry][:1]
+    found = dict[str, None]()
+    for key in below:
+        found |= _searched(entry[key], sections, indexes)
+    return found
 
 
 def rows(

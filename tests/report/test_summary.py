@@ -1,0 +1,35 @@
+"""What the page says first, of systems that are made of others."""
+
+from typing import Any
+
+import pytest
+
+from tasks.report.summary import index
+from tasks.report.systems import System
+
+SECTIONS: dict[str, Any] = {
+    "adore": {"tower": {"round": "star"}},
+    "fuse": {
+        "two": {"first": "warmup", "second": "star"},
+        "again": {"first": "tower", "second": "two"},
+        "last_bm25": {"first": "star", "second": "bm25"},
+    },
+    "rerank": {"above": {"run": "two", "reranker": "small"}},
+}
+INDEXES = {"star": {"bytes_per_vector": 1536.0}, "warmup": {"bytes_per_vector": 1000.0}}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("star", "Its index (star) takes 1,536 bytes a passage."),
+        ("tower", "Its index (star) takes 1,536 bytes a passage."),
+        ("last_bm25", "Its index (star) takes 1,536 bytes a passage."),
+        ("two", "Its indexes (warmup and star) take 2,536 bytes a passage."),
+        ("again", "Its indexes (star and warmup) take 2,536 bytes a passage."),
+        ("above", "Its indexes (warmup and star) take 2,536 bytes a passage."),
+        ("bm25", ""),
+    ],
+)
+def test_the_size_of_all_indexes_that_a_system_searches(name: str, told: str) -> None:
+    assert index(System(name, "", {}, {}, {}), SECTIONS, INDEXES) == told
