@@ -296,14 +296,15 @@ def md5(path: Path) -> str:
 def starts(folder: Path, environment: Mapping[str, str]) -> dict[str, Project]:
     """A project for each of STARTS, to be copied; `prepare` is `new` up to that stage, `train` is `changed` up to that.
 
-    The remote lies in the project, so that faults strike it too.
+    The remote lies in the project, so that faults strike it too; it is added elsewhere, since `remote add` refuses such a place.
     """
     new = Project(folder / "new", environment)
     new.lay_out()
     changed = new.copy_to(folder / "changed")
-    changed.command(sys.executable, "-m", "flows.cli", "remote", "add", "team", str(changed.folder / "remote"))
-    config = changed.folder / ".dvc/config"
-    config.write_text(config.read_text().replace(str(changed.folder), ".."))  # also right in a copy
+    remote, config = folder / "remote", changed.folder / ".dvc/config"
+    changed.command(sys.executable, "-m", "flows.cli", "remote", "add", "team", str(remote))
+    remote.rename(changed.folder / "remote")
+    config.write_text(config.read_text().replace(str(remote), "../remote"))  # also right in a copy
     changed.commit()
     run(changed)
     cloned = changed.copy_to(folder / "cloned")
