@@ -18,7 +18,7 @@ from typing import Any
 import flows
 from flows.champions.measurement import values
 from flows.champions.parts import Parts, parts_of
-from flows.experiments.evaluate import untrained
+from flows.experiments.evaluate import AS_IT_IS, untrained
 from flows.parameters.sources import STANDS, Memory, describe, list_encoder
 from flows.pipeline import run, server
 from flows.process.problems import tell
@@ -138,6 +138,8 @@ class Bench:
                     files[str(asked / f"{number}.json")] = name
                     report = {key: value for key, value in (one.sections.get("report") or {}).items() if key != "baselines"}
                     plain = {"failures": {}, "report": report}  # without names of systems that this configuration leaves out
+                    if not one.sections.get("rounds"):  # BM25 is made from none, and a params.yaml has at least one
+                        plain["rounds"] = {"untrained": AS_IT_IS}
                     write_json(asked / f"{number}.json", {**one.sections, **plain})
             path = os.pathsep.join([str(tree.absolute()), FLOWS])
             run_in(

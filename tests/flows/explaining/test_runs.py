@@ -21,3 +21,13 @@ def test_a_configuration_need_not_have_the_systems_that_its_report_names(
     asked = {name: Configuration("", sections, {}, "star") for name, sections in (("fit", full_params), ("unfit", wrong))}
     found = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(asked)
     assert found == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
+
+
+def test_bm25_is_made_from_no_round(full_params: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`why` leaves its side no entry of rounds, and params.yaml must have one."""
+    monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)
+    entries = dict.fromkeys(("encoders", "pretrain", "rounds", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse"))
+    sections = full_params | {section: {} for section in entries} | {"study": {}, "analyses": {}}
+    asked = {"bm25": Configuration("", sections, {}, "bm25"), "unfit": Configuration("", sections | {"queries": "mine"}, {}, "bm25")}
+    found = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(asked)
+    assert found == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
