@@ -12,7 +12,7 @@ from flows.champions.champion import Champion, current
 from flows.explaining import costs
 from flows.explaining.data import Inbox
 from flows.explaining.plan import reseeded
-from flows.explaining.runs import Bench, Configuration, Failed, Measured
+from flows.explaining.runs import Bench, Configuration, Failed, Measured, refuse_unmeasured
 from flows.explaining.search import LEAST_NOISE, Search, paired
 from flows.explaining.sides import read_side
 from flows.intake.settings import FILE
@@ -87,6 +87,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     if model is None:
         raise UserError("bisect: there is no champion yet, so no model to look at; name one: --model NAME")
     measure = measure or (now.measure if now and now.model == model else "") or metric_of(sections)
+    refuse_unmeasured(measure, sections)
     source = _source(commit, sections, inbox)
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line

@@ -30,6 +30,7 @@ from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost, one_line_errors
 from tasks.core.stage.files import read_json, write_json, write_text
+from tasks.evaluate.params import Evaluate
 
 RUN = (sys.executable, "-m", "flows.explaining.runs")
 FLOWS = str(Path(flows.__file__).resolve().parents[1])
@@ -222,6 +223,13 @@ class Bench:
         source = {key: entry for key, entry in yardstick.source.items() if key not in ("encoder", "encoders", "rerankers")}
         source |= {"encoder": entries[0], "encoders": dict(zip(sections["encoders"], entries[1:], strict=True))}
         return Configuration(yardstick.commit, sections, source, one.model)
+
+
+def refuse_unmeasured(measure: str, sections: Mapping[str, Any]) -> None:
+    """UserError where runs of these parameters do not compute `measure`: before a training, whose run would end without it."""
+    known = (sections.get("evaluate") or {}).get("measures", Evaluate.model_fields["measures"].default)
+    if measure not in known:
+        raise UserError(f"--measure: found {measure}, expected one of evaluate.measures: {', '.join(map(str, known))}")
 
 
 def is_direct(one: Configuration, yardstick: Configuration) -> bool:

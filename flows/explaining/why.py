@@ -11,7 +11,7 @@ from pathlib import Path
 from flows.explaining import costs, shapley
 from flows.explaining.data import Inbox
 from flows.explaining.plan import Plan, make_plan
-from flows.explaining.runs import Bench, Failed, Refused, training
+from flows.explaining.runs import Bench, Failed, Refused, refuse_unmeasured, training
 from flows.explaining.shapley import Coalition, Group
 from flows.explaining.sides import read_side
 from flows.process import locks
@@ -66,6 +66,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     with stopping_on_signals(processes), locks.only_run(FOLDER / "why.lock"):
         bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
         plan = make_plan(*sides, split, inbox=Inbox())
+        refuse_unmeasured(measure, plan.yardstick.sections)
         work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
         work.refuse_invalid()
         estimate = work.estimate()

@@ -153,6 +153,9 @@ def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., P
     inbox("w2", -5.0)
     assert "bisect: there is no champion yet" in project.call("bisect", status=2)[1]
     assert "--bad w9: no such batch in the inbox, expected one of w1, w2" in project.call("bisect", "--bad", "w9", status=2)[1]
+    told = project.call("bisect", "--model", "a", "--measure", "nDCG@7", status=2)[1]
+    assert "--measure: found nDCG@7, expected one of evaluate.measures: " in told
+    assert not (project.folder / ".retemper/bisect/tree").exists(), "nothing was trained first"
     out, _ = project.call("bisect", "--dry-run", "--model", "a")
     assert "2 batches, w1 to w2: retrainings: 1, and the two ends where they are not in the cache" in out
     out, _ = project.call("bisect", "--model", "a")

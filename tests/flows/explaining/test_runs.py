@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from flows.explaining import runs
-from flows.explaining.runs import Bench, Configuration
+from flows.explaining.runs import Bench, Configuration, refuse_unmeasured
 from flows.process.processes import Processes
+from tasks.core.stage.errors import UserError
 
 
 def test_a_configuration_need_not_have_the_systems_that_its_report_names(
@@ -31,3 +32,10 @@ def test_bm25_is_made_from_no_round(full_params: dict[str, Any], tmp_path: Path,
     asked = {"bm25": Configuration("", sections, {}, "bm25"), "unfit": Configuration("", sections | {"queries": "mine"}, {}, "bm25")}
     found = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(asked)
     assert found == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
+
+
+def test_a_measure_that_no_run_computes_is_refused() -> None:
+    refuse_unmeasured("AP", {"evaluate": {}})
+    refuse_unmeasured("P@5", {"evaluate": {"measures": ["RR@10", "P@5"]}})
+    with pytest.raises(UserError, match=r"--measure: found AP, expected one of evaluate\.measures: RR@10, P@5"):
+        refuse_unmeasured("AP", {"evaluate": {"measures": ["RR@10", "P@5"]}})
