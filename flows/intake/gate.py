@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from flows.intake.records import Document, Files, Query, documents, files_of, judgments, queries
+from flows.intake.records import Document, Files, Query, documents, files_of, headless, judgments, queries
+from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import Ids, hashes
 from tasks.core.tables.trec_ids import WHITE
 
@@ -24,23 +25,27 @@ BLOCK = 8192  # records that are hashed at a time
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "ids or judgments said twice", "judgments of unknown documents or queries"
 EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are in dev or test too"
+VOID, IRRELEVANT = "empty parts", "splits without a relevant document"
 
 T = TypeVar("T")
 
 
 class Settings(NamedTuple):
-    """What stage prepare refuses in the merged data set."""
+    """What stage prepare refuses in the merged data set. `whole`: a batch is a data set by itself; `qrels`: which needs judgments."""
 
     unknown: bool = True
     empty: bool = True
     leaks: bool = True
     white_ids: bool = True
+    whole: bool = False
+    qrels: bool = True
 
 
-def settings_of(sections: Mapping[str, Any]) -> Settings:
+def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings:
     """By the sections of params.yaml."""
     prepare = sections.get("prepare") or {}
-    return Settings(*(prepare.get(name, "refuse") == "refuse" for name in ("unknown_documents", "empty_texts", "leaks", "ids")))
+    refused = Settings(*(prepare.get(name, "refuse") == "refuse" for name in ("unknown_documents", "empty_texts", "leaks", "ids")))
+    return refused._replace(whole=whole, qrels=sections.get("queries") != "pseudo")
 
 
 class Sample:
@@ -77,6 +82,7 @@ class Known:
 
     def __init__(self, size: int) -> None:
         self.train, self.held_out = set[str](), set[str]()  # ids of judged queries
+        self.relevant = set[str]()  # splits with a grade above 0
         self.train_texts, self.held_out_texts = set[int](), set[int]()
         self.sampled_documents, self.sampled_queries = Sample(size), Sample(size)
         self._parts: list[Part] = []
@@ -85,7 +91,10 @@ class Known:
         """Take up a folder. A malformed line is no part of it: whoever reads it next reports it."""
         files, part = files_of(folder), Part()
         for split in files.qrels:
-            (self.train if split == "train" else self.held_out).update(one.query for one in judgments(files, split, _ignore))
+            for one in judgments(files, split, _ignore):
+                (self.train if split == "train" else self.held_out).add(one.query)
+                if one.grade > 0:
+                    self.relevant.add(split)
         for block in _blocks(documents(files, _ignore)):
             texts = [whole(document) for document in block]
             part.documents.add([document.id for document in block])
@@ -158,8 +167,12 @@ class Checked:
 def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Checked:
     """Read a batch and compare it with what is `known`; `size`: of the samples. UserError for files that contradict one another."""
     files, findings = files_of(folder), Findings()
+    if settings.whole:
+        (csv_layout if files.csv else beir_layout)(folder, needs_qrels=settings.qrels)
     texts, questions = Sample(size), Sample(size)
     malformed = _adder(findings, MALFORMED)
+    for file in headless(files):
+        findings.add(VOID, f"{file}: empty, expected a header and rows below it")
 
     own, own_texts, count, new, duplicates = set[int](), set[int](), 0, 0, 0
     for block in _blocks(documents(files, malformed)):
@@ -193,7 +206,16 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
     if settings.leaks:
         _check_leaks(judged, known, asked, findings=findings)
     sizes = {split: sum(lines.values()) for split, lines in judged.items()}
+    if settings.whole and not count:
+        findings.add(VOID, f"{files.documents}: found no document, expected at least one")
+    if settings.whole and settings.qrels and not any(sizes.values()):
+        findings.add(VOID, f"{folder / 'qrels'}: found no judgment, expected at least one")
     return Checked(count, new, len(asked), sizes, duplicates, findings, texts.texts(), questions.texts())
+
+
+def may_come(reason: str) -> bool:
+    """Whether a later batch may bring what a batch lacks."""
+    return UNKNOWN in reason or IRRELEVANT in reason
 
 
 def whole(document: Document) -> str:
@@ -220,21 +242,29 @@ def _check_judgments(
     """How many judgments each query has in a split."""
     before: dict[tuple[str, str], tuple[int, float]] = {}
     found: Counter[str] = Counter()
+    relevant = split in known.relevant
     for block in _blocks(judgments(files, split, _adder(findings, MALFORMED))):
         docs, names = [one.doc for one in block], [one.query for one in block]
         here = np.array([key in own for key in hashes(docs).tolist()], dtype=np.bool_) | known.has_documents(docs)
         named = known.texts_of(set(names))
         for one, document_known in zip(block, here.tolist(), strict=True):
             found[one.query] += 1
+            query_known = one.query in asked or one.query in named
+            relevant |= one.grade > 0 and document_known and query_known
             if settings.unknown and not document_known:
                 findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
-            if settings.unknown and one.query not in asked and one.query not in named:
+            if settings.unknown and not query_known:
                 findings.add(UNKNOWN, f"{one.at}: query {one.query!r} is neither in the data set nor in this batch")
             grade, weight = before.setdefault((one.query, one.doc), (one.grade, one.weight))
             if grade != one.grade:
                 findings.add(REPEATED, f"{one.at}: grade {one.grade} of {one.query} and {one.doc}, {grade} before; keep one")
             elif weight != one.weight:
                 findings.add(REPEATED, f"{one.at}: weight {one.weight} of {one.query} and {one.doc}, {weight} before; keep one")
+    if found and not relevant:
+        line = (
+            f"{files.qrels[split]}: found no grade above 0 of a known query and document, expected one in {split}, here or in the data set"
+        )
+        findings.add(IRRELEVANT, line)
     return found
 
 

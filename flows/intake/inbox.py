@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.intake.batches import OUT, absolute, unite
-from flows.intake.gate import UNKNOWN, Checked, Known, Settings, check, settings_of
+from flows.intake.gate import Checked, Known, Settings, check, may_come, settings_of
 from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
@@ -177,7 +177,7 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
 
 def _inbox(intake: Intake, source: str, project: Path) -> "Inbox":
     sections = read_yaml(PARAMS) if PARAMS.exists() else {}
-    return Inbox(project, intake, absolute(source, project), settings_of(sections), print, Processes())
+    return Inbox(project, intake, absolute(source, project), settings_of(sections, whole=intake.mode == "replace"), print, Processes())
 
 
 @dataclass
@@ -286,7 +286,7 @@ class Inbox:
                         waiting.remove(path)
                         if self.intake.mode == "append":
                             known.add(path)
-                waiting = [path for path in waiting if UNKNOWN in result[path].reason] if len(waiting) < before else []
+                waiting = [path for path in waiting if may_come(result[path].reason)] if len(waiting) < before else []
         return [result[path] for path in found]
 
     def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:

@@ -95,6 +95,11 @@ def files_of(folder: Path) -> Files:
     return Files(in_csv, documents, queries, qrels)
 
 
+def headless(files: Files) -> list[Path]:
+    """The files of a CSV batch that have nothing in them, not even a header. Merging skips them; prepare refuses them."""
+    return [path for path in files.all() if files.csv and not any(line.strip(' \t,"') for line in _texts(path, lambda _: None))]
+
+
 def documents(files: Files, wrong: Wrong) -> Iterator[Document]:
     """The valid documents of a batch."""
     if files.documents is None:

@@ -122,7 +122,7 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read(tmp_path / "tree/.retemper/dataset/corpus.jsonl") == {"d1": "one", "d2": "two"}
     with pytest.raises(UserError, match="append needs a data set in BEIR or CSV form"):
         take_in(rule, "demo", project)
-    beir(project / "inbox/002", {"d3": "three"})
+    beir(project / "inbox/002", {"d3": "three"}, {"q3": "what is three"}, {("q3", "d3"): 1})
     assert take_in(Intake(inbox="inbox", mode="replace"), "demo", project).spec == f"beir:{project / 'inbox/002'}"
 
 
