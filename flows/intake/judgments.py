@@ -3,6 +3,8 @@
 import csv
 from pathlib import Path
 
+from flows.intake.records import LARGEST_CELL, SHOWN
+from tasks.core.sources.grades import MOST, is_grade
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 
@@ -29,26 +31,39 @@ def take_in(path: Path, batch: Path, split: str) -> tuple[int, int]:
 def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
     rows: dict[tuple[str, str], tuple[str, str, str]] = {}
     blank = 0
+    csv.field_size_limit(LARGEST_CELL)
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.DictReader(handle)
+            reader = csv.DictReader(handle, strict=True)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
             if missing:
                 raise UserError(f"{path}:1: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
             for row in reader:
                 query, doc, score = (str(row[name] or "").strip() for name in COLUMNS)
                 at = f"{path}:{reader.line_num}"
+                if None in row:
+                    raise UserError(f"{at}: found more cells than columns, expected a cell with commas in quotes; fix that line")
                 if not score:
                     blank += 1
                     continue
-                if not score.isdecimal():
-                    raise UserError(f"{at}: found score {score!r}, expected 0 (not relevant), 1, or more; fix that line")
-                if not query or not doc or "\t" in query + doc:
-                    raise UserError(f"{at}: found query-id {query!r} and corpus-id {doc!r}, expected two ids without tabs; fix that line")
+                if not is_grade(score) or int(score) < 0:
+                    raise UserError(
+                        f"{at}: found score {score[:SHOWN]!r}, expected 0 (not relevant), 1, or more, up to {MOST:,}; fix that line"
+                    )
+                if not query or not doc or any(mark in query + doc for mark in "\t\r\n\0"):
+                    raise UserError(
+                        f"{at}: found query-id {query[:SHOWN]!r} and corpus-id {doc[:SHOWN]!r}, expected two ids without tabs, "
+                        "line ends, and NUL; fix that line"
+                    )
+                score = str(int(score))
                 if rows.setdefault((query, doc), (query, doc, score))[2] != score:
                     raise UserError(f"{at}: found score {score} for {query} and {doc}, {rows[query, doc][2]} before; keep one")
     except FileNotFoundError:
         raise UserError(f"{path}: not found; retemper run writes data/failures/suspects/SPLIT.csv") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
+        raise UserError(
+            f"{path}:{reader.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
+        ) from None
+    except (UnicodeDecodeError, IsADirectoryError) as error:
         raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8") from None
     return list(rows.values()), blank

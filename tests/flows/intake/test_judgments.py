@@ -62,6 +62,16 @@ def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:
         ("query-id,corpus-id,score\nq1,d1,-1\n", "dev.csv:2: found score '-1'"),
         ("query-id,corpus-id,score\nq1,,1\n", "dev.csv:2: found query-id 'q1' and corpus-id '', expected two ids"),
         ('query-id,corpus-id,score\n"q\t1",d1,1\n', "dev.csv:2: found query-id"),
+        (
+            'query-id,corpus-id,score\nq1,"d\n1",1\n',
+            "dev.csv:3: found query-id 'q1' and corpus-id 'd\\n1', expected two ids without tabs, line ends",
+        ),
+        ("query-id,corpus-id,score\nq1,d\0,1\n", "dev.csv:2: found query-id 'q1' and corpus-id 'd\\x00'"),
+        ("query-id,corpus-id,score\nq1,d1,1001\n", "dev.csv:2: found score '1001', expected 0 (not relevant), 1, or more, up to 1,000"),
+        ("query-id,corpus-id,score\nq1,d1,١\n", "dev.csv:2: found score '١'"),
+        ("query-id,corpus-id,score\nq1,d1,1" + 4400 * "0" + "\n", "dev.csv:2: found score '1000"),
+        ("query-id,corpus-id,score\nq1,d,2,1\n", "dev.csv:2: found more cells than columns"),
+        ('query-id,corpus-id,score,text\nq1,d1,1,"one\nq2,d2,1,two\n', "dev.csv:2: cannot be read (unexpected end of data)"),
         ("query-id,corpus-id,score\nq1,d1,1\nq1,d1,0\n", "dev.csv:3: found score 0 for q1 and d1, 1 before"),
     ],
 )
@@ -81,3 +91,12 @@ def test_a_missing_file_and_one_that_is_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="cannot be read"):
         take_in(path, tmp_path / "batch", "dev")
+    with pytest.raises(UserError, match="cannot be read"):
+        take_in(tmp_path, tmp_path / "batch", "dev")
+
+
+def test_one_score_written_in_two_ways_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "dev.csv"
+    path.write_text(f"query-id,corpus-id,score,text\nq1,d1,01\nq1,d1,1,{'x' * 200_000}\n")
+    assert take_in(path, tmp_path / "batch", "dev") == (1, 0)
+    assert (tmp_path / "batch/qrels/dev.tsv").read_text() == "query-id\tcorpus-id\tscore\nq1\td1\t1\n"
