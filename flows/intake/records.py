@@ -142,8 +142,8 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
     wanted = 3
     for number, line in lines(path, wrong):
         at, cells = f"{path}:{number}", line.split("\t")
-        if number == 1 and len(cells) in (3, 4) and is_heading(cells[2]):
-            wanted = 4 if cells[3:] == [WEIGHT] else 3
+        if number == 1 and cells[3:] in ([], [WEIGHT]) and len(cells) > 2 and is_heading(cells[2]):
+            wanted = len(cells)
             if swapped := wrong_order(cells):
                 wrong(f"{at}: {swapped}")
                 return

@@ -90,6 +90,7 @@ def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
     [
         (DATA, {}, "qrels: found no qrels, expected train.tsv"),
         (DATA | {"qrels/dev.tsv": HEADER}, {}, "1 empty parts: PATH/qrels: found no judgment, expected at least one"),
+        (DATA | {"qrels/train.tsv": f"{HEADER[:-1]}\tnote\nq1\td1\t1\n"}, {}, "1 malformed lines: PATH/qrels/train.tsv:1: found 4 columns"),
         (DATA | {"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "1 splits without a relevant document: PATH/qrels/train.tsv: found no"),
         (TRAIN | {"queries.jsonl": DATA["queries.jsonl"]}, {"prepare": {"unknown_documents": "drop"}}, "corpus.jsonl: not found"),
         (TRAIN | {"corpus.jsonl": DATA["corpus.jsonl"]}, {"prepare": {"unknown_documents": "drop"}}, "queries.jsonl: not found"),
