@@ -29,6 +29,8 @@ from tasks.core.stage.files import new_folder, write_json
 from tasks.core.tables.id_sets import hashes
 
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
+LARGEST = {"eta": 10.0, "most": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # settings of a rule: beyond them, floats overflow or become 0
+OPTIONS = {"most": "max-weight"}  # of retemper clicks, whose names differ
 SHARES = 1 << 32  # a query's hash modulo this decides its split
 Method = Literal["harvest", "power"]
 
@@ -97,6 +99,10 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     """
     if batch.exists():
         raise UserError(f"{batch}: is there already, expected a new batch; name another folder")
+    for field_name, largest in LARGEST.items():
+        if not 0 <= (found_value := getattr(rule, field_name)) <= largest:  # or NaN
+            option = OPTIONS.get(field_name, field_name.replace("_", "-"))
+            raise UserError(f"--{option}: found {found_value:g}, expected a number from 0 to {largest:,.0f}")
     log = read(path)
     if not log.searches:
         raise UserError(f"{path}: found no search{f' ({log.first})' if log.first else ''}, expected lines with query, shown and clicked")

@@ -322,3 +322,19 @@ def test_a_corrupt_gzip_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(whole[:10] + b"\xff" + whole[11:])
     with pytest.raises(UserError, match=rf"^{path}: cannot be read \(.*\), expected CSV in UTF-8, gzip if its name ends in .gz$"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Rule(eta=2000), "--eta: found 2000, expected a number from 0 to 10"),
+        (Rule(method="power", eta=math.nan), "--eta: found nan, expected"),
+        (Rule(most=math.inf), "--max-weight: found inf, expected a number from 0 to 1,000,000"),
+        (Rule(dev_share=math.nan), "--dev-share: found nan, expected a number from 0 to 1"),
+    ],
+)
+def test_settings_beyond_what_floats_hold_are_refused(tmp_path: Path, rule: Rule, message: str) -> None:
+    (tmp_path / "log.jsonl").write_text('{"query": "a", "shown": ["d1", "d2"], "clicked": ["d2"]}\n' * 9)
+    with pytest.raises(UserError, match=message):
+        take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule)
+    assert not (tmp_path / "batch").exists()
