@@ -30,7 +30,7 @@ from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost, one_line_errors
 from tasks.core.stage.files import read_json, write_json, write_text
-from tasks.evaluate.params import Evaluate
+from tasks.params import Parameters
 
 RUN = (sys.executable, "-m", "flows.explaining.runs")
 FLOWS = str(Path(flows.__file__).resolve().parents[1])
@@ -227,7 +227,8 @@ class Bench:
 
 def refuse_unmeasured(measure: str, sections: Mapping[str, Any]) -> None:
     """UserError where runs of these parameters do not compute `measure`: before a training, whose run would end without it."""
-    known = (sections.get("evaluate") or {}).get("measures", Evaluate.model_fields["measures"].default)
+    evaluate: Any = Parameters.model_fields["evaluate"].annotation
+    known = evaluate.model_validate(sections.get("evaluate") or {}).measures
     if measure not in known:
         raise UserError(f"--measure: found {measure}, expected one of evaluate.measures: {', '.join(map(str, known))}")
 
