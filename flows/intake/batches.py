@@ -1,4 +1,4 @@
-"""Merges batches with the data set: documents and queries by id, judgments by pair; the later wins.
+"""Merges batches with the data set: documents and queries by id, judgments and negatives by pair; the later wins.
 
 A batch is a folder in BEIR or CSV form (flows.intake.records) of which any part may be missing. Nothing is ever removed from an
 inbox: the result is a function of dataset.source and the batches, so a run that was killed or repeated changes nothing.
@@ -20,6 +20,7 @@ from tasks.core.stage.files import new_folder, write_json
 
 OUT = Path(".retemper/dataset")
 STAMP = Path(".retemper/dataset.json")
+NEGATIVES = "negatives.tsv"
 HEADER = "query-id\tcorpus-id\tscore"
 Part = tuple[Files, Path]  # a file, and those beside it
 
@@ -33,7 +34,7 @@ def absolute(source: str, project: Path) -> str:
 
 
 def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
-    """Merge folders into the BEIR folder `out`: documents and queries by _id, judgments by (query, document); the later folder wins.
+    """Merge folders into the BEIR folder `out`: documents and queries by _id, the rest by (query, document); the later folder wins.
 
     The order is that of first appearance. Qrels have a fourth column, weight, if a part has one; elsewhere it is 1. Ids and lines are in
     a temporary database on disk, so memory does not grow with the corpus. Nothing is done where the same files were merged before.
@@ -42,7 +43,7 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     parts: dict[str, list[Part]] = {"corpus.jsonl": [], "queries.jsonl": []}
     for folder in folders:
         files = files_of(folder)
-        named = {"corpus.jsonl": files.documents, "queries.jsonl": files.queries}
+        named = {"corpus.jsonl": files.documents, "queries.jsonl": files.queries, NEGATIVES: files.negatives}
         for name, path in (named | {f"qrels/{split}.tsv": path for split, path in files.qrels.items()}).items():
             if path:
                 parts.setdefault(name, []).append((files, path))
@@ -55,10 +56,13 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
         for name, found in parts.items():
             judged = name.startswith("qrels/")
             weighted = judged and any(_weighted(files, path) for files, path in found)
+            key = _judged if judged else _listed if name == NEGATIVES else _identified
             with (folder / name).open("w", encoding="utf-8") as handle:
                 if judged:
                     handle.write(f"{HEADER}\t{WEIGHT}\n" if weighted else f"{HEADER}\n")
-                for line in _united(found, _judged if judged else _identified, folder / "ids.db"):
+                elif name == NEGATIVES:
+                    handle.write("query-id\tcorpus-id\n")
+                for line in _united(found, key, folder / "ids.db"):
                     handle.write(f"{line}\t1\n" if weighted and line.count("\t") == 2 else f"{line}\n")
     write_json(stamp, stamps)
 
@@ -77,7 +81,7 @@ def _united(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], 
         rows = (
             (found, line)
             for files, path in parts
-            for number, line in (beir_lines(files, path) if files.csv else lines(path, _refuse))
+            for number, line in (beir_lines(files, path) if files.csv or path == files.negatives else lines(path, _refuse))
             if (found := key(path, number, line)) is not None
         )
         table.executemany("INSERT INTO lines (key, line) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET line = excluded.line", rows)
@@ -106,6 +110,10 @@ def _identified(path: Path, number: int, line: str) -> str:
     if not isinstance(record, dict) or "_id" not in record:
         raise UserError(f"{path}:{number}: found no JSON object with _id; fix that line")
     return str(record["_id"])
+
+
+def _listed(_path: Path, _number: int, line: str) -> str:
+    return line
 
 
 def _judged(path: Path, number: int, line: str) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from flows.intake.records import Document, Files, Query, documents, files_of, headless, judgments, queries
+from flows.intake.records import Document, Files, Query, documents, files_of, headless, judgments, negatives, queries
 from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import Ids, hashes
 from tasks.core.tables.trec_ids import WHITE
@@ -203,6 +203,11 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
     judged = {
         split: _check_judgments(files, split, known, own=own, asked=asked, findings=findings, settings=settings) for split in files.qrels
     }
+    for some_negatives in _blocks(negatives(files, malformed)):
+        docs = [one.doc for one in some_negatives]
+        for one, key, there in zip(some_negatives, hashes(docs).tolist(), known.has_documents(docs).tolist(), strict=True):
+            if settings.unknown and not there and key not in own:
+                findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
     if settings.leaks:
         _check_leaks(judged, known, asked, findings=findings)
     sizes = {split: sum(lines.values()) for split, lines in judged.items()}

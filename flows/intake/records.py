@@ -2,6 +2,7 @@
 
     BEIR  corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv: query-id, corpus-id, score, and weight if wanted
     CSV   corpus.csv, queries.csv, qrels/SPLIT.csv with a header, or .tsv (tasks.prepare.readers.csv_tables); weight is one more column
+    both  negatives.tsv (CSV: or .csv) with a header: query-id, corpus-id
 
 Each file is optional, and plain or .gz. One line is in memory at a time.
 """
@@ -55,6 +56,12 @@ class Judged(NamedTuple):
     weight: float = 1.0
 
 
+class Negative(NamedTuple):
+    at: str
+    query: str
+    doc: str
+
+
 @dataclass(frozen=True)
 class Files:
     """The files of a batch that say something, by what they hold; `csv`: in CSV form, not BEIR's."""
@@ -63,22 +70,24 @@ class Files:
     documents: Path | None
     queries: Path | None
     qrels: dict[str, Path]
+    negatives: Path | None = None
 
     def all(self) -> list[Path]:
-        return [path for path in (self.documents, self.queries, *self.qrels.values()) if path]
+        return [path for path in (self.documents, self.queries, *self.qrels.values(), self.negatives) if path]
 
 
 def files_of(folder: Path) -> Files:
     """The files of a batch. UserError for two forms of one thing, or qrels of an unknown split."""
     tables = any(_plain_or_gz(folder, f"{name}{end}") for name in NAMES for end in (".csv", ".tsv"))
-    in_csv = tables or bool(_plain_or_gz(folder / "qrels", "*.csv"))
+    in_csv = tables or bool(_plain_or_gz(folder / "qrels", "*.csv") or _plain_or_gz(folder, "negatives.csv"))
     ends = (".csv", ".tsv") if in_csv else (".jsonl",)
     found = {name: _plain_or_gz(folder, *(f"{name}{end}" for end in ends)) for name in NAMES}
     other = _plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES)) if in_csv else []
     first = [file for files in found.values() for file in files] or _plain_or_gz(folder / "qrels", "*.csv")
     if other:
         raise UserError(f"{other[0]}: {first[0].name} exists too, expected either JSON lines or CSV; put them into two batches")
-    for files in found.values():
+    listed = _plain_or_gz(folder, *(("negatives.csv", "negatives.tsv") if in_csv else ("negatives.tsv",)))
+    for files in (*found.values(), listed):
         if len(files) > 1:
             raise UserError(f"{files[0]}: {files[1].name} exists too, expected only one of them; keep one")
     qrels: dict[str, Path] = {}
@@ -92,7 +101,7 @@ def files_of(folder: Path) -> Files:
         qrels[split] = file
     refuse_unread_qrels(folder / "qrels", qrels, (".csv", ".tsv") if in_csv else (".tsv",))
     documents, queries = (next(iter(found[name]), None) for name in NAMES)
-    return Files(in_csv, documents, queries, qrels)
+    return Files(in_csv, documents, queries, qrels, next(iter(listed), None))
 
 
 def headless(files: Files) -> list[Path]:
@@ -157,13 +166,20 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
             yield judged
 
 
+def negatives(files: Files, wrong: Wrong) -> Iterator[Negative]:
+    """The valid negatives of a batch."""
+    for at, cells in _rows(files.negatives, (QREL_QUERY, QREL_DOC), wrong) if files.negatives else ():
+        if all(_named(at, name, wrong) for name in cells):
+            yield Negative(at, *cells)
+
+
 def lines(path: Path, wrong: Wrong) -> Iterator[tuple[int, str]]:
     """Every line that is not blank, decoded, without its end, and its number from 1."""
     return ((number, line) for number, line in enumerate(_texts(path, wrong), 1) if line.strip())
 
 
 def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file of a CSV batch as those of the BEIR file that stands for it. UserError for a malformed row."""
+    """The lines of a file of a CSV batch, or of negatives, as those of the BEIR file that stands for it. UserError for a malformed row."""
 
     def refuse(line: str) -> None:
         raise UserError(f"{line}; fix that line")
@@ -175,6 +191,9 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
     elif path == files.queries:
         for number, query in enumerate(queries(files, refuse), 1):
             yield number, json.dumps({"_id": query.id, "text": query.text}, ensure_ascii=False)
+    elif path == files.negatives:
+        for number, one in enumerate(negatives(files, refuse), 1):
+            yield number, "\t".join('"' + name.replace('"', '""') + '"' if name.startswith('"') else name for name in one[1:])
     else:
         split = next(name for name, file in files.qrels.items() if file == path)
         for number, judged in enumerate(judgments(files, split, refuse), 1):

@@ -1,4 +1,4 @@
-"""The negatives that no stage makes: none at all, and those that come with a source (MS MARCO's triples, its top 1000).
+"""The negatives that no stage makes: none at all, and those that come with a source (MS MARCO's triples, a folder's negatives.tsv).
 
 A query's negatives may be anywhere in a file of hundreds of millions of lines. They are spread over BUCKETS files on disk
 by the ordinal of their query, then grouped by query, one bucket at a time. In memory: one bucket's kept documents, at most

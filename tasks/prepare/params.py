@@ -34,5 +34,5 @@ class Prepare(Params):
         description="ids with white space: raise an error, or keep them, percent-encoded in TREC files, whose fields white space separates",
     )
     official_depth: Count = Field(
-        200, ge=0, description="ready-made negatives (MS MARCO) kept per training query, the first in source order; 0: they are not read"
+        200, ge=0, description="the source's own negatives kept per training query, the first in source order; 0: they are not read"
     )

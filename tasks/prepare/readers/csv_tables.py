@@ -3,6 +3,7 @@
     corpus.csv | corpus.tsv            id, title (optional), text
     queries.csv | queries.tsv          id, text
     qrels/{train,dev,test}.csv | .tsv  query, doc, grade, weight (optional; an empty cell is 1)
+    negatives.csv | negatives.tsv      query, doc: ready-made negatives, best first (optional)
 
 The name sets the delimiter: a comma for .csv, a tab for .tsv. A quoted cell ("...") may contain the delimiter, doubled quotes, and
 line breaks. Columns may come in any order, under any name that tasks.prepare.readers.parquet accepts; other columns are ignored.
@@ -17,10 +18,15 @@ from tasks.core.sources.datasets import csv_layout
 from tasks.core.stage.errors import UserError
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
 from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
-from tasks.prepare.source import At, Document, Qrel, Query, Source
+from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
 
 LARGEST_CELL = 1 << 28  # characters; csv's own limit of 131,072 is too small for a long document
-NAMES = {"documents": (DOCUMENT_ID, TITLE, TEXT), "queries": (QUERY_ID, QUERY_TEXT), "qrels": (QREL_QUERY, QREL_DOC, QREL_GRADE)}
+NAMES = {
+    "documents": (DOCUMENT_ID, TITLE, TEXT),
+    "queries": (QUERY_ID, QUERY_TEXT),
+    "qrels": (QREL_QUERY, QREL_DOC, QREL_GRADE),
+    "negatives": (QREL_QUERY, QREL_DOC),
+}
 
 
 def read(folder: Path, *, needs_qrels: bool = True) -> Source:
@@ -30,6 +36,7 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
         documents=partial(documents, layout.documents),
         queries={key: partial(queries, file) for key, file in layout.queries.items()},
         qrels={split: partial(qrels, file) for split, file in layout.qrels.items()},
+        negatives=partial(negatives, layout.official),
     )
 
 
@@ -46,6 +53,13 @@ def queries(file: Path) -> Iterator[Query]:
 def qrels(file: Path) -> Iterator[Qrel]:
     for at, (query, doc, cell, weighs) in read_rows(file, (*NAMES["qrels"], WEIGHT), optional=WEIGHT):
         yield Qrel(at, query, doc, grade(at, cell), weight(at, weighs) if weighs else 1.0)
+
+
+def negatives(files: tuple[Path, ...]) -> Iterator[Negative]:
+    """A BEIR folder's, too."""
+    for file in files:
+        for at, (query, doc) in read_rows(file, NAMES["negatives"]):
+            yield Negative(at, query, doc)
 
 
 def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:

@@ -3,6 +3,7 @@
     documents | corpus    documents.parquet, or a folder of shards, or a saved Dataset or DatasetDict (its splits in order)
     queries               the same; by split if the shards or the DatasetDict's splits are named after splits
     qrels | default       by split: qrels/{train,dev,test}.parquet, Hugging Face's train-00000-of-00001.parquet, a DatasetDict
+    negatives             ready-made negatives, best first: query and document as in qrels (optional)
 
 Columns, the first one found: documents _id | id | docid | doc_id | pid, title (optional), text | passage | body;
 queries _id | id | qid | query_id | query-id, text | query, answers (a list of strings, optional); qrels query-id | query_id | qid
@@ -24,7 +25,7 @@ from tasks.core.sources.grades import EXPECTED, MOST
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 from tasks.prepare.readers.lines import weight
-from tasks.prepare.source import At, Document, Documents, Qrel, Query, Source
+from tasks.prepare.source import At, Document, Documents, Negative, Qrel, Query, Source
 
 Files: TypeAlias = tuple[Path, ...]
 DOCUMENT_ID, TITLE, TEXT = ("_id", "id", "docid", "doc_id", "pid"), ("title",), ("text", "passage", "body")
@@ -66,6 +67,7 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
         documents=partial(documents, corpus),
         queries={key: partial(queries, files) for key, files in texts.items() if key in {"", *judged}},
         qrels={split: partial(qrels, files) for split, files in judged.items()},
+        negatives=partial(negatives, tuple(file for files in _table(folder, "negatives").values() for file in files)),
         parts=partial(parts, corpus),
     )
 
@@ -100,6 +102,11 @@ def qrels(files: Files) -> Iterator[Qrel]:
         if isinstance(grade, bool) or not isinstance(grade, int | float) or not _small_integer(grade):
             raise UserError(f"{at}: found grade {grade!r}, expected {EXPECTED}; fix that row")
         yield Qrel(at, _id(at, query), _id(at, doc), int(grade), 1.0 if weighs is None else weight(at, str(weighs)))
+
+
+def negatives(files: Files) -> Iterator[Negative]:
+    for at, (query, doc) in _rows(files, [QREL_QUERY, QREL_DOC]):
+        yield Negative(at, _id(at, query), _id(at, doc))
 
 
 def _tables(folder: Path, *names: str) -> dict[str, Files]:
