@@ -47,13 +47,14 @@ def choosing(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[s
     return chosen_on
 
 
-def looks(found: Metrics, measure: str, sections: Mapping[str, Any]) -> int:
+def looks(found: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
     """How many systems the candidate may be, as far as the queries that confirm had a say: 1 where they had none.
 
     A fusion whose weight was chosen on all of dev is as many systems as its grid has weights (one made from such a one, as many as their
-    product). As that weight decides how the fusion does on the queries that choose, every other system counts as well.
+    product). As that weight decides how the fusion does on the queries that choose, every other system counts as well. `fused`: whether
+    a fusion may be the candidate.
     """
-    counts = [_settings(model, sections) for model in served_models(found, measure, sections, fused=True)]
+    counts = [_settings(model, sections) for model in served_models(found, measure, sections, fused=fused)]
     return sum(counts) if max(counts, default=1) > 1 else 1
 
 

@@ -165,7 +165,8 @@ def _work(
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     groups = evidence.groups(Path(corpus_of(lock_here())))
-    model = metrics.best_model(evidence.choosing(found, measure, rules.promotion, groups=groups), measure, sections, fused=True)
+    chosen_on = evidence.choosing(found, measure, rules.promotion, groups=groups)
+    model = metrics.best_model(chosen_on, measure, sections, fused=rules.promotion.fusions)
     new = Champion(
         number=(now.number if now else 0) + 1,
         model=model,
@@ -248,7 +249,8 @@ def _compare(
     seen = Evidence(ours, old, groups=evidence.groups(Path(made.paths["corpus"])))
     if guaranteed:
         fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
-        looks, slices = evidence.looks(found, new.measure, sections), evidence.slices(Path(made.paths["corpus"]))
+        looks = evidence.looks(found, new.measure, sections, fused=rule.fusions)
+        slices = evidence.slices(Path(made.paths["corpus"]))
         seen = replace(seen, fresh=fresh, slices=slices, looks=looks)
     verdict = decide(seen, new.measure, rule)
     for one in others:

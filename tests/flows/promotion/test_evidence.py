@@ -71,6 +71,7 @@ def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
     sections["fuse"]["nested"] = nested
     found["nested"] = {"dev": {"m": 0.5}}
     assert evidence.looks(found, "m", sections) == 24 + 21 * 7
+    assert evidence.looks(found, "m", sections, fused=False) == 1, "no fusion is a candidate"
 
 
 def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,7 +346,9 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(history, "recorded", lambda *_: last)
     monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: print("pipeline"))
     monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
-    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_, **__: "a")
+    among: list[bool] = []
+    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
+    Path("retraining.yaml").write_text(f"promotion: {{fusions: {str(not more).lower()}}}\n")
     monkeypatch.setattr(champion, "read_champions", lambda _: there)
     monkeypatch.setattr(champion, "record_of", lambda *_: {})
     monkeypatch.setattr(champion, "crown", lambda _, new, *__: made.append(new))
@@ -361,6 +363,7 @@ def test_what_is_done_without_a_test(
     assert out[0].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
     assert out[1] == "pipeline"
     assert ended.result == result
+    assert among == [not more], "promotion.fusions says whether a fusion may be the candidate"
     assert said in ended.reason
     assert "secret" not in ended.reason
     assert [one.cause for one in made] == (["data"] if result == "promoted" else [])
