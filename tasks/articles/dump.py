@@ -6,6 +6,7 @@ each can be decompressed by a separate process. Any other dump is decompressed i
 
 import bz2
 import mmap
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +21,7 @@ PIECE = 1 << 21  # bytes of pages that are parsed at once
 MOST = 1 << 28  # maximum bytes of a page: Wikipedia allows 2 MiB of text
 SIGNATURE = b"1AY&SY"  # of a bz2 block, after BZh and the level
 OPENING, CLOSING, START, END = b"<mediawiki", b"</mediawiki>", b"<page>", b"</page>"
+NUMBER = re.compile("-?[0-9]{1,9}")
 SHOWN = 60
 
 
@@ -175,7 +177,7 @@ def read_page(path: Path, xml: bytes) -> Page:
         id=page.findtext("id") or "",
         title=page.findtext("title") or "",
         text=page.findtext("revision/text") or "",
-        namespace=int(namespace) if namespace.lstrip("-").isdigit() else 0,
+        namespace=int(namespace) if NUMBER.fullmatch(namespace) else 0,
         redirect=page.find("redirect") is not None,
         markup=True,
     )

@@ -382,3 +382,10 @@ def test_a_page_that_cannot_be_parsed_is_counted(tmp_path: Path, monkeypatch: py
     found = of(f"dump:{tmp_path}")
     assert found.dropped["pages whose markup cannot be parsed"] == 1
     assert len(found.articles) == 29
+
+
+@pytest.mark.parametrize("namespace", ["²", "--1", "9" * 5000])
+def test_a_namespace_that_is_no_number_is_that_of_articles(tmp_path: Path, namespace: str) -> None:
+    (tmp_path / "a.xml").write_text(WHOLE.decode().replace("<ns>0</ns>", f"<ns>{namespace}</ns>", 1), encoding="utf-8")
+    assert f"<ns>{namespace}</ns>" in (tmp_path / "a.xml").read_text(encoding="utf-8")
+    assert next(page.namespace for piece in cut(tmp_path / "a.xml") for page in read_pages(piece)) == 0
