@@ -23,6 +23,7 @@ from flows.storage.patches import (
     durably,
     in_turn,
     link_what_copies,
+    listings_last,
     read_once,
     runs_by_listing,
     runs_on_demand,
@@ -170,6 +171,7 @@ def main(arguments: list[str]) -> int:
                 by_content()
                 durably()
                 runs_by_listing()
+                listings_last()
                 return push() if arguments == ["push"] else fetch_records()
         except Exception as error:  # from DVC, the disk, or any library that talks to remotes
             print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)

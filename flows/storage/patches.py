@@ -169,6 +169,25 @@ def link_what_copies() -> None:
     setattr(checkout, "_determine_files_to_relink", by_the_disk)  # noqa: B010 - mypy forbids the plain form
 
 
+@cache
+def listings_last() -> None:
+    """From now on, this process sends files first, and the listing of a folder only if none of the folder's files failed.
+
+    DVC goes folder by folder: a file that two have, and that could not be sent with the first, is no matter of the second, whose listing
+    it sends. The next push finds that listing, takes the file for sent, and never sends it.
+    """
+    from dvc_data.hashfile import transfer
+
+    do_transfer = transfer._do_transfer
+
+    def files_first(src: Any, dest: Any, obj_ids: Any, missing_ids: Any, **named: Any) -> Any:
+        listings = {one for one in obj_ids if one.isdir}
+        failed = do_transfer(src, dest, set(obj_ids) - listings, missing_ids, **named)
+        return failed | do_transfer(src, dest, listings, set(missing_ids) | failed, **named)
+
+    setattr(transfer, "_do_transfer", files_first)  # noqa: B010 - mypy forbids the plain form
+
+
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:
     """From now on, this process compares what DVC downloads with its digest; `corrupt` is called for a bad one, which is not kept.
 

@@ -1,5 +1,6 @@
 """What is edited while a stage runs: the stage is recorded with the inputs that it read, never with ones it has not seen."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -76,3 +77,41 @@ def test_a_stage_that_waits_its_turn_is_not_taken_for_the_one_of_the_lock(toy: A
     made(1)
     made(2)
     assert "is cached - skipping run" in made(1), "from the run cache"
+
+
+FULL = """
+import errno, sys
+from dvc_objects.fs import local
+copyfile = local.copyfile
+def full(source, *rest, **named):
+    if source.endswith(sys.argv[1]):
+        raise OSError(errno.ENOSPC, "No space left on device", source)
+    return copyfile(source, *rest, **named)
+local.copyfile = full
+from flows.storage.dvc import main
+raise SystemExit(main(["push"]))
+"""
+
+
+def test_a_file_of_two_folders_that_a_push_could_not_send_goes_with_the_next(tmp_path: Path) -> None:
+    """DVC would send the listing of one of the two folders all the same, and then take the file for sent."""
+    project, remote = tmp_path / "project", tmp_path / "remote"
+    for name in ("one", "two"):
+        (project / name).mkdir(parents=True)
+        (project / name / "shared").write_text("weights")
+        (project / name / "own").write_text(name)
+    md5 = remote / "files/md5"
+    remote.mkdir()
+    (remote / "retemper.json").write_text("{}")
+
+    def call(*command: str) -> int:
+        return subprocess.run([sys.executable, *command], cwd=project, capture_output=True, check=False).returncode
+
+    for command in (["init", "--no-scm"], ["add", "one", "two"], ["remote", "add", "--default", "team", str(remote)]):
+        assert call("-m", "dvc", *command) == 0
+    oid = hashlib.md5(b"weights", usedforsecurity=False).hexdigest()
+    call("-c", FULL, oid[2:])
+    assert len(list(md5.glob("*/*"))) == 2, "what only one folder has; no listing, since both lack a file"
+    assert call("-m", "flows.storage.dvc", "push") == 0
+    assert (md5 / oid[:2] / oid[2:]).read_text() == "weights"
+    assert len(list(md5.glob("*/*"))) == 5
