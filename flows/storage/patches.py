@@ -180,7 +180,8 @@ def listings_last() -> None:
 
     do_transfer = transfer._do_transfer
 
-    def files_first(src: Any, dest: Any, obj_ids: Any, missing_ids: Any, **named: Any) -> Any:
+    def files_first(src: Any, dest: Any, *asked: Any, **named: Any) -> Any:
+        obj_ids, missing_ids = asked
         listings = {one for one in obj_ids if one.isdir}
         failed = do_transfer(src, dest, set(obj_ids) - listings, missing_ids, **named)
         return failed | do_transfer(src, dest, listings, set(missing_ids) | failed, **named)
