@@ -86,7 +86,7 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
     test = tests_of(sections, PARAMS)
-    found = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=_groups(split))
+    found = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=groups_of(split))
     if as_json:
         told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha}
         print(json.dumps({**told, "systems": list(map(asdict, found))}, indent=2))
@@ -184,7 +184,7 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     return {query: row[measure] for query, row in per_query(measures, judged, ranked).items()}
 
 
-def _groups(split: str) -> Mapping[str, str]:
+def groups_of(split: str) -> Mapping[str, str]:
     """The group of each query among those that share a relevant document, by this tree's judgments; none without them."""
     from tasks.core.metrics.clusters import read_groups
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from flows.experiments import store, table
+from flows.experiments import choice, store, table
+from flows.experiments.choice import Check
 from flows.parameters import checks, edit
 from flows.parameters.sources import write_source
 from flows.pipeline.stage import find_devices
@@ -45,7 +46,6 @@ from tasks.core.stage.params import read_yaml, validate
 FOLDER = Path(".retemper/sweep")
 NAME = re.compile(r"(?!.*(\.\.|\.lock$|\.$))[A-Za-z0-9][A-Za-z0-9_.-]*")  # what git takes as the last part of a reference
 
-Check = Callable[[dict[str, Any]], object]
 Describe = Callable[[Path, Path], None]  # brings a source.json up to date with a params.yaml
 
 
@@ -62,6 +62,12 @@ class Point:
     assignments: tuple[str, ...]
     setting: table.Setting = ()
     own: tuple[str, ...] = ()  # the keys of grid, points, and repeat that define it
+    repeated: tuple[str, ...] = ()  # those of repeat
+
+    def tried(self, sections: Mapping[str, Any], experiment: store.Experiment | None) -> choice.Tried:
+        """The point with its parameters and its result, as one of its setting's runs."""
+        kept = [one for one in self.assignments if one.partition("=")[0] not in self.repeated]
+        return choice.Tried(self.setting, kept, [key for key in self.own if key not in self.repeated], sections, experiment)
 
 
 @dataclass(frozen=True)
@@ -127,16 +133,20 @@ def sweep(
             list(pool.map(work, waiting))
     found = {one.name: one for one in store.stored(baseline)}
     done = [found[name] for name in named.values() if name in found]
+    tried = [point.tried(given.sections, found.get(named[point])) for point, given in computed.items()]
+    chosen = choice.choose(tried, layout, targets=targets, check=check) if done else []
     if done and layout:
         told = [(point.setting, found[name]) for point, name in named.items() if name in found]
         cells = {split: table.collect(told, layout, split) for split in (["dev", "test"] if test else ["dev"])}
         page = FOLDER / f"{file.stem}.html"
-        table.write(cells, layout, page)
+        table.write(cells, layout, page, notes=chosen)
         for split, found_there in cells.items():
             display.line(f"\n{table.as_text(found_there, layout, split)}")
         display.line(f"page: {page}")
     elif done:
         display.line(f"\n{store.table(done, test)}")
+    for line in ["", *chosen] if chosen else []:
+        display.line(line)
     tell(problems)
     return 0 if len(done) == len(points) else 1
 
@@ -159,7 +169,7 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
             if both := own.keys() & again.keys():
                 raise UserError(f"{file}: repeat.{min(both)}: {name} sets it too; take it out of one of them")
             full = f"{name[:70]}-{_name(again)}"[:100] if again else name
-            found.append(Point(full, (*_assignments({**always, **own, **again}), *edits), setting, (*own, *again)))
+            found.append(Point(full, (*_assignments({**always, **own, **again}), *edits), setting, (*own, *again), tuple(again)))
     names = [point.name for point in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(

@@ -130,8 +130,8 @@ def as_text(cells: Cells, layout: Layout, split: str) -> str:
     return f"{layout.caption}, {split}\n{text_table(*rows(cells, layout))}\n*: the best of its column"
 
 
-def write(cells: Mapping[str, Cells], layout: Layout, path: Path) -> None:
-    """The tables of all splits as a page at `path`, with a figure if the layout has a `curve`; `cells` by split."""
+def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequence[str] = ()) -> None:
+    """The tables of all splits as a page at `path`, with a figure if the layout has a `curve`, and `notes` below; `cells` by split."""
     from tasks.core.stage.files import write_text
 
     parts: list[Markup] = []
@@ -139,6 +139,7 @@ def write(cells: Mapping[str, Cells], layout: Layout, path: Path) -> None:
         parts.append(Markup('<p class="note">{}</p>{}').format(split, table(*rows(found, layout))))
         if layout.curve:
             parts += [curves(found, layout, model, measure, split) for model in layout.models for measure in layout.measures]
+    parts += [Markup('<p class="note">{}</p>').format(note) for note in notes]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page(layout.caption, Markup("").join(parts)))
 

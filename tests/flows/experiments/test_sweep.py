@@ -218,6 +218,38 @@ def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monke
         assert f"first\nfirst: {value}\nrounds:\n  a: {{value: 5}}\n  b: {{value: 6}}\n" in Path("seen").read_text()
 
 
+@pytest.mark.parametrize("layout", ["", "table: {caption: Toys, models: [a], measures: [nDCG@10]}\n"])
+def test_a_sweep_ends_with_its_best_point(
+    toy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], layout: str
+) -> None:
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        if name.startswith("GIT_"):
+            monkeypatch.setenv(name, value)
+    toy.rounds(a="5")
+    (toy.folder / "grid.yaml").write_text(f"grid: {{rounds.a.value: [1, 2, 3]}}\nrepeat: {{first: [x, y]}}\n{layout}")
+    measure = (
+        "import hashlib, json, pathlib, re; value = int(re.search('value: (.)', pathlib.Path('params.yaml').read_text())[1]); "
+        "text = json.dumps({'dev': {'nDCG@10': value / 4}}).encode(); digest = hashlib.md5(text).hexdigest(); "
+        f"file = pathlib.Path({str(toy.folder)!r}, '.dvc/cache/files/md5', digest[:2], digest[2:]); "
+        "file.parent.mkdir(parents=True, exist_ok=True); file.write_bytes(text); outs = [{'path': 'data/metrics/a.json', 'md5': digest}]; "
+        "lock = {'schema': '2.0', 'stages': {'evaluate@a': {'cmd': 'x', 'outs': outs}}}; "
+        "pathlib.Path('dvc.lock').write_text(json.dumps(lock))"
+    )
+    assert sweep(Path("grid.yaml"), 1, False, [sys.executable, "-c", measure], lambda _: None, lambda *_: None, ["other=[4, 5]"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("best on dev"))
+    assert lines[start - 1] == ""
+    assert lines[start] == "best on dev by nDCG@10: value=3 with 0.7500 (a, mean of 2 runs); next value=2 with 0.5000 (a)"
+    assert lines[start + 1].startswith("the best two were not tested against each other: compare "), "the toy keeps no values by query"
+    assert lines[start + 2 :] == [
+        "rounds.a.value: the best value, 3, is the largest tried; try larger ones",
+        "to take it: retemper run --set rounds.a.value=3 --set 'other=[4, 5]'",
+    ]
+    if layout:
+        assert "rounds.a.value: the best value, 3, is the largest" in (toy.folder / ".retemper/sweep/grid.html").read_text()
+
+
 def test_a_source_that_grew_makes_another_point(retraining: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(retraining.folder)
     point = Point("x", ("bm25.k1=1.5",))
@@ -268,7 +300,8 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     assert again.returncode == 0
     assert "3 points, 3 of them stored already" in again.stdout
     assert "at work" not in again.stdout
-    assert again.stdout.splitlines()[-4].split()[:2] == ["experiment", "rounds.b.value"]
+    assert again.stdout.splitlines()[-6].split()[:2] == ["experiment", "rounds.b.value"]
+    assert again.stdout.splitlines()[-1] == "best on dev by nDCG@10: none, all 3 settings have 0.5000"
 
     shown = {
         entry["name"]: entry

@@ -72,8 +72,9 @@ def test_a_median_is_not_moved_by_one_seed_that_fails() -> None:
 
 def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: Path, charts_of: Callable[..., Any]) -> None:
     cells = table.collect(FOUND, LAYOUT, "dev")
-    table.write({"dev": cells}, LAYOUT, tmp_path / "new" / "page.html")
+    table.write({"dev": cells}, LAYOUT, tmp_path / "new" / "page.html", notes=["lr=<1"])
     page = (tmp_path / "new" / "page.html").read_text()
+    assert '<p class="note">lr=&lt;1</p>' in page
     charts = charts_of(page)
     assert len(charts) == 2, "one for each measure"
     drawn: dict[str, list[Any]] = {}

@@ -1,0 +1,176 @@
+"""What a sweep is run for: which point is best on dev, whether by chance, what lies beyond the grid, and the command that takes it."""
+
+import copy
+import math
+import shlex
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+from flows.experiments.compare import Side, groups_of, rows, side_of
+from flows.experiments.store import PARAMS, Experiment
+from flows.experiments.table import Layout, Setting
+from tasks.core.metrics.selection import best_of, best_system, metric_of, ties
+from tasks.core.metrics.tested import tests_of
+from tasks.core.stage.errors import UserError, printable
+
+Check = Callable[[dict[str, Any]], object]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A point of a sweep; repetitions share its `setting`. `assignments` and `keys` (of grid or points) leave out those of `repeat`."""
+
+    setting: Setting
+    assignments: Sequence[str]
+    keys: Sequence[str]
+    sections: Mapping[str, Any]
+    experiment: Experiment | None  # None: not stored
+
+    def values(self, metric: str) -> dict[str, float]:
+        """Every model's value on dev."""
+        metrics = self.experiment.metrics if self.experiment else {}
+        found = {model: splits.get("dev", {}).get(metric, math.nan) for model, splits in metrics.items()}
+        return {model: value for model, value in found.items() if math.isfinite(value)}
+
+
+class Standing(NamedTuple):
+    """The best system of a setting, and its average over the setting's runs."""
+
+    runs: Sequence[Tried]
+    model: str
+    value: float
+
+    @property
+    def name(self) -> str:
+        """`lr=0.001, window=[1, 20]`, or the name of a point that has one."""
+        return ", ".join(value if key == "setting" else f"{key}={value}" for key, value in self.runs[0].setting)
+
+
+def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[str], check: Check) -> list[str]:
+    """What is to be said of the best setting by report.metric; nothing where fewer than two have a value of one metric."""
+    metrics = {metric_of(one.sections) for one in tried}
+    metric = min(metrics)
+    found = standings(tried, layout, metric=metric, targets=targets)
+    if len(metrics) > 1 or len(found) < 2:
+        return []
+    heading = f"best on dev by {metric}{'' if all(one.experiment for one in tried) else ', of the points stored so far'}"
+    if all(ties(one.value, found[0].value) for one in found):
+        return [f"{heading}: none, all {len(found)} settings have {found[0].value:.4f}"]
+    first, second = (found[place] for place in _places(found)[:2])
+    average = f", {layout.average if layout else 'mean'} of {len(first.runs)} runs" if len(first.runs) > 1 else ""
+    lines = [
+        f"{heading}: {first.name} with {first.value:.4f} ({first.model}{average}); next {second.name} with {second.value:.4f} "
+        f"({second.model})",
+        tested(first, second, metric=metric, layout=layout),
+        *edges(tried, first, [one for one in found if ties(one.value, first.value)], check=check),
+        " ".join(["to take it: retemper run", *(f"--set {shlex.quote(one)}" for one in first.runs[0].assignments)]),
+    ]
+    return [printable(line) for line in lines]
+
+
+def _places(found: Sequence[Standing]) -> list[int]:
+    """The places of `found`, the best first; of equals, the first of the sweep's order."""
+    left, ranked = {place: one.value for place, one in enumerate(found)}, []
+    while left:
+        ranked.append(best_of(left, lambda place: place))
+        del left[ranked[-1]]
+    return ranked
+
+
+def standings(tried: Sequence[Tried], layout: Layout | None, *, metric: str, targets: Sequence[str]) -> list[Standing]:
+    """The settings that have a value, in the sweep's order.
+
+    The systems of `layout` count, or else all that the settings change; with `targets`, those of every run, for a run that does not go as
+    far as the report leaves in dvc.lock what was measured before.
+    """
+    runs: dict[Setting, list[Tried]] = defaultdict(list)
+    for one in tried:
+        if one.values(metric):
+            runs[one.setting].append(one)
+    measured = [one.values(metric).keys() for found in runs.values() for one in found]
+    counted = set(layout.models) if layout else set[str]().union(*measured).intersection(*(measured if targets else []))
+    means = {setting: _means(found, layout, metric=metric, counted=counted) for setting, found in runs.items()}
+    changed = {model for model in counted if len({found.get(model) for found in means.values()}) > 1}
+    if all(found.keys() & changed for found in means.values()):
+        means = {setting: {model: value for model, value in found.items() if model in changed} for setting, found in means.items()}
+    best = {setting: best_system(found, runs[setting][0].sections) for setting, found in means.items() if found}
+    return [Standing(runs[setting], model, means[setting][model]) for setting, model in best.items()]
+
+
+def _means(runs: Sequence[Tried], layout: Layout | None, *, metric: str, counted: set[str]) -> dict[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for one in runs:
+        for model, value in one.values(metric).items():
+            found[model].append(value)
+    return {model: _middle(values, layout) for model, values in found.items() if model in counted}
+
+
+def _middle(values: Sequence[float], layout: Layout | None) -> float:
+    return layout.middle(values) if layout else statistics.fmean(values)
+
+
+def tested(first: Standing, second: Standing, *, metric: str, layout: Layout | None) -> str:
+    """Whether two settings differ by the report's test over dev queries, of each the average over the setting's runs."""
+    try:
+        sides = [Side(one.name, _by_query(one, metric, layout)) for one in (first, second)]
+        if sides[0].values.keys() != sides[1].values.keys():
+            return "the best two were measured on different dev queries, so their figures cannot be compared"
+        test = tests_of(first.runs[0].sections, PARAMS)
+        row = rows(sides, test, split="dev", groups=groups_of("dev"))[0]
+    except UserError as error:
+        return f"the best two were not tested against each other: {error}"
+    word = "differ" if row.p <= test.alpha else "do not differ"
+    return f"the best two {word} significantly on dev (p = {row.p:.2g}, {row.queries:,} queries)"
+
+
+def _by_query(standing: Standing, metric: str, layout: Layout | None) -> dict[str, float]:
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in standing.runs:
+        if run.experiment and standing.model in run.values(metric):
+            side = side_of(f"{run.experiment.commit}:{standing.model}", run.sections, split="dev", measure=metric)
+            for query, value in side.values.items():
+                found[query].append(value)
+    return {query: _middle(values, layout) for query, values in found.items()}
+
+
+def edges(tried: Sequence[Tried], best: Standing, level: Sequence[Standing], *, check: Check) -> Iterator[str]:
+    """A line for each number of the best setting that none in the grid exceeds, or none falls below, where `check` would let it go on.
+
+    None where settings that are `level` with the best have another value.
+    """
+    run = best.runs[0]
+    for key in run.keys:
+        value, values = _at(run.sections, key), [number for one in tried if _is_number(number := _at(one.sections, key))]
+        if not _is_number(value) or key.endswith("seed") or len(set(values)) < 2 or value not in (min(values), max(values)):
+            continue
+        if any(_at(one.runs[0].sections, key) != value for one in level):
+            continue
+        way, word, more = (1, "largest", "larger") if value == max(values) else (-1, "smallest", "smaller")
+        if _passes(run.sections, key, value + way if isinstance(value, int) else math.nextafter(value, way * math.inf), check=check):
+            yield f"{key}: the best value, {value}, is the {word} tried; try {more} ones"
+
+
+def _at(sections: Any, key: str) -> Any:
+    for name in key.split("."):
+        sections = sections.get(name) if isinstance(sections, Mapping) else None
+    return sections
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _passes(sections: Mapping[str, Any], key: str, value: float, *, check: Check) -> bool:
+    """Whether the parameters may have `value` at `key`."""
+    beyond = copy.deepcopy(dict(sections))
+    *way, last = key.split(".")
+    reduce(lambda node, name: node[name], way, beyond)[last] = value
+    try:
+        check(beyond)
+    except UserError:
+        return False
+    return True
