@@ -32,12 +32,22 @@ def compare(
     split: Annotated[Split, typer.Option(help="Choose by dev; test is for the final figure.")] = Split.DEV,
     measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: report.metric.")] = None,
     queries: Annotated[int, typer.Option(metavar="N", min=0, help="Show the N queries that gain most and the N that lose most.")] = 3,
+    query: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY_ID", help="Show this query alone: what each system finds for it, and the ranks of its relevant documents."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Compare systems query by query: means, paired tests, and what differs in how they were made."""
     from flows.experiments.compare import compare
+    from flows.experiments.one_query import show
 
     if len(systems) < 2:
         raise UserError(f"compare {systems[0]}: found one system, expected at least two")
+    if query is not None:
+        show(systems, query, split=split.value, measure=measure, as_json=as_json)
+        return 0
     compare(systems, split.value, measure, shown=queries, as_json=as_json)
     return 0

@@ -92,8 +92,9 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
         print(json.dumps({**told, "systems": list(map(asdict, found))}, indent=2))
         return
     print(text(sides, found, split=split, measure=measure, test=test))
+    texts = questions(split)
     for side in sides[1:]:
-        for line in extremes(sides[0], side, shown, questions=_questions(split), fewer=lower_is_better(measure)):
+        for line in extremes(sides[0], side, shown, questions=texts, fewer=lower_is_better(measure)):
             print(printable(line))
 
 
@@ -140,17 +141,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
         raise UserError(f"compare {name}: found no model {model!r} there, expected one of {', '.join(_models(lock)) or 'none yet'}")
     if replaced := outdated(lock).get(stage):
         raise UserError(f"compare {name}: {model} was measured before {replaced} was replaced; run retemper run there")
-    digest = next(str(out["md5"]) for out in lock[stage]["outs"] if out["path"] == str(VALUES / model))
-    objects = cache_folder() / "files" / "md5"
-    files = listing(objects, digest)
-    if files and f"{split}.parquet" not in files:
-        raise UserError(f"compare {name}: {model} was not measured on {split}; found {', '.join(sorted(files))}")
-    path = intact(objects, files.get(f"{split}.parquet", ""))
-    if not path:
-        raise UserError(
-            f"compare {name}: {VALUES / model} is missing from this clone's cache, or corrupt; run retemper verify, then "
-            "dvc fetch --all-commits, or retemper run there"
-        )
+    path = stored(f"compare {name}", VALUES / model / f"{split}.parquet", {stage: lock[stage]})
     columns = pq.read_schema(path).names
     if measure not in columns:
         raise UserError(
@@ -160,6 +151,21 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
     values = dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
     made = {one.removesuffix(f"@{model}"): lock[one] for one in ancestors(lock, stage)}
     return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, made, model)
+
+
+def stored(where: str, file: Path, stages: Lock) -> Path:
+    """A system's `file` (data/FOLDER/MODEL/SPLIT.parquet, say) that one of `stages` made, in the cache. UserError if it is not there."""
+    outs = {str(out["path"]): str(out.get("md5", "")) for entry in stages.values() for out in entry.get("outs", [])}
+    objects = cache_folder() / "files" / "md5"
+    files = listing(objects, outs.get(str(file.parent), ""))
+    if files and file.name not in files:
+        raise UserError(f"{where}: {file.parent.name} was not measured on {file.stem}; found {', '.join(sorted(files))}")
+    if path := intact(objects, files.get(file.name, "")):
+        return path
+    raise UserError(
+        f"{where}: {file.parent} is missing from this clone's cache, or corrupt; run retemper verify, then "
+        "dvc fetch --all-commits, or retemper run there"
+    )
 
 
 def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measure: str) -> dict[str, float]:
@@ -332,7 +338,7 @@ def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str
                 yield f"{side.name} {word}: {old:.3f} -> {new:.3f}  {query}  {questions.get(query, '')}".rstrip()
 
 
-def _questions(split: str) -> dict[str, str]:
+def questions(split: str) -> dict[str, str]:
     """Texts of this working tree's queries, where they are there."""
     import pyarrow.parquet as pq
 

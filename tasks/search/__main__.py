@@ -2,29 +2,17 @@
 
 import textwrap
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, escaped, reader_left
-from tasks.core.tables.ids import ordinals
-from tasks.core.tables.parquet import open_parquet, readable
+from tasks.core.tables.documents import shortened, texts_of
 from tasks.search.lists import DenseSystem, LexicalSystem, Systems, texts_of_tokens
 
 WIDTH = 110  # columns of printed text
-
-
-def shortened(text: str, most: int) -> str:
-    """At most `most` characters of `text`, cut at a word boundary if one is near; not every script has spaces."""
-    text = " ".join(text.split())
-    if len(text) <= most:
-        return text
-    head = text[: most - 3]
-    end = head.rfind(" ")
-    return (head[:end] if end > most // 2 else head).rstrip() + " ..."
 
 
 def headline(rank: int, score: float, doc: str, title: str) -> str:
@@ -32,16 +20,12 @@ def headline(rank: int, score: float, doc: str, title: str) -> str:
     return f"{rank:>3}  {score:.4f}  {escaped(doc)}" + (f"  {escaped(' '.join(title.split()))}" if title and title != doc else "")
 
 
-def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
-    """Title and text of a few documents; reads all ids of the corpus, but only the row groups with these documents."""
-    rows = ordinals(ids, path)
-    if (rows < 0).any():
-        raise UserError(f"{path}: no document {ids[int(np.argmin(rows))]}; the index is from another corpus, run the pipeline")
-    with readable(path), open_parquet(path) as file:
-        ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
-        groups = np.unique(np.searchsorted(ends, rows, side="right")).tolist()
-        table = file.read_row_groups(groups, columns=["id", "title", "text"])
-    return {row["id"]: (row["title"], row["text"]) for row in table.filter(pc.is_in(table["id"], ids.combine_chunks())).to_pylist()}
+def texts_found(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Title and text of what a search found. UserError for a document that the corpus lacks."""
+    texts = texts_of(path, pa.chunked_array([pa.array(documents, pa.string())]))
+    if missing := [doc for doc in documents if doc not in texts]:
+        raise UserError(f"{path}: no document {missing[0]}; the index is from another corpus, run the pipeline")
+    return texts
 
 
 def arguments() -> ArgumentParser:
@@ -83,7 +67,7 @@ def main() -> None:
         raise UserError(f"--k {args.k}: expected at least 1")
     name = args.fusion[-1][0] if args.fusion else args.model[0][0]
     found = open_systems(args).search(query, name, args.k)
-    texts = texts_of(args.documents, pa.chunked_array([pa.array(found.documents, pa.string())]))
+    texts = texts_found(args.documents, found.documents)
     try:
         for rank, (doc, score) in enumerate(zip(found.documents, found.scores, strict=True), 1):
             title, text = texts[doc]

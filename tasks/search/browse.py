@@ -25,7 +25,7 @@ from tasks.core.stage.files import read_json, write_text
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
 from tasks.core.text.analysis import words
-from tasks.search.__main__ import open_systems, system_arguments, texts_of
+from tasks.search.__main__ import open_systems, system_arguments, texts_found
 from tasks.search.lists import LexicalSystem, Systems
 
 HOST = "127.0.0.1"
@@ -136,7 +136,7 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, terms: Ca
             raise HTTPException(400, "the query is empty; enter some words")
         with searching:
             found = systems.search(text, system, min(max(k, 1), MOST))
-        texts = texts_of(corpus.documents, pa.chunked_array([pa.array(found.documents, pa.string())])) if len(found.documents) else {}
+        texts = texts_found(corpus.documents, found.documents)
         asked = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
         known = corpus.qrels.get(asked, {}) | {doc: grade for (name, doc), grade in judgments.grades.items() if name == asked}
         wanted = set(terms(text))

@@ -26,7 +26,7 @@ from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.search.__main__ import headline, shortened
+from tasks.search.__main__ import headline
 
 CPU = torch.device("cpu")
 
@@ -129,12 +129,6 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(project: Path, tiny_enc
     process.stdout.close()
     assert process.stderr is not None
     assert (process.stderr.read(), process.wait()) == ("", 128 + signal.SIGPIPE)
-
-
-def test_a_long_text_is_shortened_in_any_script() -> None:
-    assert shortened("two  words\n", 20) == "two words"
-    assert shortened("some words and then some more", 20) == "some words and ..."
-    assert shortened("語" * 400, 330) == "語" * 327 + " ..."
 
 
 def test_control_characters_in_a_document_are_escaped(

@@ -19,6 +19,11 @@ ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 def read_trec_run(path: Path) -> dict[str, list[str]]:
+    """The documents of `read_scored_trec_run`."""
+    return {query: list(ranked) for query, ranked in read_scored_trec_run(path).items()}
+
+
+def read_scored_trec_run(path: Path) -> dict[str, dict[str, np.float32]]:
     """Any TREC run file (.gz too), whole in memory, in trec_eval's order: float32 score, then id, both descending.
 
     UserError for a document twice, a score that is no number, and ranks that contradict the scores.
@@ -42,7 +47,7 @@ def read_trec_run(path: Path) -> dict[str, list[str]]:
                 f"{path}:{number}: found rank {rank} with score {score} after rank {before[0]:g} with {before[1]:g}, expected "
                 "higher scores at lower ranks; runs are ordered by score, so negate distances, or fix the ranks"
             )
-    return {query: sorted(ranked, key=lambda doc: (ranked[doc], doc), reverse=True) for query, ranked in scored.items()}
+    return {query: dict(sorted(ranked.items(), key=lambda item: (item[1], item[0]), reverse=True)) for query, ranked in scored.items()}
 
 
 def _rank(text: str) -> float:

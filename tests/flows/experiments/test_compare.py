@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,12 @@ class Project:
         path.unlink()
         return self.put(json.dumps(entry).encode(), ".dir")
 
-    def commit(self, systems: dict[str, tuple[float, str, dict[str, float]]]) -> str:
-        """Of each system its lr, the digest of its code, and its values."""
+    def run(self, lines: str) -> str:
+        entry = [{"md5": self.put(lines.encode()), "relpath": "dev.trec"}]
+        return self.put(json.dumps(entry).encode(), ".dir")
+
+    def commit(self, systems: dict[str, tuple[float, str, dict[str, float]]], runs: Mapping[str, str] | None = None) -> str:
+        """Of each system its lr, the digest of its code, and its values; `runs`: the TREC lines of some."""
         stages: dict[str, Any] = {}
         for name, (lr, code, found) in systems.items():
             params = {"data/params.json": {f"rounds.{name}": {"lr": lr}}, "data/code.json": {"train": code}}
@@ -70,6 +75,8 @@ class Project:
                 {"path": f"data/values/{name}", "md5": self.values(found)},
                 {"path": f"data/metrics/{name}.json", "hash": "md5", "md5": metrics},
             ]
+            if runs and name in runs:
+                outs.append({"path": f"data/runs/{name}", "md5": self.run(runs[name])})
             read = [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]
             stages[f"evaluate@{name}"] = {"cmd": f"evaluate {name}", "deps": read, "outs": outs}
         for file, content in (("dvc.lock", {"schema": "2.0", "stages": stages}), ("dvc.yaml", GRAPH), ("params.yaml", PARAMS)):

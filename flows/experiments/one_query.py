@@ -1,0 +1,214 @@
+"""`retemper compare A B ... --query ID`: what each system finds for one query, and at which ranks its relevant documents are.
+
+Lists are those of the runs that were measured. Texts, judgments, and tokens are this working tree's.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flows.experiments.compare import Side, questions, side_of, stored
+from flows.experiments.store import PARAMS
+from flows.process.display import text_table
+from flows.repository.lock import Lock, corpus_of
+from flows.results.generations import lock_here
+from tasks.core.metrics.selection import least_grade, metric_of
+from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.params import read_yaml
+
+RUNS, TOKENS = Path("data/runs"), Path("data/tokens/documents")
+SPLITS = ("train", "dev", "test")
+TOP = 10  # documents shown of a system
+WIDTH = 100  # characters shown of a text
+UNKNOWN = "(not in this working tree's corpus)"
+
+Read = tuple[int | None, bool | None]  # a document's tokens, and whether they are as many as may be
+UNREAD: Read = None, None
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document that a system found. `grade`: None where nobody judged it; `text`: its title, or how it begins; None where unknown."""
+
+    rank: int
+    score: float
+    id: str
+    grade: int | None
+    relevant: bool
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A system's list: its length, and the first documents. `value`: of the measure; None where the query was not measured."""
+
+    name: str
+    value: float | None
+    listed: int
+    top: tuple[Hit, ...]
+
+
+@dataclass(frozen=True)
+class Relevant:
+    """A relevant document, and its rank in each system's list, None where it is not there. `tokens`: that encoders read, None where
+    unknown; `full`: they are as many as tokenize.document_length allows, so that further text, if any, was cut."""
+
+    id: str
+    grade: int
+    ranks: tuple[int | None, ...]
+    tokens: int | None
+    full: bool | None
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that is told of one query. `least`: the lowest relevant grade; `notes`: what the reader should know."""
+
+    split: str
+    measure: str
+    query: str
+    text: str
+    least: int
+    systems: tuple[Found, ...]
+    relevant: tuple[Relevant, ...]
+    notes: tuple[str, ...]
+
+
+def show(names: Sequence[str], query: str, *, split: str, measure: str | None, as_json: bool) -> None:
+    """Print what the systems find for `query`. UserError where a system or its run cannot be found, or for a query that the split lacks."""
+    sections = read_yaml(Path(PARAMS))
+    measure = measure or metric_of(sections)
+    sides = [side_of(name, sections, split=split, measure=measure) for name in names]
+    found = answer(sides, query, split=split, measure=measure, least=least_grade(split, sections))
+    print(json.dumps(asdict(found), indent=2) if as_json else printable(text(found)))
+
+
+def answer(sides: Sequence[Side], query: str, *, split: str, measure: str, least: int) -> Answer:
+    """What the systems find for `query`."""
+    from tasks.core.metrics.qrels import load_qrels
+
+    lock, asked = lock_here(), questions(split)
+    known = asked or dict.fromkeys(sides[0].values, "")
+    if query not in known:
+        raise UserError(_unknown(query, split, known))
+    corpus = Path(corpus_of(lock))
+    grades = load_qrels(corpus / "qrels" / f"{split}.parquet", split, least).get(query, {})
+    relevant = sorted((doc for doc, grade in grades.items() if grade >= least), key=lambda doc: (-grades[doc], doc))
+    lists = [_list(side, query, split) for side in sides]
+    texts = _texts(corpus / "documents.parquet", {*relevant, *(doc for scores in lists for doc in list(scores)[:TOP])})
+    tokens = _tokens(relevant)
+    places = [{doc: rank for rank, doc in enumerate(scores, 1)} for scores in lists]
+
+    def top(scores: Mapping[str, float]) -> Iterator[Hit]:
+        for rank, (doc, score) in enumerate(list(scores.items())[:TOP], 1):
+            yield Hit(rank, score, doc, grades.get(doc), doc in relevant, texts.get(doc))
+
+    return Answer(
+        split=split,
+        measure=measure,
+        query=query,
+        text=" ".join(known[query].split()),
+        least=least,
+        systems=tuple(
+            Found(side.name, side.values.get(query), len(scores), tuple(top(scores))) for side, scores in zip(sides, lists, strict=True)
+        ),
+        relevant=tuple(
+            Relevant(doc, grades[doc], tuple(place.get(doc) for place in places), *tokens.get(doc, UNREAD), texts.get(doc))
+            for doc in relevant
+        ),
+        notes=tuple(
+            f"{side.name}: made from another {corpus}; texts and judgments here are this working tree's"
+            for side in sides
+            if side.stages and _digest(side.stages, corpus) != _digest(lock, corpus)
+        ),
+    )
+
+
+def _unknown(query: str, split: str, known: Mapping[str, str]) -> str:
+    where = f"compare --query {query}"
+    if other := next((name for name in SPLITS if name != split and query in questions(name)), ""):
+        remedy = "systems are not measured on it" if other == "train" else f"add --split {other}"
+        return f"{where}: found a query of {other}, expected one of {split}; {remedy}"
+    named = ", ".join(list(known)[:3])
+    return f"{where}: found no such query among the {len(known):,} of {split}, expected an id of one of them ({named}, ...)"
+
+
+def _list(side: Side, query: str, split: str) -> dict[str, float]:
+    """The scores of the documents of a system's list, best first."""
+    from tasks.core.metrics.external_trec import read_scored_trec_run
+    from tasks.core.tables.trec import read_scored_run
+
+    if not side.stages:
+        return {doc: float(score) for doc, score in read_scored_trec_run(Path(side.name)).get(query, {}).items()}
+    run = read_scored_run(stored(f"compare {side.name}", RUNS / side.model / f"{split}.trec", side.stages))
+    return next((dict(zip(docs, scores.tolist(), strict=True)) for name, docs, scores in run if name == query), {})
+
+
+def _texts(path: Path, docs: Iterable[str]) -> dict[str, str]:
+    """The title of each document that the corpus has, or how its text begins."""
+    import pyarrow as pa
+
+    from tasks.core.tables.documents import shortened, texts_of
+
+    found = texts_of(path, pa.chunked_array([pa.array(sorted(docs), pa.string())]))
+    return {doc: shortened(title if title and title != doc else body, WIDTH) for doc, (title, body) in found.items()}
+
+
+def _tokens(docs: Sequence[str]) -> dict[str, Read]:
+    """Tokens of each document of data/tokens, and whether its last passage has as many as may be; none where that folder is not here."""
+    import numpy as np
+    import pyarrow as pa
+
+    from tasks.core.tables.ids import ordinals
+    from tasks.core.text.tokens import open_tokens
+
+    if not docs or not TOKENS.is_dir():
+        return {}
+    tokens = open_tokens(TOKENS)
+    owners = ordinals(pa.chunked_array([pa.array(docs, pa.string())]), TOKENS / "ids.parquet")
+    found: dict[str, Read] = {}
+    for doc, owner in zip(docs, owners.tolist(), strict=True):
+        if owner >= 0:
+            rows = tokens.rows_of(np.array([owner]))[0]
+            lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
+            found[doc] = (int(lengths.sum()), int(lengths[-1]) == tokens.max_length)
+    return found
+
+
+def _digest(lock: Lock, corpus: Path) -> str:
+    return next((str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", []) if out["path"] == str(corpus)), "")
+
+
+def text(found: Answer) -> str:
+    """The query, the systems' values, what each finds, and where the relevant documents are."""
+    values = [[one.name, "not measured" if one.value is None else f"{one.value:.4f}"] for one in found.systems]
+    parts = [f"{found.split} {found.query}: {found.text}", text_table(["system", found.measure], values)]
+    for one in found.systems:
+        hits = [
+            [str(hit.rank), f"{hit.score:.4f}", hit.id, f"{'' if hit.grade is None else hit.grade}{'*' if hit.relevant else ''}", _of(hit)]
+            for hit in one.top
+        ]
+        listed = text_table(["rank", "score", "document", "grade", "text"], hits) if hits else "finds nothing"
+        parts.append(f"{one.name}\n{listed}")
+    header = ["relevant", "grade", *(one.name for one in found.systems), "tokens", "text"]
+    rows = [
+        [
+            doc.id,
+            str(doc.grade),
+            *(str(rank or f"not among the first {one.listed:,}") for rank, one in zip(doc.ranks, found.systems, strict=True)),
+            f"{doc.tokens or ''}{' (full)' if doc.full else ''}",
+            _of(doc),
+        ]
+        for doc in found.relevant
+    ]
+    parts.append(text_table(header, rows) if rows else f"relevant: none is judged to be ({found.least} or more)")
+    told = [f"*: relevant, of grade {found.least} or more; without a grade: not judged"]
+    if any(doc.full for doc in found.relevant):
+        told.append("full: as many tokens as tokenize.document_length allows; text beyond them, if any, is cut, and no encoder reads it")
+    return "\n\n".join([*parts, "\n".join([*told, *found.notes])])
+
+
+def _of(document: Hit | Relevant) -> str:
+    return UNKNOWN if document.text is None else document.text
