@@ -228,7 +228,7 @@ class Bench:
 def refuse_unmeasured(measure: str, sections: Mapping[str, Any]) -> None:
     """UserError where runs of these parameters do not compute `measure`: before a training, whose run would end without it."""
     evaluate: Any = Parameters.model_fields["evaluate"].annotation
-    known = evaluate.model_validate(sections.get("evaluate") or {}).measures
+    known = (sections.get("evaluate") or {}).get("measures", evaluate.model_fields["measures"].default)
     if measure not in known:
         raise UserError(f"--measure: found {measure}, expected one of evaluate.measures: {', '.join(map(str, known))}")
 
