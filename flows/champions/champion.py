@@ -20,8 +20,10 @@ from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
+from tasks.core.metrics.selection import metric_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import from_record, read_json
+from tasks.core.stage.safe_yaml import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,18 @@ def choose(project: Path, wanted: str) -> Champion:
         previous=now.number if now else None,
         commit=commit,
         **record_of(project, commit, model),
+        **figures_of(project, commit, model),
     )
     return _crown_by_hand(project, champion)
+
+
+def figures_of(project: Path, commit: str, model: str) -> dict[str, Any]:
+    """report.metric and the metrics of `model` in `commit`; nothing where neither the cache nor the remote has them."""
+    try:
+        metrics = read_out(project, commit, f"data/metrics/{model}.json")
+    except UserError:
+        return {}
+    return {"measure": metric_of(parse_yaml(show(project, commit, "params.yaml") or "") or {}), "metrics": metrics}
 
 
 def roll_back(project: Path) -> Champion:

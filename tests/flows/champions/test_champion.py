@@ -158,13 +158,17 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
         *(f"{one}: {{foreach: '${{{of}}}', do: {{cmd: x}}}}" for one, of in STAGES.items()),
     )
     (tmp_path / "dvc.yaml").write_text(f"stages: {{{', '.join(stages)}}}\n")
-    (tmp_path / "params.yaml").write_text("rounds: {a: {}}\nfuse: {hybrid: {}, lone: {}}\n")
+    (tmp_path / "params.yaml").write_text("rounds: {a: {}}\nfuse: {hybrid: {}, lone: {}}\nreport: {metric: AP}\n")
     git("add", ".", folder=tmp_path)
     git("commit", "--quiet", "-m", "a fusion", folder=tmp_path)
 
     def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if path.endswith(".json"):
+        if path == "data/metrics/a.json":
+            raise UserError(f"{path}: neither in the cache nor on the remote")
+        if path.startswith("data/metrics"):
+            out.write_text('{"dev": {"AP": 0.4, "nDCG@10": 0.5}}')
+        elif path.endswith(".json"):
             out.write_text('{"first": "bm25", "second": "a", "method": "linear", "weight": 0.2, "chosen_on": "dev"}')
         elif path.startswith("data/tokens"):
             out.write_text(path)
@@ -187,6 +191,8 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
     assert crowned.digests == {"encoder": "e", "index": "i", "corpus": "c", "bm25": "w"}
     assert crowned.fusion["hybrid"] == {"first": "bm25", "second": "a", "method": "linear", "weight": 0.2}
     assert crowned.settings == {"text": {"titles": True}, "tokenize": {}}
+    assert champion.describe(crowned) == "champion/1: hybrid, AP 0.4000 on dev (set)"
+    assert champion.describe(champion.choose(folder, f"{commit}:a")) == "champion/2: a (set)", "its metrics are lost"
     older = replace(crowned, settings={})
     assert champion.with_settings(folder, [older, crowned]) == [crowned, crowned], "records of before have those of their commit"
     assert "  hybrid    first bm25, second a, method linear, weight 0.2" in champion.details(crowned)
