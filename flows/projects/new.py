@@ -35,7 +35,7 @@ from flows.storage import links, makings
 from flows.storage.cache import cache_folder
 from flows.storage.remote import WARNING
 from flows.team import remotes
-from tasks.core.sources.datasets import parse_encoder
+from tasks.core.sources.datasets import parse_dataset, parse_encoder
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.frozen import freeze
@@ -82,6 +82,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
     """Make a project in `folder`. UserError, with nothing left behind, where the data or an answer is unfit."""
     refuse_place(folder)
     folder = folder.absolute()
+    seen, typed = (parse_dataset(spec).place for spec in (data_seen_from(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, lambda: "\nretemper: stopped; nothing was left behind\n"), _beside(folder) as project:
         with tempfile.TemporaryDirectory() as scratch:
@@ -92,7 +93,10 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
                 tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
             if not wanted.share.startswith(CACHE):
                 tell(links.choose(project))
-            stages, stats = _check_data(processes, display, wanted.sets, tell=tell)
+            try:
+                stages, stats = _check_data(processes, display, wanted.sets, tell=tell)
+            except UserError as error:  # names files as the project sees them
+                raise UserError(str(error).replace(f"{seen}/", f"{typed}/") if typed else str(error)) from None
             tokens = _length(wanted)
             if not any(one.startswith("tokenize.document_length=") for one in wanted.sets):
                 edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)

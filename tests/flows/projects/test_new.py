@@ -179,6 +179,7 @@ def test_unfit_data_is_refused_with_its_line_and_leaves_nothing(
     done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert expected in done.stderr
+    assert "../beir" not in done.stderr, "as it was typed"
     assert expected not in done.stdout, "said once"
     assert [path.name for path in tmp_path.iterdir()] == ["beir"]
 
