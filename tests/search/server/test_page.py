@@ -37,6 +37,7 @@ def test_search_and_open_a_result(context: Any, serving: Any, tmp_path: Path) ->
     log = tmp_path / "log.jsonl"
     with serving(log=Log(log, "plain", lambda _: None)) as server:
         tab = open_page(context, server.url, said)
+        tab.locator("#text:focus").wait_for()  # a browser that is to focus it after we have says so
         tab.locator("#text").fill("a river in the north")
         tab.locator("#text").press("Enter")
         tab.locator("#message", has_text="10 results").wait_for()
