@@ -53,7 +53,7 @@ def test_the_whole_export_by_the_command(
     given = ["champion", "export", str(out), "--with-documents", "--vectors", "--push-to-hub", "me/hybrid"]
     assert main(given) == 0
     told = capsys.readouterr()
-    assert told.out.startswith("champion/1: hybrid (set)")
+    assert told.out.startswith("champion/1: hybrid, nDCG@10 ")
     assert told.err == "pushed to https://hub.example/me/hybrid\n"
     folders = {path.relative_to(out).parts[0] for path in out.rglob("*")}
     assert folders == {
