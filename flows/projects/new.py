@@ -82,7 +82,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
     """Make a project in `folder`. UserError, with nothing left behind, where the data or an answer is unfit."""
     refuse_place(folder)
     folder = folder.absolute()
-    seen, typed = (parse_dataset(spec).place for spec in (data_seen_from(folder, wanted.data), wanted.data))
+    seen, typed = (f"{parse_dataset(spec).place}/" for spec in (data_seen_from(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, lambda: "\nretemper: stopped; nothing was left behind\n"), _beside(folder) as project:
         with tempfile.TemporaryDirectory() as scratch:
@@ -93,10 +93,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
                 tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
             if not wanted.share.startswith(CACHE):
                 tell(links.choose(project))
-            try:
-                stages, stats = _check_data(processes, display, wanted.sets, tell=tell)
-            except UserError as error:  # names files as the project sees them
-                raise UserError(str(error).replace(f"{seen}/", f"{typed}/") if typed else str(error)) from None
+            stages, stats = _check_data(processes, display, wanted.sets, tell=tell, named=lambda line: line.replace(seen, typed))
             tokens = _length(wanted)
             if not any(one.startswith("tokenize.document_length=") for one in wanted.sets):
                 edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)
@@ -165,15 +162,19 @@ def _quoted(value: str) -> str:
     return value if plain else "'" + value.replace("'", "''") + "'"
 
 
-def _check_data(processes: Processes, display: Display, sets: Sequence[str], *, tell: Tell) -> tuple[list[str], dict[str, Any]]:
+def _check_data(
+    processes: Processes, display: Display, sets: Sequence[str], *, tell: Tell, named: Callable[[str], str]
+) -> tuple[list[str], dict[str, Any]]:
     """Run stage prepare, which reads everything, in the current folder. Returns the stages of a run and what prepare counted.
+
+    `named` names the data's files in a line of the stage as the user typed them.
 
     Where the data has no training queries, the project gets the recipe that trains nothing.
     """
 
     def show(line: str) -> None:
         if not line.startswith("\r") and (line.startswith(WARNING) or not line.startswith("retemper: ")):  # its error is raised below
-            tell(line)
+            tell(named(line))
 
     check_parameters()
     freeze()
@@ -183,7 +184,7 @@ def _check_data(processes: Processes, display: Display, sets: Sequence[str], *, 
     clock.began(splits.STAGE)
     outcome = run_stage(splits.STAGE, processes, show, env=forks | environments.begin(splits.STAGE))
     if outcome.problem:
-        raise UserError(outcome.problem.message)
+        raise UserError(named(outcome.problem.message))
     span = timing.Span(splits.STAGE, outcome.began, outcome.began, outcome.ended, "", "Ran")
     clock.ended(span, environments.taken(splits.STAGE), environments.cost(splits.STAGE))
     stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
