@@ -20,6 +20,7 @@ from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import Lock, of_graph, parse_lock
 from flows.results import generations
+from flows.results.metrics import METRICS
 from tasks.core.metrics.selection import metric_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import from_record, read_json
@@ -175,19 +176,19 @@ def choose(project: Path, wanted: str) -> Champion:
         replaced=now.number if now else None,
         previous=now.number if now else None,
         commit=commit,
+        measure=metric_of(parse_yaml(show(project, commit, "params.yaml") or "") or {}),
+        metrics=metrics_of(project, commit, model),
         **record_of(project, commit, model),
-        **figures_of(project, commit, model),
     )
     return _crown_by_hand(project, champion)
 
 
-def figures_of(project: Path, commit: str, model: str) -> dict[str, Any]:
-    """report.metric and the metrics of `model` in `commit`; nothing where neither the cache nor the remote has them."""
+def metrics_of(project: Path, commit: str, model: str) -> dict[str, dict[str, float]]:
+    """The metrics of `model` in `commit`, by split; none where neither the cache nor the remote has them."""
     try:
-        metrics = read_out(project, commit, f"data/metrics/{model}.json")
+        return dict(read_out(project, commit, str(METRICS / f"{model}.json")))
     except UserError:
         return {}
-    return {"measure": metric_of(parse_yaml(show(project, commit, "params.yaml") or "") or {}), "metrics": metrics}
 
 
 def roll_back(project: Path) -> Champion:

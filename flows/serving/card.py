@@ -33,10 +33,7 @@ def write_card(project: Path, now: Champion, folder: Path) -> None:
     stats: dict[str, Any] = {}
     with suppress(UserError):  # neither in the cache nor on the remote: the card says less
         stats = champion.read_out(project, now.commit, "data/corpus/stats.json")
-    measured = dict(now.metrics)
-    if not measured:
-        with suppress(UserError):
-            measured = champion.read_out(project, now.commit, f"data/metrics/{now.model}.json")
+    measured = now.metrics or champion.metrics_of(project, now.commit, now.model)  # older records of a set champion have none
     export = read_record(folder)
     steps = steps_of(lock, export)
     records = makings.read(cache_of(project), [entry_digest(lock[name]) for name in steps])
