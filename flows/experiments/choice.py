@@ -60,7 +60,8 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
     heading = f"best on dev by {metric}{'' if all(one.experiment for one in tried) else ', of the points stored so far'}"
     if all(ties(one.value, found[0].value) for one in found):
         return [f"{heading}: none, all {len(found)} settings have {found[0].value:.4f}"]
-    first, second = (found[place] for place in _places(found)[:2])
+    first = _best(found)
+    second = _best([one for one in found if one is not first])
     average = f", {layout.average if layout else 'mean'} of {len(first.runs)} runs" if len(first.runs) > 1 else ""
     lines = [
         f"{heading}: {first.name} with {first.value:.4f} ({first.model}{average}); next {second.name} with {second.value:.4f} "
@@ -72,13 +73,9 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
     return [printable(line) for line in lines]
 
 
-def _places(found: Sequence[Standing]) -> list[int]:
-    """The places of `found`, the best first; of equals, the first of the sweep's order."""
-    left, ranked = {place: one.value for place, one in enumerate(found)}, []
-    while left:
-        ranked.append(best_of(left, lambda place: place))
-        del left[ranked[-1]]
-    return ranked
+def _best(found: Sequence[Standing]) -> Standing:
+    """The best; of equals, the first of the sweep's order."""
+    return found[best_of({place: one.value for place, one in enumerate(found)}, lambda place: place)]
 
 
 def standings(tried: Sequence[Tried], layout: Layout | None, *, metric: str, targets: Sequence[str]) -> list[Standing]:
