@@ -56,12 +56,10 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
         for name, found in parts.items():
             judged = name.startswith("qrels/")
             weighted = judged and any(_weighted(files, path) for files, path in found)
-            key = _judged if judged else _listed if name == NEGATIVES else _identified
+            header, key = (HEADER, _judged) if judged else ("query-id\tcorpus-id", _listed) if name == NEGATIVES else ("", _identified)
             with (folder / name).open("w", encoding="utf-8") as handle:
-                if judged:
-                    handle.write(f"{HEADER}\t{WEIGHT}\n" if weighted else f"{HEADER}\n")
-                elif name == NEGATIVES:
-                    handle.write("query-id\tcorpus-id\n")
+                if header:
+                    handle.write(f"{header}\t{WEIGHT}\n" if weighted else f"{header}\n")
                 for line in _united(found, key, folder / "ids.db"):
                     handle.write(f"{line}\t1\n" if weighted and line.count("\t") == 2 else f"{line}\n")
     write_json(stamp, stamps)

@@ -203,10 +203,9 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
     judged = {
         split: _check_judgments(files, split, known, own=own, asked=asked, findings=findings, settings=settings) for split in files.qrels
     }
-    for some_negatives in _blocks(negatives(files, malformed)):
-        docs = [one.doc for one in some_negatives]
-        for one, key, there in zip(some_negatives, hashes(docs).tolist(), known.has_documents(docs).tolist(), strict=True):
-            if settings.unknown and not there and key not in own:
+    for listed in _blocks(negatives(files, malformed)):
+        for one, document_known in zip(listed, _are_known([one.doc for one in listed], known, own), strict=True):
+            if settings.unknown and not document_known:
                 findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
     if settings.leaks:
         _check_leaks(judged, known, asked, findings=findings)
@@ -241,6 +240,12 @@ def _check_id(record: Document | Query, findings: Findings, settings: Settings, 
         findings.add(WHITE_IDS, f"{record.at}: found id {record.id!r}, expected one without white space (or prepare.ids: escape)")
 
 
+def _are_known(docs: Sequence[str], known: Known, own: set[int]) -> list[bool]:
+    """Whether the data set or this batch (`own`, by hash) has each of these documents."""
+    there: list[bool] = known.has_documents(docs).tolist()
+    return [has or key in own for has, key in zip(there, hashes(docs).tolist(), strict=True)]
+
+
 def _check_judgments(
     files: Files, split: str, known: Known, *, own: set[int], asked: Mapping[str, int], findings: Findings, settings: Settings
 ) -> Counter[str]:
@@ -249,10 +254,8 @@ def _check_judgments(
     found: Counter[str] = Counter()
     relevant = split in known.relevant
     for block in _blocks(judgments(files, split, _adder(findings, MALFORMED))):
-        docs, names = [one.doc for one in block], [one.query for one in block]
-        here = np.array([key in own for key in hashes(docs).tolist()], dtype=np.bool_) | known.has_documents(docs)
-        named = known.texts_of(set(names))
-        for one, document_known in zip(block, here.tolist(), strict=True):
+        named = known.texts_of({one.query for one in block})
+        for one, document_known in zip(block, _are_known([one.doc for one in block], known, own), strict=True):
             found[one.query] += 1
             query_known = one.query in asked or one.query in named
             relevant |= one.grade > 0 and document_known and query_known

@@ -105,8 +105,9 @@ def files_of(folder: Path) -> Files:
 
 
 def headless(files: Files) -> list[Path]:
-    """The files of a CSV batch that have nothing in them, not even a header. Merging skips them; prepare refuses them."""
-    return [path for path in files.all() if files.csv and not any(line.strip(' \t,"') for line in _texts(path, lambda _: None))]
+    """The files that need a header, and have nothing in them. Merging skips them; prepare refuses them."""
+    tables = files.all() if files.csv else filter(None, [files.negatives])
+    return [path for path in tables if not any(line.strip(' \t,"') for line in _texts(path, lambda _: None))]
 
 
 def documents(files: Files, wrong: Wrong) -> Iterator[Document]:
@@ -192,7 +193,7 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
         for number, query in enumerate(queries(files, refuse), 1):
             yield number, json.dumps({"_id": query.id, "text": query.text}, ensure_ascii=False)
     elif path == files.negatives:
-        for number, one in enumerate(negatives(files, refuse), 1):
+        for number, one in enumerate(negatives(files, refuse), 1):  # read by csv, for which a first quotation mark opens a cell
             yield number, "\t".join('"' + name.replace('"', '""') + '"' if name.startswith('"') else name for name in one[1:])
     else:
         split = next(name for name, file in files.qrels.items() if file == path)

@@ -123,6 +123,8 @@ def test_batches_add_to_them(tmp_path: Path, prepare: Any) -> None:
 def test_a_batch_whose_negatives_name_no_document_is_kept_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = beir(tmp_path / "base")
+    (tmp_path / "inbox/3").mkdir(parents=True)
+    (tmp_path / "inbox/3/negatives.tsv").write_text("\n")
     for number, doc in enumerate(("gone", "d2")):
         (tmp_path / f"inbox/{number}").mkdir(parents=True)
         (tmp_path / f"inbox/{number}/negatives.tsv").write_text(f"query-id\tcorpus-id\nq1\t{doc}\n")
@@ -131,6 +133,7 @@ def test_a_batch_whose_negatives_name_no_document_is_kept_out(tmp_path: Path, mo
     found = take_in(Intake.model_validate({"inbox": "inbox"}), source, tmp_path, say=lambda _: None)
     states = {batch.name: (batch.state, batch.reason) for batch in found.batches}
     assert states["1"][0] == "accepted"
+    assert states["3"][0] == "quarantined" and "negatives.tsv: empty, expected a header" in str(states["3"])
     assert states["0"][0] == "quarantined" and "negatives.tsv:2: document 'gone' is neither in the data set nor" in str(states["0"])
     assert states["2"][0] == "quarantined" and "negatives.tsv:2: found id ''" in str(states["2"])
 
