@@ -203,7 +203,7 @@ def text(found: Answer) -> str:
         ]
         for doc in found.relevant
     ]
-    parts.append(text_table(header, rows) if rows else f"relevant: none is judged to be ({found.least} or more)")
+    parts.append(text_table(header, rows) if rows else f"no document is judged relevant (grade {found.least} or more)")
     told = [f"*: relevant, of grade {found.least} or more; without a grade: not judged"]
     if any(doc.full for doc in found.relevant):
         told.append("full: as many tokens as tokenize.document_length allows; text beyond them, if any, is cut, and no encoder reads it")

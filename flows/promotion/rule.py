@@ -36,7 +36,7 @@ class Promotion(Params):
     veto_queries: int = Field(30, ge=2, description="guaranteed: dev queries that a group has at least, to veto")
     metric: str | None = Field(None, description="a measure of evaluate.measures; default: report.metric")
     fusions: bool = Field(
-        True, description="whether a fusion may become champion; false: one model alone, as a vector database serves its vectors"
+        True, description="whether a fusion may become champion; false: single models only, for a vector database that has no BM25"
     )
 
 

@@ -99,7 +99,7 @@ def test_a_run_file_and_a_system_that_finds_nothing(capsys: pytest.CaptureFixtur
     assert [(hit["id"], hit["score"]) for hit in own["top"]] == [("d01", 1.5), ("d00", 1.5), ("d04", 1.0)], "trec_eval's order"
     show(["star", "own.trec"], "q3", split="dev", measure=None, as_json=False)
     shown = capsys.readouterr().out
-    assert "star\nfinds nothing" in shown and "not measured" in shown and "relevant: none is judged to be (1 or more)" in shown
+    assert "star\nfinds nothing" in shown and "not measured" in shown and "no document is judged relevant (grade 1 or more)" in shown
 
 
 def test_a_revision_of_another_corpus_is_told(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
