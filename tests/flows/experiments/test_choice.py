@@ -94,7 +94,8 @@ def test_a_best_value_at_the_edge_of_the_grid(values: Mapping[Any, float | None]
 
 
 @pytest.mark.parametrize(
-    ("key", "values", "beyond"), [("bm25.b", (0.5, 1), False), ("bm25.b", (0, 0.5), True), ("bm25.k1", (1, 2.5), True)]
+    ("key", "values", "beyond"),
+    [("bm25.b", (0.5, 1), False), ("bm25.b", (0.5, 1.0), False), ("bm25.b", (0, 0.5), True), ("bm25.k1", (1, 2.5), True)],
 )
 def test_no_edge_where_the_parameter_ends(key: str, values: tuple[float, float], beyond: bool) -> None:
     section, name = key.split(".")
