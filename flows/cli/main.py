@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -42,6 +43,8 @@ from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable, reader_left
 
 NAME = "retemper"
+ENTRY = Path("flows/cli/__main__.py")  # a project that has it runs by its own code
+BRING_OURS = ("new", "upgrade")  # commands that bring this code to a project
 EXAMPLES = (  # a command, and what it does
     ("retemper new my-project", "a project for your own data: five questions, or flags"),
     ("retemper run", "bring the report up to date: only what changed runs"),
@@ -135,6 +138,8 @@ def main(arguments: Sequence[str] | None = None, check: Check | None = None) -> 
     `check` replaces the check of params.yaml before a run. SystemExit, status 2, for a mistake, which has been printed.
     """
     _open_streams()
+    if arguments is None:
+        run_own_code(sys.argv[1:])
     try:
         status = int(get_command(build()).main(arguments, NAME, standalone_mode=False, obj=check) or 0)
     except typer.TyperException as error:  # a usage error
@@ -143,6 +148,21 @@ def main(arguments: Sequence[str] | None = None, check: Check | None = None) -> 
     if arguments is None:
         leave_quietly(status)
     return status
+
+
+def run_own_code(arguments: Sequence[str]) -> None:
+    """Start again with the code of the project in the current folder, where other code runs: an installed `retemper`, say.
+
+    So flows and stages are of one version, and a parameter or a command that the project adds is known.
+    """
+    here, search_path = Path.cwd(), os.environ.get("PYTHONPATH", "")
+    running = Path(__file__).resolve().parents[2]
+    if not ENTRY.is_file() or running == here.resolve() or next(iter(arguments), "") in BRING_OURS:
+        return
+    if os.pathsep in str(here) or search_path.split(os.pathsep)[0] == str(here):  # it cannot be imported, or was not
+        return
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(here), search_path]))}
+    os.execve(sys.executable, [sys.executable, "-m", "flows.cli", *arguments], environment)
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
-import tasks.params
 from flows.parameters.migrations import missing
 from flows.parameters.sources import source_keys
 from tasks.core.metrics.added import lower_is_better
@@ -18,7 +17,7 @@ from tasks.core.metrics.measures import needs_texts, parse
 from tasks.core.metrics.selection import SYSTEMS as MEASURED
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
-from tasks.core.stage.errors import Invalid, Missing, UserError
+from tasks.core.stage.errors import Missing, UserError
 from tasks.core.stage.params import read_yaml, validate
 from tasks.params import RETRIEVE, Parameters
 
@@ -60,12 +59,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool 
     check_moved(sections, where)
     check_age(sections, where)
     check_names(sections, where)
-    try:
-        parameters = validate(Parameters, sections, where)
-    except Invalid as error:
-        if note := foreign_code():
-            raise Invalid(f"{error}{note}") from None
-        raise
+    parameters = validate(Parameters, sections, where)
     for section, parse_source in (("dataset", parse_dataset), ("articles", parse_articles)):
         try:
             parse_source(getattr(parameters, section).source)
@@ -132,15 +126,6 @@ def check_metric(parameters: Parameters, where: str) -> None:
             f"{where}: report.metric: found {metric!r}, which reads documents, expected a measure of the runs alone, by which "
             f"fuse.{open_[0]} is chosen on dev; name another, or set its weight or k"
         )
-
-
-def foreign_code() -> str:
-    """What to add to a refused parameter where this project has other records of parameters than the Retemper that runs."""
-    ours = Path(tasks.params.__file__).parent
-    files = [path.relative_to(ours) for path in ours.rglob("*params.py")]
-    if all(not (copy := "tasks" / file).exists() or copy.read_bytes() == (ours / file).read_bytes() for file in files):
-        return ""
-    return f" (refused by the Retemper in {ours.parent}; this project has other tasks/: run make run, then .venv/bin/retemper)"
 
 
 def check_moved(sections: Mapping[str, Any], where: str) -> None:

@@ -1,0 +1,55 @@
+"""Whose code a command runs, started as the installed script starts it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = "import sys; from flows.cli.main import main; sys.exit(main())"
+OWN = "import os, sys; print('own', *sys.argv[1:]); sys.exit(7)"
+
+
+def started(folder: Path, *arguments: str, path: str = str(ROOT)) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", SCRIPT, *arguments]  # as a script: the current folder is not searched
+    return subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose own command line prints its arguments."""
+    package = tmp_path / "project/flows/cli"
+    package.mkdir(parents=True)
+    for name in ("flows/__init__.py", "flows/cli/__init__.py"):
+        (tmp_path / "project" / name).touch()
+    (package / "__main__.py").write_text(OWN)
+    return tmp_path / "project"
+
+
+def test_a_project_runs_by_its_own_code(project: Path) -> None:
+    done = started(project, "run", "--set", "rounds.star.lr=1e-5")
+    assert (done.returncode, done.stdout) == (7, "own run --set rounds.star.lr=1e-5\n")
+    assert started(project, "added", "--help").stdout == "own added --help\n"  # a command that the installed one does not know
+
+
+@pytest.mark.parametrize("command", ["new", "upgrade"])
+def test_commands_that_bring_code_are_the_installed_ones(project: Path, command: str) -> None:
+    done = started(project, command, "--help")
+    assert done.returncode == 0
+    assert "Usage: retemper" in done.stdout
+
+
+def test_elsewhere_the_installed_code_runs(project: Path, tmp_path: Path) -> None:
+    assert "Usage: retemper" in started(tmp_path, "--help").stdout
+    linked = tmp_path / "linked"
+    linked.symlink_to(ROOT)  # the code that runs, by another name
+    assert "Usage: retemper" in started(linked, "--help").stdout
+
+
+def test_a_project_that_is_not_what_python_imports_does_not_start_again_for_ever(project: Path) -> None:
+    hidden = project / "flows/cli/__init__.py"
+    hidden.write_text(f"__path__ = [{str(ROOT / 'flows/cli')!r}]\n")  # its entry is there, and other code is what runs
+    done = started(project, "--help", path=os.pathsep.join([str(project), str(ROOT)]))
+    assert "Usage: retemper" in done.stdout
