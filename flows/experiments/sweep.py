@@ -42,6 +42,7 @@ from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
+from tasks.core.stage.references import freeze_references, frozen_references
 
 FOLDER = Path(".retemper/sweep")
 NAME = re.compile(r"(?!.*(\.\.|\.lock$|\.$))[A-Za-z0-9][A-Za-z0-9_.-]*")  # what git takes as the last part of a reference
@@ -274,7 +275,9 @@ def inputs(point: Point, check: Check, describe: Describe = describe_sources, ro
         raise UserError(f"point {point.name}: {error}") from None
     finally:
         scratch.unlink(missing_ok=True)
-    total.update(json.dumps(Reader(root).stage_digests(), sort_keys=True).encode())  # of tasks/
+    reader = Reader(root)
+    code = [reader.stage_digests(), frozen_references(freeze_references(sections, reader))]
+    total.update(json.dumps(code, sort_keys=True).encode())  # of tasks/
     for name in [name for name in code_files(root) if name not in ("params.yaml", PACKAGE)]:
         for file in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
             total.update(f"{file.relative_to(root)}\0{file_digest(file)}\n".encode())

@@ -17,6 +17,7 @@ from flows.team.lineage import ancestors
 from tasks.core.metrics.selection import metric_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import CODE
+from tasks.core.stage.references import frozen_references
 from tasks.core.stage.safe_yaml import parse_yaml
 
 ENTRIES = dict.fromkeys(("encoders", "pretrain", *SYSTEMS, *NEGATIVES, "study", "analyses"))  # sections with an entry for each name
@@ -179,11 +180,17 @@ def _digest(side: Side, key: str) -> str:
 def _code(old: Side, new: Side) -> list[str]:
     """Stages of the model whose code, or whose place in the graph, is another: `train`."""
     was, now = _tracked(old, str(CODE)), _tracked(new, str(CODE))
+    was, now = was | _named(old), now | _named(new)
     names = [key for key in sorted(was.keys() & now.keys()) if was[key] != now[key]]
     bases = dict.fromkeys(stage.partition("@")[0] for stage in (*old.stages, *new.stages))
     names += [stage for stage in bases if stage in old.graph and stage in new.graph and old.graph[stage] != new.graph[stage]]
     names += [stage for stage in bases if (stage in old.graph) != (stage in new.graph)]
     return list(dict.fromkeys([*names, *_files(old, new)]))
+
+
+def _named(side: Side) -> dict[str, str]:
+    """Digests of the code that the model's parameters name."""
+    return {name: digest for entry in side.stages.values() for name, digest in frozen_references(dict(parameters(entry))).items()}
 
 
 def _files(old: Side, new: Side) -> list[str]:

@@ -17,8 +17,10 @@ from tasks.core.metrics.measures import needs_texts, parse
 from tasks.core.metrics.selection import SYSTEMS as MEASURED
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
+from tasks.core.stage.code import Reader
 from tasks.core.stage.errors import Missing, UserError
 from tasks.core.stage.params import read_yaml, validate
+from tasks.core.stage.references import freeze_references
 from tasks.params import RETRIEVE, Parameters
 
 PARAMS = Path("params.yaml")
@@ -71,6 +73,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool 
         )
     check_sources(sections, where)
     check_references(sections, where)
+    freeze_references(sections, Reader(Path()))
     check_official(parameters, where)
     check_extra(parameters, where)
     check_rounds(parameters, where)

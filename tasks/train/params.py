@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from tasks.core.stage.numbers import Count, Epochs, Seed
 from tasks.core.stage.params import Params, TrainingTokens
+from tasks.core.stage.references import Reference
 
 
 class Lora(Params):
@@ -92,10 +93,11 @@ class Round(Params):
         description="a head over the text vector, used in training and retrieval (COSTA, Table 6; nonlinear: tanh of a linear map). It is "
         "taken from the pre-training `init` if that has one of this kind, else new; none: no head is added",
     )
-    loss: Literal["nll", "pairwise", "ranknet", "hinge", "margin_mse", "kl"] = Field(
+    loss: Literal["nll", "pairwise", "ranknet", "hinge", "margin_mse", "kl"] | Reference = Field(
         "nll",
         description="nll: softmax over positive and negatives; ranknet: pairwise (STAR, Eq. 14); pairwise: ANCE's two-way softmax, the "
-        "same formula; hinge: see margin; margin_mse, kl: distillation from the scores of `negatives` (usually a teacher)",
+        "same formula; hinge: see margin; margin_mse, kl: distillation from the scores of `negatives` (usually a teacher); "
+        "tasks.train.mine:my_loss: a function of your own (docs/CONTRIBUTING.md)",
     )
     margin: float = Field(1.0, gt=0, description="hinge: target difference of scores, after division by temperature")
     teacher_temperature: float = Field(1.0, gt=0, description="kl, margin_mse: divides the teacher's scores")

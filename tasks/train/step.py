@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from tasks.core.models.bi_encoder import Towers
 from tasks.core.stage.devices import sent
 from tasks.core.stage.draws import draw_seed
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.references import named_code
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward
@@ -63,6 +65,8 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
     if params.distilled:
         own_BH = sent(own_slots(batch.own), device)
         loss = distillation(scores_BS, negative_BS, own_BH, sent(batch.scores, device), params, weight_B)
+    elif own := named_code(params.loss):
+        loss = own_loss(own(scores_BS, negative_BS, own_BS, weight_B), params.loss)
     elif params.loss == "nll":
         loss = nll(scores_BS, negative_BS, weight_B)
     elif params.loss == "hinge":
@@ -75,6 +79,14 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
         best_B = scores_BS.masked_fill(~negative_BS, -torch.inf).max(1).values
         accuracy = (scores_BS.diagonal() > best_B).float().mean()
     return loss, {"accuracy": accuracy}
+
+
+def own_loss(loss: object, name: str) -> torch.Tensor:
+    """What a function that params.yaml names has returned. UserError if it is not one number of a tensor."""
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        found = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise UserError(f"{name}: returned {found}, expected a tensor of no dimensions; take the mean over queries")
+    return loss
 
 
 def own_slots(own_BS: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

@@ -1,11 +1,17 @@
 """Hinge, hardest negative, margin-MSE and KL with their gradients against plain loops; the step that puts them together."""
 
 import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import tasks.train
+from tasks.core.stage.errors import UserError
 from tasks.train.batches import Batch
 from tasks.train.losses import hardest, hinge, kl, margin_mse, nll, ranknet
 from tasks.train.params import Round
@@ -190,3 +196,34 @@ def test_a_step_of_each_other_loss() -> None:
 def test_inconsistent_rounds_are_refused(values: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         round_of(**values)
+
+
+@pytest.fixture
+def own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+    """`own_loss(body)` is the name of a function of a project's own."""
+
+    def write(body: str) -> str:
+        (tmp_path / "mine.py").write_text(f"def loss(scores_BS, negative_BS, own_BS, weight_B):\n    {body}\n")
+        return "tasks.train.mine:loss@0123456789abcdef"
+
+    monkeypatch.setattr(tasks.train, "__path__", [*tasks.train.__path__, str(tmp_path)])
+    yield write
+    sys.modules.pop("tasks.train.mine", None)
+
+
+def test_a_step_of_a_loss_of_ones_own(own_loss: Callable[[str], str]) -> None:
+    """It gets scores over temperature, the negatives, which of them are the query's own hard ones, and the weights."""
+    draw = torch.Generator().manual_seed(5)
+    scores = torch.randn(2, 4, generator=draw)
+    batch = replace(batch_of([[0.0] * 3] * 2), weights=np.array([1.0, 3.0], dtype=np.float32))
+    name = own_loss("return (scores_BS * negative_BS * own_BS * weight_B[:, None]).sum()")
+    over = scores[:, batch.slots] / 0.5
+    counted = ~batch.positive & batch.own
+    expected = sum(float(over[q, s]) * (1.0, 3.0)[q] for q in range(2) for s in range(6) if counted[q, s])
+    assert float(batch_loss(scores, batch, round_of(loss=name))[0]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(("body", "told"), [("return scores_BS.sum(1)", r"shape \[2\]"), ("return 1.0", "a float")])
+def test_what_a_loss_of_ones_own_must_return(own_loss: Callable[[str], str], body: str, told: str) -> None:
+    with pytest.raises(UserError, match=f"returned {told}, expected a tensor of no dimensions"):
+        batch_loss(torch.zeros(2, 4), batch_of([[0.0] * 3] * 2), round_of(loss=own_loss(body)))

@@ -72,14 +72,24 @@ class Reader:
 
     def stage_digest(self, stage: str) -> str:
         """SHA-256 of the code of `python -m tasks.STAGE`, in hexadecimal."""
-        total = hashlib.sha256(FORM.encode())
-        for name, digest in sorted((path.relative_to(self.root).as_posix(), digest) for path, digest in self.closure(stage).items()):
-            total.update(f"{name} {digest}\n".encode())
-        return total.hexdigest()
+        return self._digest(self.closure(stage))
+
+    def module_digest(self, file: Path) -> str:
+        """SHA-256 of the code of a module, and of what it imports, in hexadecimal."""
+        return self._digest(self._reached(file))
 
     def closure(self, stage: str) -> dict[Path, str]:
         """Digests of the files that can change a stage's output: modules that it imports, and other files next to them."""
-        waiting = [self.root / PACKAGE / stage / "__main__.py"]
+        return self._reached(self.root / PACKAGE / stage / "__main__.py")
+
+    def _digest(self, files: Mapping[Path, str]) -> str:
+        total = hashlib.sha256(FORM.encode())
+        for name, digest in sorted((path.relative_to(self.root).as_posix(), digest) for path, digest in files.items()):
+            total.update(f"{name} {digest}\n".encode())
+        return total.hexdigest()
+
+    def _reached(self, start: Path) -> dict[Path, str]:
+        waiting = [start]
         found: dict[Path, str] = {}
         seen: set[Path] = set()
         while waiting:

@@ -1,7 +1,8 @@
 """Freeze the inputs of a run when it starts: parameters, code digests, and the code itself.
 
-`freeze` writes data/params.json (params.yaml as JSON) and data/code.json ({stage: digest of its code}), which the stages of
-dvc.yaml depend on, and makes the frozen copy of tasks/ that they execute. Edits during a run count for the next one.
+`freeze` writes data/params.json (params.yaml as JSON, with digests of the code that it names) and data/code.json ({stage: digest of its
+code}), which the stages of dvc.yaml depend on, and makes the frozen copy of tasks/ that they execute. Edits during a run count for the
+next one.
 """
 
 import json
@@ -10,6 +11,7 @@ from pathlib import Path
 from tasks.core.stage.code import MEMORY, PACKAGE, Reader, freeze_code
 from tasks.core.stage.files import write_json
 from tasks.core.stage.params import FROZEN, read_yaml
+from tasks.core.stage.references import freeze_references
 
 CODE = Path("data/code.json")
 
@@ -17,19 +19,19 @@ CODE = Path("data/code.json")
 def freeze(project: Path = Path()) -> Path | None:
     """Freeze parameters and code of `project`; returns the folder to import `tasks` from, None if the project has no code of its own.
 
-    A file is written only if its content changes. UserError if params.yaml cannot be read.
+    A file is written only if its content changes. UserError if params.yaml cannot be read, or names code that is missing.
     """
-    freeze_parameters(project)
-    if not (project / PACKAGE).is_dir():
-        return None
-    code = freeze_code(project)
-    _update(project / CODE, Reader(code, project / MEMORY).stage_digests())
+    code = freeze_code(project) if (project / PACKAGE).is_dir() else None
+    reader = Reader(code or project, project / MEMORY)
+    freeze_parameters(project, reader)
+    if code:
+        _update(project / CODE, reader.stage_digests())
     return code
 
 
-def freeze_parameters(project: Path = Path()) -> None:
-    """Write only data/params.json. UserError if params.yaml cannot be read."""
-    _update(project / FROZEN, read_yaml(project / "params.yaml"))
+def freeze_parameters(project: Path = Path(), reader: Reader | None = None) -> None:
+    """Write only data/params.json. UserError if params.yaml cannot be read, or names code that is missing."""
+    _update(project / FROZEN, freeze_references(read_yaml(project / "params.yaml"), reader or Reader(project)))
 
 
 def _update(path: Path, value: object) -> None:

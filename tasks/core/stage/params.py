@@ -116,7 +116,8 @@ def _wish(errors: Sequence[Mapping[str, Any]]) -> str:
     """What the first error expects: "input should be a valid integer or 'auto'", where the others are of the same union."""
     wish = str(errors[0]["msg"]).partition(" or instance of ")[0]
     if UNION.fullmatch(str(errors[0]["loc"][-1])):
-        wish = " or ".join([wish.partition(",")[0], *(one["msg"].removeprefix("Input should be ") for one in errors[1:])])
+        first = wish if errors[0]["type"] == "literal_error" else wish.partition(",")[0]
+        wish = " or ".join([first, *(one["msg"].removeprefix("Input should be ") for one in errors[1:])])
     return f"{wish[0].lower()}{wish[1:]}"
 
 

@@ -41,7 +41,7 @@ def test_commands_that_bring_code_are_the_installed_ones(project: Path, command:
     assert "Usage: retemper" in done.stdout
 
 
-def test_elsewhere_the_installed_code_runs(project: Path, tmp_path: Path) -> None:
+def test_elsewhere_the_installed_code_runs(tmp_path: Path) -> None:
     assert "Usage: retemper" in started(tmp_path, "--help").stdout
     linked = tmp_path / "linked"
     linked.symlink_to(ROOT)  # the code that runs, by another name

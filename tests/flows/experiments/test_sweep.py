@@ -269,7 +269,13 @@ def test_a_point_is_another_one_if_code_that_stages_execute_is(toy: Any, monkeyp
     entry.write_text("print(1 + 1)  # two\n")
     assert inputs(point, lambda _: None, lambda *_: None) == first
     entry.write_text("print(1 - 1)\n")
-    assert inputs(point, lambda _: None, lambda *_: None) != first
+    second = inputs(point, lambda _: None, lambda *_: None)
+    assert second != first
+    (entry.parent / "mine.py").write_text("def loss(): return 1\n")  # no stage imports it, but the parameters name it
+    Path("params.yaml").write_text(Path("params.yaml").read_text() + "named: tasks.one.mine:loss\n")
+    third = inputs(point, lambda _: None, lambda *_: None)
+    (entry.parent / "mine.py").write_text("def loss(): return 2\n")
+    assert third.digest not in (second.digest, inputs(point, lambda _: None, lambda *_: None).digest)
 
 
 @pytest.mark.heavy

@@ -67,6 +67,15 @@ def test_what_differs() -> None:
     assert (both.sections, both.model, both.code) == (("rounds",), True, False)
 
 
+def test_code_that_a_parameter_names_is_code() -> None:
+    old, new = side("old"), side("new")
+    for one, digest in ((old, "0" * 16), (new, "1" * 16)):
+        tracked = one.stages["train@star"]["params"]["data/params.json"]["rounds.star"]
+        tracked["loss"] = f"tasks.train.mine:loss@{digest}"
+        one.sections["rounds"]["star"]["loss"] = "tasks.train.mine:loss"
+    assert [(found.name, found.differs) for found in factors(old, new)] == [("code", ("tasks.train.mine:loss",))]
+
+
 def test_a_configuration_is_made_of_both_sides() -> None:
     old, new = side("old"), side("new", lr=2e-5, data="d2", code="c2", k1=1.2)
     between = plan(old, new, factors(old, new))

@@ -1,0 +1,96 @@
+"""Functions that parameters name: frozen with the digest of their code, imported by name."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.core.stage.code import Reader
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+from tasks.core.stage.frozen import freeze
+from tasks.core.stage.references import freeze_references, frozen_references, named_code
+
+MINE = "tasks.train.mine:loss"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in {
+        "__init__": "",
+        "train/__init__": "",
+        "train/mine": "from tasks.train.scaled import factor\n\n\ndef loss(scores):\n    return scores * factor\n",
+        "train/scaled": "factor = 2\n",
+        "train/other": "x = 1\n",
+    }.items():
+        path = tmp_path / f"tasks/{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def frozen(project: Path) -> str:
+    found: str = freeze_references(MINE, Reader(project))
+    return found
+
+
+def test_only_references_change_wherever_they_are(project: Path) -> None:
+    def value(loss: str) -> dict[str, object]:
+        return {"rounds": {"star": {"loss": loss, "lr": 1e-5}}, "list": ["nll", loss], "source": "beir:tasks.x:y", "none": None}
+
+    digest = frozen(project).removeprefix(f"{MINE}@")
+    assert len(digest) == 16
+    found = freeze_references(value(MINE), Reader(project))
+    assert found == value(f"{MINE}@{digest}")
+    assert frozen_references(found) == {MINE: digest}
+    assert frozen_references(value(MINE)) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "same"),
+    [
+        ("mine", "scores * factor", "scores + factor", False),
+        ("scaled", "2", "3", False),
+        ("mine", "\n    return", "  # why\n    return", True),
+        ("other", "1", "2", True),
+    ],
+)
+def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: str, new: str, same: bool) -> None:
+    before, file = frozen(project), project / f"tasks/train/{name}.py"
+    file.write_text(file.read_text().replace(old, new))
+    assert (frozen(project) == before) is same
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("tasks.train.missing:loss", "there is no tasks/train/missing.py"),
+        ("tasks.train.mine:missing", "tasks/train/mine.py defines no function missing"),
+        ("tasks.train.mine:factor", "tasks/train/mine.py defines no function factor"),
+        (f"{MINE}@0123456789abcdef", "remove the @"),
+    ],
+)
+def test_what_cannot_be_named(project: Path, value: str, told: str) -> None:
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star.loss: found ") as refused:
+        freeze_references({"rounds": {"star": {"loss": value}}}, Reader(project))
+    assert told in str(refused.value)
+
+
+def test_only_what_names_changed_code_is_frozen_anew(project: Path) -> None:
+    (project / "tasks/train/__main__.py").write_text("x = 1\n")
+    (project / "params.yaml").write_text(f"rounds: {{own: {{loss: '{MINE}'}}, other: {{loss: nll}}}}\n")
+    freeze(project)
+    before, code = read_json(project / "data/params.json")["rounds"], (project / "data/code.json").read_bytes()
+    (project / "tasks/train/scaled.py").write_text("factor = 3\n")
+    freeze(project)
+    after = read_json(project / "data/params.json")["rounds"]
+    assert before["own"] != after["own"]
+    assert before["other"] == after["other"] == {"loss": "nll"}
+    assert (project / "data/code.json").read_bytes() == code
+
+
+def test_a_reference_is_imported() -> None:
+    from tasks.train.losses import nll
+
+    assert named_code("tasks.train.losses:nll") is nll
+    assert named_code("tasks.train.losses:nll@0123456789abcdef") is nll
+    assert named_code("nll") is None
