@@ -16,6 +16,7 @@ from flows.champions.parts import Parts, outs_of
 from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check
+from flows.repository.lock import parameters
 from flows.results.generations import lock_here
 from flows.retraining import starting
 from flows.retraining.modes import FROM_CHAMPION, Choice, Descent, Retrain, choose
@@ -23,7 +24,8 @@ from flows.retraining.news import News, compare
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import read_yaml
+from tasks.core.stage.params import FROZEN, read_yaml
+from tasks.core.stage.references import frozen_references
 from tasks.core.stage.safe_yaml import parse_yaml
 from tasks.core.training.replay import KNOWN
 
@@ -129,12 +131,16 @@ def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, 
 
 
 def _changed_code(project: Path, now: Champion) -> list[str]:
-    """The stages that decide models whose code is other than the champion's commit has it."""
+    """The stages that decide models, and functions that parameters name, whose code is other than the champion's commit has it."""
     before: dict[str, str] = {}
+    named: dict[str, str] = {}
     for entry in champion.locked(project, now.commit).values():
         before |= (entry.get("params") or {}).get(str(CODE)) or {}
+        named |= frozen_references(dict(parameters(entry)))
+    before |= named
     after = read_json(CODE) if CODE.exists() else {}
-    return [f"the code of {stage}" for stage in TRAINING if stage in before and before[stage] != after.get(stage)]
+    after |= frozen_references(read_json(FROZEN)) if FROZEN.exists() else {}
+    return [f"the code of {name}" for name in (*TRAINING, *named) if name in before and before[name] != after.get(name)]
 
 
 def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News | None:

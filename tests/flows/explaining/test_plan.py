@@ -73,7 +73,9 @@ def test_code_that_a_parameter_names_is_code() -> None:
         tracked = one.stages["train@star"]["params"]["data/params.json"]["rounds.star"]
         tracked["loss"] = f"tasks.train.mine:loss@{digest}"
         one.sections["rounds"]["star"]["loss"] = "tasks.train.mine:loss"
-    assert [(found.name, found.differs) for found in factors(old, new)] == [("code", ("tasks.train.mine:loss",))]
+    found = factors(old, new)
+    assert [(one.name, one.differs) for one in found] == [("code", ("tasks.train.mine:loss",))]
+    assert relevant(old, new, found)["train@star"] == {"code"}
 
 
 def test_a_configuration_is_made_of_both_sides() -> None:

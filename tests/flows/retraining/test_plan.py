@@ -14,6 +14,7 @@ from flows.champions.parts import Parts
 from flows.retraining import plan
 from flows.retraining.modes import Retrain
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import write_json
 from tasks.core.stage.params import read_yaml
 from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, corpus
 
@@ -38,7 +39,7 @@ class Worktree:
         Path("data/source.json").write_text('{"encoder": {"digest": "x"}}')
         corpus(folder / "before", BEFORE, ASKED, JUDGED)
         corpus(folder / "data/corpus", BEFORE, ASKED, NEW)
-        code = {"train@star": {"params": {"data/code.json": {"train": "t1"}}}}
+        self.locked: dict[str, Any] = {"train@star": {"params": {"data/code.json": {"train": "t1"}}}}
         lock = {"prepare": {"outs": [{"path": "data/corpus", "md5": "c2"}]}}
         shown = {"params.yaml": own, "data/source.json": '{"encoder": {"digest": "x"}}'}
         ended = history.Ended("1", "promoted", "", "")
@@ -56,7 +57,7 @@ class Worktree:
         monkeypatch.setattr(champion, "get_out", get_out)
         monkeypatch.setattr(champion, "parts_at", lambda *_: PARTS)
         monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: shown[name])
-        monkeypatch.setattr(champion, "locked", lambda *_: code)
+        monkeypatch.setattr(champion, "locked", lambda *_: self.locked)
         monkeypatch.setattr(plan, "lock_here", lambda: lock)
         monkeypatch.setattr(history, "recorded", lambda *_: _with(ended, self.how))
 
@@ -118,6 +119,10 @@ def test_what_changed_since_is_told(worktree: Worktree, full_params: dict[str, A
     Path("data/code.json").write_text('{"train": "t2", "encode": "e1"}')
     assert worktree.make().choice == plan.Choice("full", "rounds, the code of train changed since champion/2")
     Path("data/code.json").write_text('{"train": "t1", "encode": "e1"}')
+    worktree.locked["train@star"]["params"]["data/params.json"] = {"rounds.star": {"loss": f"tasks.train.mine:loss@{'0' * 16}"}}
+    write_json(Path("data/params.json"), {"rounds": {"star": {"loss": f"tasks.train.mine:loss@{'1' * 16}"}}})
+    assert worktree.make().choice.why == "rounds, the code of tasks.train.mine:loss changed since champion/2"
+    del worktree.locked["train@star"]["params"]["data/params.json"]
     recipe = plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})
     worktree.how = {"mode": "query_tower", "recipe": recipe, "start": 1, "news": {"queries": 1, "queries_before": 2}}
     assert "100% since the last full one" in worktree.make().choice.why, "the recipe counts that it was made by; two queries, of two"
