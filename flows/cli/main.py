@@ -141,7 +141,8 @@ def main(arguments: Sequence[str] | None = None, check: Check | None = None) -> 
     if arguments is None:
         run_own_code(sys.argv[1:])
     try:
-        status = int(get_command(build()).main(arguments, NAME, standalone_mode=False, obj=check) or 0)
+        with one_line_errors():  # of help too, which no command's `invoke` prints
+            status = int(get_command(build()).main(arguments, NAME, standalone_mode=False, obj=check) or 0)
     except typer.TyperException as error:  # a usage error
         print(f"retemper: {_usage(error)}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -53,6 +53,15 @@ def project(tmp_path: Path, checkout: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_help_on_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "flows.cli", "--help"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert "No space left on device" in refused(done)
+
+
 def test_help_has_examples(tmp_path: Path, call: Call) -> None:
     done = call(tmp_path, "--help")
     assert done.returncode == 0
