@@ -36,7 +36,7 @@ def retemper(arguments: list[str], folder: Path, environment: dict[str, str]) ->
         return subprocess.CompletedProcess(arguments, status, out.read(), err.read())
 
 
-def connect(server: socket.socket, name: str, seconds: float = 60) -> None:
+def connect(server: socket.socket, name: str, seconds: float = 300) -> None:
     """To the prepared Python, which may have been started just now."""
     deadline = time.monotonic() + seconds
     while True:

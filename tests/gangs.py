@@ -188,7 +188,7 @@ class Meeting:
     """Where ranks that are threads put what they exchange."""
 
     def __init__(self, size: int) -> None:
-        self.barrier, self.given = Barrier(size, timeout=60), [None] * size
+        self.barrier, self.given = Barrier(size, timeout=300), [None] * size
 
     def exchanged(self, rank: int, value: Any) -> list[Any]:
         self.given[rank] = value

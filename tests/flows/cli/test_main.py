@@ -83,7 +83,7 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
     code = "import json, sys; from flows.cli.main import main; [main([*path, '--help']) for path in json.loads(sys.argv[1])]"
     command = [sys.executable, "-c", code, json.dumps([path for path, _ in leaves])]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=True).stdout
     pages = shown.split("Usage: ")[1:]
     for (path, leaf), page in zip(leaves, pages, strict=True):
         assert page.startswith(f"retemper {' '.join(path)}")
@@ -164,7 +164,7 @@ def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flows.cli"]
     for words, number, expected in (("retemper se", "1", {"search", "serve"}), ("retemper run --d", "2", {"--dry-run"})):
         asked = environment | {"COMP_WORDS": words, "COMP_CWORD": number}
-        done = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, cwd=tmp_path, env=asked, capture_output=True, text=True, timeout=300, check=True)
         assert set(done.stdout.split()) == expected
 
 

@@ -90,7 +90,7 @@ with stopping_on_signals(processes):
     except Stopped:
         print("nothing more is started", flush=True)
 """
-    done = subprocess.run(python(script), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(python(script), capture_output=True, text=True, timeout=300, check=False)
     assert (done.stdout, done.stderr) == ("nothing more is started\n", "\nretemper: stopped\n")
 
 
@@ -169,5 +169,5 @@ def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop() -> No
         "    os._exit(error.args[0])\n"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (signal.SIGTERM, "stopped")

@@ -221,7 +221,7 @@ def test_a_stop_leaves_nothing_and_a_kill_nothing_for_long(
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     left = sorted(path.name for path in tmp_path.iterdir() if path != data)
     if number == signal.SIGTERM:
         assert process.returncode == 128 + signal.SIGTERM

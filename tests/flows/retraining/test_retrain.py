@@ -147,7 +147,7 @@ def test_a_failed_a_stopped_and_a_killed_run_leave_the_champion(served: Any) -> 
         with pytest.raises(UserError, match="another run is in progress in this folder"):
             retrain.retrain(project.folder)
         run.send_signal(number)
-        run.wait(timeout=60)
+        run.wait(timeout=300)
         assert project.gone(), project.processes()
         assert project.champion() == first
     folder = project.folder / retraining_tree.FOLDER

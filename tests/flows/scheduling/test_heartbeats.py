@@ -68,7 +68,7 @@ def test_registering_again_updates_the_automation(retraining: Any, server_url: s
 
 def ask(url: str, path: str, **query: Any) -> Any:
     request = urllib.request.Request(url + path, json.dumps(query).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return json.load(answer)
 
 

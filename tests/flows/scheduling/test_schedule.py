@@ -169,7 +169,7 @@ class Served:
         request = urllib.request.Request(
             self.url + path, json.dumps(query).encode() if query else None, {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.load(answer)
 
     def runs(self) -> list[tuple[str, str]]:
@@ -181,7 +181,7 @@ class Served:
     def stop(self, number: int) -> None:
         """Ended by the signal, and nothing is left."""
         self.process.send_signal(number)
-        assert self.process.wait(timeout=60) == (0 if number != signal.SIGKILL else -9)
+        assert self.process.wait(timeout=300) == (0 if number != signal.SIGKILL else -9)
         assert self.project.gone(), self.project.processes()
 
 

@@ -160,7 +160,7 @@ def test_an_export_is_served_without_a_project_until_a_signal(crown: Callable[[s
     try:
         key = {"x-api-key": "open sesame"}
         assert httpx.get(f"{url}/search", params={"q": "river"}).status_code == 401
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=300) as client:
             answers: list[httpx.Response] = []
             body = {"queries": list(QUERIES) * 12, "k": 5}
             asking = threading.Thread(target=lambda: answers.append(client.post(f"{url}/search", json=body, headers=key)))
@@ -170,7 +170,7 @@ def test_an_export_is_served_without_a_project_until_a_signal(crown: Callable[[s
             process.send_signal(signal.SIGTERM)
             asking.join()
         assert answers[0].status_code == 200 and "text" not in answers[0].json()["results"][0]["hits"][0]
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 0, err
@@ -245,12 +245,12 @@ def test_a_promotion_and_a_rollback_under_load_lose_no_request(crown: Callable[[
             while seen.count(label) < 100:
                 assert time.monotonic() < deadline and process.poll() is None
                 time.sleep(0.1)
-        text = httpx.get(f"{url}/metrics", timeout=60).text
+        text = httpx.get(f"{url}/metrics", timeout=300).text
         done.set()
         for client in clients:
             client.join()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     finally:
         done.set()
         process.kill()

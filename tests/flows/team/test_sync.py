@@ -264,7 +264,7 @@ def s3() -> Iterator[tuple[str, str, str]]:
 
     def ask(path: str = "", method: str = "POST", body: bytes = b"", **headers: str) -> str:
         request = urllib.request.Request(url + path, body, {"Content-Type": "text/plain", **headers}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return str(answer.read().decode())
 
     def iam(**query: str) -> str:
