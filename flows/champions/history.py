@@ -32,7 +32,7 @@ class Ended:
     metrics: Mapping[str, Any] | None = None  # model, split, measure; includes the champion's own on the new data
     comparison: Mapping[str, Any] | None = None  # the verdict, also where it is a refusal
     how: Mapping[str, Any] | None = None  # mode and why, and what a later retraining needs to know (flows.retraining.plan)
-    intake: Sequence[Mapping[str, Any]] | None = None  # each batch of the inbox: flows.intake.inbox.Batch
+    intake: Sequence[Mapping[str, Any]] | None = None  # each batch of the inbox: flows.intake.verdict.Batch
 
     @property
     def line(self) -> str:

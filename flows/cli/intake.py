@@ -11,8 +11,8 @@ from flows.cli.command import Json, ProjectCommand, group
 from tasks.core.stage.errors import printable
 
 if TYPE_CHECKING:
-    from flows.intake.inbox import Batch
     from flows.intake.settings import Intake
+    from flows.intake.verdict import Batch
 
 app = group(name="intake", invoke_without_command=True)
 

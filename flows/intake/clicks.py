@@ -20,13 +20,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from flows.intake.gate import Known
+from flows.intake.foreseen import query_texts
+from flows.intake.known import Known
 from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
 from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.tables.id_sets import hashes
+from tasks.core.text.plain import plain
 
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
 LARGEST = {"eta": 10.0, "most": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # settings of a rule: beyond them, floats overflow or become 0
@@ -139,9 +141,11 @@ def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None
     clicked = [(pair, ranks) for pair, ranks in log.counts.items() if any(count for _, count in ranks.values())]
     there = known.has_documents([doc for (_, doc), _ in clicked]).tolist() if known else [True] * len(clicked)
     keys = dict(zip(log.texts, hashes(list(log.texts)).tolist(), strict=True))
+    parts = known.parts() if known else []
+    train, held_out = query_texts(parts, ["train"]), query_texts(parts, ["dev", "test"])
     rows = []
     for ((query, doc), ranks), here in zip(clicked, there, strict=True):
-        others = (known.train_texts if is_dev(query, rule.dev_share) else known.held_out_texts) if known else set()
+        others = train if is_dev(query, rule.dev_share) else held_out
         if any(mark in doc for mark in "\t\r\n"):  # qrels are lines of cells separated by tabs
             left_out["of documents with tabs or line ends in their ids"] += 1
         elif not here:
@@ -160,11 +164,6 @@ def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None
 def _is_relevant(ranks: Mapping[int, tuple[int, int]], found: Propensities, rule: Rule) -> bool:
     """Whether a pair is relevant enough for dev, where all are of one grade, however often it was looked at: a click alone says little."""
     return relevance(ranks, found, rule.most) - relevance_error(ranks, found, rule.most) >= rule.dev_relevance
-
-
-def plain(query: str) -> str:
-    """What makes two queries the same: text without case, and with single blanks, as prepare finds leaks."""
-    return " ".join(query.casefold().split())
 
 
 def name(query: str) -> str:

@@ -6,74 +6,31 @@ at again by every run: what it lacked may have come. A shift that was found stay
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
 
 from flows.intake.batches import OUT, absolute, unite
-from flows.intake.gate import Checked, Known, Settings, check, may_come, settings_of
+from flows.intake.foreseen import Settings, settings_of
+from flows.intake.gate import VERSION, Checked, check, may_come
+from flows.intake.known import Known
 from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
+from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, is_news, keep, read
 from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import local_path, parse_dataset
+from tasks.core.sources.forgotten import marks_digest, read_marks
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import from_record, read_json, write_json
+from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml
 
-ACCEPTED, QUARANTINE = Path(".retemper/accepted"), Path(".retemper/quarantine")
 PARAMS = Path("params.yaml")
 READABLE = ("beir", "csv")
-State = Literal["accepted", "quarantined", "being written", "not checked"]
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What is known of a batch. `wrong`: reasons that nobody can overrule; `odd`: those that `retemper intake accept` overrules."""
-
-    name: str
-    state: State
-    stamp: str = ""  # of its files, and the source's name: another one is another batch
-    beside: str = ""  # the stamp of the source's files that it was checked against
-    wrong: tuple[str, ...] = ()
-    odd: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()  # each wrong line, the first gate.MOST
-    by: str = "gate"  # or hand
-    when: str = ""
-    documents: int = 0
-    new: int = 0  # documents whose ids the data set lacked
-    duplicates: int = 0
-    queries: int = 0
-    judgments: Mapping[str, int] = field(default_factory=dict)
-    shift: Mapping[str, Any] = field(default_factory=dict)  # of documents and of queries: flows.intake.shift.Shift
-
-    @property
-    def reason(self) -> str:
-        return "; ".join((*self.wrong, *self.odd))
-
-    @property
-    def line(self) -> str:
-        """One line for a log."""
-        if self.state == "quarantined":
-            return f"batch {self.name}: quarantined: {self.reason}"
-        return f"batch {self.name}: {self.state}{f', {self.figures}' if self.state == 'accepted' else ''}"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """For retraining.json and the report: without what only this machine can use."""
-        return {name: value for name, value in asdict(self).items() if name not in ("stamp", "beside", "lines", "when")}
-
-    @property
-    def figures(self) -> str:
-        judged = ", ".join(f"{count:,} {split} judgments" for split, count in self.judgments.items())
-        parts = [f"{self.documents:,} documents ({self.new:,} new)", f"{self.queries:,} queries", judged]
-        parts += [f"shift of {kind}: {Shift(**one).words}" for kind, one in self.shift.items()]
-        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -115,9 +72,9 @@ def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, pro
         found = [path for path in found if path.name not in changed]
         for name in sorted(changed):
             say(f"batch {name}: changed while it was read; left for the next run")
-    bad = tuple(batch for batch in batches if batch.state == "quarantined" and _is_news(project, batch))
+    bad = tuple(batch for batch in batches if batch.state == "quarantined" and is_news(project, batch))
     for batch in batches:
-        _keep(project, batch)
+        keep(project, batch)
     write_json(INTAKE, [batch.record for batch in batches])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else _spec_of(good[-1])
@@ -170,14 +127,15 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
         raise UserError(
             f"batch {name}: cannot be merged: {batch.wrong[0]}; fix the batch, or see prepare in params.yaml for what it may drop"
         )
-    batch = replace(batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path), beside=inbox.beside())
-    _keep(project, batch)
+    batch = replace(batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path), beside=inbox.beside(), rules="")
+    keep(project, batch)
     return batch
 
 
 def _inbox(intake: Intake, source: str, project: Path) -> "Inbox":
     sections = read_yaml(PARAMS) if PARAMS.exists() else {}
-    return Inbox(project, intake, absolute(source, project), settings_of(sections, whole=intake.mode == "replace"), print, Processes())
+    rules = settings_of(sections, whole=intake.mode == "replace")
+    return Inbox(project, intake, absolute(source, project), rules, read_marks(), print, Processes())
 
 
 @dataclass
@@ -188,6 +146,7 @@ class Inbox:
     intake: Intake
     spec: str
     settings: Settings
+    marks: Collection[str]  # of what is forgotten
     say: Say
     processes: Processes
 
@@ -250,11 +209,15 @@ class Inbox:
         """Names, sizes and times of the source's files: a batch may need a document that the source has lost."""
         return " ".join(_stats_of(folder) for folder in self.sources)
 
+    def rules(self) -> str:
+        """What a batch is checked by that prepare would refuse: the gate's version, parameters of prepare, and what is forgotten."""
+        return " ".join([f"{VERSION}", *map(str, self.settings), marks_digest(self.marks)]).strip()
+
     def remembered(self, path: Path) -> Batch | None:
         """What is on record of the batch as it is now."""
         for folder in (ACCEPTED, QUARANTINE):
             if (file := self.project / folder / f"{path.name}.json").exists():
-                known = _read(file)
+                known = read(file)
                 if known.stamp == self.stamp(path):
                     return known
         return None
@@ -266,8 +229,10 @@ class Inbox:
 
     def known(self, accepted: Sequence[Path]) -> Known:
         """The data set with the batches in it."""
-        known = Known(2 * self.intake.gate.sample)
-        for folder in (*self.sources, *(accepted if self.intake.mode == "append" else ())):
+        known = Known(2 * self.intake.gate.sample, self.marks)
+        for folder in self.sources:
+            known.add(folder, batch=False)
+        for folder in accepted if self.intake.mode == "append" else ():
             known.add(folder)
         return known
 
@@ -290,15 +255,25 @@ class Inbox:
         return [result[path] for path in found]
 
     def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:
-        """The batches that were accepted as they are; none where the source or one of the last merge has changed: they may need it."""
-        beside = self.beside()
-        accepted = {path: one for path in found if (one := self.remembered(path)) and (one.state, one.beside) == ("accepted", beside)}
+        """The batches that were accepted as they are; none where the source or one of the last merge has changed: they may need it.
+
+        Nor where one of them was accepted by other rules; each such batch is named.
+        """
+        accepted = {path: one for path in found if (one := self.remembered(path)) and self.is_in(one)}
+        if others := [path.name for path, one in accepted.items() if one.rules != self.rules()]:
+            why = "by hand, by an older version, or under other parameters of prepare"
+            self.say(f"batches that were accepted {why} are checked again for what prepare would refuse: {', '.join(others)}")
+            accepted = {path: one for path, one in accepted.items() if path.name not in others}
         return accepted if {*_merged()} <= {path.name for path in accepted} else {}
+
+    def is_in(self, batch: Batch) -> bool:
+        """Whether it was accepted, beside the source as it is now."""
+        return (batch.state, batch.beside) == ("accepted", self.beside())
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """One batch against what is `known`. `reference`: empty, or the one to compare texts with, once it has been needed."""
         rules, stamp = self.intake.gate, self.stamp(path)
-        begun = Batch(path.name, "quarantined", stamp, self.beside(), when=datetime.now(UTC).isoformat(timespec="seconds"))
+        begun = Batch(path.name, "quarantined", stamp, self.beside(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds"))
         try:
             if not files_of(path).all():
                 raise UserError(
@@ -320,6 +295,8 @@ class Inbox:
         if begun.wrong:
             return begun
         odd, one = _duplicates(checked, rules), self.remembered(path)
+        if one and self.is_in(one) and one.rules != begun.rules:  # its texts were judged once, by the champion of that time
+            return replace(begun, state="accepted", odd=one.odd, by=one.by, shift=one.shift)
         kept = _shifts_found(one, rules) if one else {}
         for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
             if rules.shift is None or len(texts) < rules.least:
@@ -374,26 +351,3 @@ def _paired(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:
 
 def _spec_of(folder: Path) -> str:
     return f"{'csv' if files_of(folder).csv else 'beir'}:{folder.resolve()}"
-
-
-def _is_news(project: Path, batch: Batch) -> bool:
-    file = project / QUARANTINE / f"{batch.name}.json"
-    return not file.exists() or (_read(file).stamp, _read(file).reason) != (batch.stamp, batch.reason)
-
-
-def _keep(project: Path, batch: Batch) -> None:
-    """Write what was found of a batch where its state says; nowhere else."""
-    places = {"accepted": ACCEPTED, "quarantined": QUARANTINE}
-    for state, folder in places.items():
-        file = project / folder / f"{batch.name}.json"
-        if state != batch.state:
-            file.unlink(missing_ok=True)
-        elif not file.exists() or replace(_read(file), when=batch.when) != batch:
-            write_json(file, asdict(batch))
-
-
-def _read(file: Path) -> Batch:
-    lists = ("wrong", "odd", "lines")
-    found: dict[str, Any] = read_json(file)
-    values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in found.items()}
-    return from_record(Batch, values)

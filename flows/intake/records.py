@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
@@ -137,7 +138,12 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
                 yield Query(at, name, text)
         return
     for at, record in _objects(files.queries, "_id and text", wrong):
-        if found := _identified(at, record, wrong):
+        answers = record.get("answers") or []
+        if not is_answers(answers):
+            wrong(f"{at}: found answers {_shown(answers)}, expected a list of strings")
+        elif has_half_character("".join(answers)):
+            wrong(f"{at}: an answer contains half a character (a lone surrogate, \\ud800 to \\udfff)")
+        elif found := _identified(at, record, wrong):
             yield Query(at, *found)
 
 

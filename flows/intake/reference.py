@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.intake.gate import Known, Sample
+from flows.intake.known import Known, Sample
 from flows.intake.shift import WORDS, Shift, vector_shift, word_shift
 from flows.process import locks
 from flows.process.processes import Processes, environment

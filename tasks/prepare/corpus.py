@@ -7,7 +7,7 @@ document and query (tasks.core.tables.id_sets), and the qrels as Arrow columns (
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import compress
@@ -28,6 +28,7 @@ from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import COLUMNS, QRELS, QUERIES, SPLITS
 from tasks.core.tables.weights import WEIGHTS
+from tasks.core.text.plain import plain
 from tasks.prepare.documents import write_documents
 from tasks.prepare.params import Prepare
 from tasks.prepare.records import Tally, WhiteId, all_white, batch_of, chunks, full
@@ -53,6 +54,7 @@ class Corpus:
     """What negatives are checked against."""
 
     documents: Ids
+    empty: Collection[str]  # ids of documents that were dropped because they have no text
     train_queries: Ids  # in the order of queries/train.parquet
     train_positives: Ids  # pair(query, doc)
     stats: Stats
@@ -90,7 +92,7 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
     train = kept["train"].filter(pc.greater(kept["train"]["grade"], 0))
     for batch in train.to_batches(BATCH_ROWS):
         positives.add(pairs(batch["query"].to_pylist(), batch["doc"].to_pylist()))
-    return Corpus(documents, queries["train"], positives, stats)
+    return Corpus(documents, empty, queries["train"], positives, stats)
 
 
 def write_weights(source: Source, folder: Path) -> int:
@@ -124,7 +126,7 @@ def _write_queries(
                 rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
                 written[split].add([query.id for query in rows])
                 if split in seen_as:
-                    keys = [query.id for query in rows], [_plain(query.text) for query in rows]
+                    keys = [query.id for query in rows], [plain(query.text) for query in rows]
                     seen_as[split].append(np.stack([hashes(column) for column in keys], axis=1))
                 tally.queries[split].add(query.text for query in rows)
                 writers[split].write(batch_of(QUERIES, rows))
@@ -186,11 +188,6 @@ def _wanted(judged: Judged, mask: npt.NDArray[np.bool_]) -> Ids:
     return _ids(judged.table["query"].filter(pa.array(mask)))
 
 
-def _plain(text: str) -> str:
-    """A query's text as leaks are found by: without case, and with single blanks."""
-    return " ".join(text.casefold().split())
-
-
 def _held_out(source: Source, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]) -> tuple[Ids, Ids]:
     """Ids and texts of the queries of dev and test; none where there is nothing to train on."""
     ids, texts = Ids(), Ids()
@@ -202,13 +199,13 @@ def _held_out(source: Source, judged: dict[str, Judged], masks: dict[str, npt.ND
             for chunk in chunks(read()):
                 rows = list(compress(chunk, wanted.contain([query.id for query in chunk])))
                 ids.add([query.id for query in rows])
-                texts.add([_plain(query.text) for query in rows])
+                texts.add([plain(query.text) for query in rows])
     return ids, texts
 
 
 def _leaked(rows: Sequence[Query], held_out: tuple[Ids, Ids]) -> npt.NDArray[np.bool_]:
     ids, texts = held_out
-    return ids.contain([query.id for query in rows]) | texts.contain([_plain(query.text) for query in rows])
+    return ids.contain([query.id for query in rows]) | texts.contain([plain(query.text) for query in rows])
 
 
 def _in_both(some: Sequence[Hashes], others: Sequence[Hashes]) -> int:

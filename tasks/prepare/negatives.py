@@ -36,8 +36,8 @@ def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prep
     """Write the source's own negatives to train.parquet, with queries in the order of the file `queries`.
 
     Each query gets its first `official_depth` different documents in source order, without known positives; rank is that
-    order, score is 0. Negatives of queries outside the training split are excluded; an unknown document is refused or
-    excluded, as prepare.unknown_documents says. Returns counts: kept, and excluded by reason.
+    order, score is 0. Negatives of queries outside the training split, and dropped documents, are excluded; an unknown document is
+    refused or excluded, as prepare.unknown_documents says. Returns counts: kept, and excluded by reason.
     """
     counts: Counter[str] = Counter()
     if not settings.official_depth or next(source.negatives(), None) is None:  # most sources have none; then nothing is printed
@@ -69,6 +69,8 @@ def _spread(negatives: Iterator[Negative], corpus: Corpus, settings: Prepare, sc
                     counts["that are known positives"] += 1
                 elif is_known:
                     files[ordinal // width].write(f"{ordinal}\t{escape(negative.doc)}\n")
+                elif negative.doc in corpus.empty:
+                    counts["of a document without text"] += 1
                 elif settings.unknown_documents == "refuse":
                     raise UserError(
                         f"{negative.at}: document {negative.doc!r} is not in the dataset; add it, or set prepare.unknown_documents=drop"

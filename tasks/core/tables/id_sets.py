@@ -52,11 +52,19 @@ class Ids:
 
     def contain(self, ids: Sequence[str]) -> npt.NDArray[np.bool_]:
         """For each of `ids`, whether it was added."""
-        return self._positions(hashes(ids))[1]
+        return self.have(hashes(ids))
+
+    def have(self, wanted: Hashes) -> npt.NDArray[np.bool_]:
+        """`contain`, of ids by their `hashes`."""
+        return self._positions(wanted)[1]
 
     def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
         """For each of `ids`, how many ids were added before it; -1 if it was not added."""
-        positions, there = self._positions(hashes(ids))
+        return self.places(hashes(ids))
+
+    def places(self, wanted: Hashes) -> npt.NDArray[np.int64]:
+        """`ordinals`, of ids by their `hashes`."""
+        positions, there = self._positions(wanted)
         ordinals = np.full(len(positions), -1, dtype=np.int64)
         ordinals[there] = self._order[positions[there]]
         return ordinals

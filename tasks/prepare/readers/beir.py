@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.qrels import wrong_order
@@ -50,7 +51,7 @@ def queries(file: Path) -> Iterator[Query]:
     """JSON lines with `_id` (string or integer) and `text`."""
     for at, record in read_objects(file, "_id and text"):
         answers = record.get("answers") or []
-        if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        if not is_answers(answers):
             raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; fix that line")
         yield Query(at, _id(at, record), _string(at, "text", record.get("text")), answers, _columns(record.get("metadata")))
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake.inbox import Batch, take_in
+from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
+from flows.intake.verdict import Batch
 from tasks.core.sources.datasets import parse_dataset
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.params import Prepare
@@ -61,8 +62,8 @@ def test_a_split_needs_a_relevant_document_in_the_batch_or_in_the_data_set(proje
     put(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t1\n", "qrels/test.tsv": HEADER})
     found = taken(project)
     assert found["1"].wrong == (
-        f"1 splits without a relevant document: {project / 'inbox/1/qrels/dev.tsv'}: found no grade above 0 of a known query and document, "
-        "expected one in dev, here or in the data set",
+        f"1 splits without a relevant document: {project / 'inbox/1/qrels/dev.tsv'}: would leave split dev without a relevant document, "
+        "every grade is 0 or less; expected a grade above 0, here or in the data set",
     )
     assert found["2"].state == "accepted", "a file without a judgment makes no split"
     put(project / "inbox/3", {"queries.jsonl": '{"_id": "q4", "text": "four"}\n', "qrels/dev.tsv": f"{HEADER}q4\td1\t1\n"})
@@ -91,10 +92,10 @@ def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
         (DATA, {}, "qrels: found no qrels, expected train.tsv"),
         (DATA | {"qrels/dev.tsv": HEADER}, {}, "1 empty parts: PATH/qrels: found no judgment, expected at least one"),
         (DATA | {"qrels/train.tsv": f"{HEADER[:-1]}\tnote\nq1\td1\t1\n"}, {}, "1 malformed lines: PATH/qrels/train.tsv:1: found 4 columns"),
-        (DATA | {"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "1 splits without a relevant document: PATH/qrels/train.tsv: found no"),
+        (DATA | {"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "1 splits without a relevant document: PATH/qrels/train.tsv: would"),
         (TRAIN | {"queries.jsonl": DATA["queries.jsonl"]}, {"prepare": {"unknown_documents": "drop"}}, "corpus.jsonl: not found"),
         (TRAIN | {"corpus.jsonl": DATA["corpus.jsonl"]}, {"prepare": {"unknown_documents": "drop"}}, "queries.jsonl: not found"),
-        ({"corpus.jsonl": "\n"}, {"queries": "pseudo"}, "1 empty parts: PATH/corpus.jsonl: found no document, expected at least one"),
+        ({"corpus.jsonl": "\n"}, {"queries": "pseudo"}, "1 empty parts: PATH/corpus.jsonl: would leave no document with"),
         ({"corpus.jsonl": DATA["corpus.jsonl"]}, {"queries": "pseudo"}, ""),
     ],
 )

@@ -11,8 +11,9 @@ import pytest
 
 from flows.intake import inbox
 from flows.intake.gate import LEAKS, UNKNOWN
-from flows.intake.inbox import Batch, accept, check_folder, states, take_in
+from flows.intake.inbox import accept, check_folder, states, take_in
 from flows.intake.settings import Gate, Intake
+from flows.intake.verdict import ACCEPTED, Batch
 from flows.results.origins import INTAKE
 from tasks.core.stage.errors import UserError
 
@@ -246,7 +247,7 @@ def test_batches_that_are_gone_are_told_of_and_an_inbox_without_any_is_refused(p
 def test_what_a_newer_version_has_recorded_of_a_batch_is_read(project: Path, take: Any) -> None:
     put(project / "inbox/1", {"d3": "three"})
     take()
-    file = project / inbox.ACCEPTED / "1.json"
+    file = project / ACCEPTED / "1.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"by": "hand", "of_a_newer_version": 1}))
     assert take()["1"].by == "hand"
 

@@ -14,11 +14,12 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from flows.intake import inbox, reference
-from flows.intake.gate import Known
 from flows.intake.inbox import take_in
+from flows.intake.known import Known
 from flows.intake.reference import Reference
 from flows.intake.settings import Gate, Intake
 from flows.intake.shift import Shift, larger, nearest, rarity, vector_shift, word_shift
+from flows.intake.verdict import Batch
 from flows.process.processes import Processes
 from tasks.core.sources.datasets import demo_file
 from tasks.core.stage.errors import UserError
@@ -118,7 +119,7 @@ def test_a_shift_stays_found_whatever_a_later_champion_makes_of_it(tmp_path: Pat
         lines = (json.dumps({"_id": f"{name[-4:]}-{number}", "text": f"text {number} of {name}"}) + "\n" for number in range(60))
         (tmp_path / name / "corpus.jsonl").write_text("".join(lines))
 
-    def take(auc: float, by: str, limit: float = 0.75) -> inbox.Batch:
+    def take(auc: float, by: str, limit: float = 0.75) -> Batch:
         found = Shift(auc, 0.001, None, 60, 60, by)
         monkeypatch.setattr(inbox, "reference_of", lambda *_, **__: SimpleNamespace(shift=lambda *_: found))
         return take_in(Intake(inbox="inbox", gate=Gate(shift=limit)), "beir:base", tmp_path, say=lambda _: None).batches[0]

@@ -1,0 +1,127 @@
+"""What stage prepare will find in the merged data set: training queries that leak, and splits that keep no relevant document.
+
+As in prepare, of two judgments, texts of a query, or documents the later counts; a judgment counts only if its document and its query are
+there and have a text; under prepare.leaks=drop, judgments of leaking training queries do not count.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flows.intake.known import Mask, Part, Rows
+from tasks.core.sources.datasets import SPLITS
+from tasks.core.tables.id_sets import Hashes, hashes
+
+MIX = np.uint64(0x9E3779B97F4A7C15)  # odd: a pair's hash is query * MIX + document
+EMPTY = hashes([""])[0]
+
+
+class Settings(NamedTuple):
+    """What prepare refuses in the merged data set, or does with it. `whole`: a batch is a data set by itself; `qrels`: which needs
+    judgments; `negatives`: those of the source are read.
+    """
+
+    unknown: bool = True
+    empty: bool = True
+    leaks: str = "refuse"
+    white_ids: bool = True
+    negatives: bool = True
+    whole: bool = False
+    qrels: bool = True
+
+
+def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings:
+    """By the sections of params.yaml."""
+    prepare = sections.get("prepare") or {}
+    unknown, empty, ids = (prepare.get(name, "refuse") == "refuse" for name in ("unknown_documents", "empty_texts", "ids"))
+    negatives = prepare.get("official_depth") != 0
+    return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, sections.get("queries") != "pseudo")
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """Queries are named by their hashes.
+
+    `leaked`: training queries that are in dev or test too, and their texts; `by_id`: those of them that are so by their ids; `held_out`:
+    queries of dev and test, and their texts; `bare`: splits with judgments of which prepare keeps none that is relevant, and how many
+    relevant ones it drops; `texts`: whether any document has one.
+    """
+
+    leaked: Mapping[int, int]
+    by_id: Collection[int]
+    held_out: Sequence[tuple[int, int]]
+    bare: Mapping[str, int]
+    texts: bool
+
+
+def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
+    """`parts` are merged in this order."""
+    judged = {split: _merged([rows for part in parts for rows in part.judged.get(split, ())]) for split in SPLITS}
+    usable = {split: _have_text(rows.docs, parts) for split, rows in judged.items()}
+    found = {split: _texts_of(rows.queries, parts) for split, rows in judged.items()}
+    kept = {split: usable[split] & found[split][0] & (found[split][1] != EMPTY) for split in SPLITS}
+    held = {split: usable[split] & found[split][0] for split in SPLITS if split != "train"}
+    ids = np.concatenate([judged[split].queries[mask] for split, mask in held.items()])
+    texts = np.concatenate([found[split][1][mask] for split, mask in held.items()])
+
+    train, train_texts = judged["train"].queries, found["train"][1]
+    by_id = kept["train"] & np.isin(train, ids)
+    leaking = by_id | (kept["train"] & np.isin(train_texts, texts))
+    if settings.leaks == "drop":
+        kept["train"] = kept["train"] & ~leaking
+    bare = {split: int(rows.relevant.sum()) for split, rows in judged.items() if len(rows) and not (rows.relevant & kept[split]).any()}
+    leaked = dict(zip(train[leaking].tolist(), train_texts[leaking].tolist(), strict=True))
+    return Foreseen(leaked, {*train[by_id].tolist()}, [*zip(ids.tolist(), texts.tolist(), strict=True)], bare, _any_text(parts))
+
+
+def query_texts(parts: Sequence[Part], splits: Sequence[str]) -> set[int]:
+    """Hashes of the texts of the queries that are judged in one of the splits."""
+    found = set[int]()
+    for split in splits:
+        rows = _merged([rows for part in parts for rows in part.judged.get(split, ())])
+        known, texts = _texts_of(rows.queries, parts)
+        found.update(texts[known].tolist())
+    return found
+
+
+def _merged(blocks: Sequence[Rows]) -> Rows:
+    """The last row of each pair."""
+    if not blocks:
+        nothing: Hashes = np.empty(0, dtype=np.uint64)
+        return Rows(nothing, nothing, np.empty(0, dtype=np.bool_))
+    queries, docs = (np.concatenate([getattr(rows, name) for rows in blocks])[::-1] for name in ("queries", "docs"))
+    relevant = np.concatenate([rows.relevant for rows in blocks])[::-1]
+    _, last = np.unique(queries * MIX + docs, return_index=True)
+    return Rows(queries[last], docs[last], relevant[last])
+
+
+def _have_text(docs: Hashes, parts: Sequence[Part]) -> Mask:
+    """Whether each document is there, and not blank where it was said last."""
+    found: Mask = np.zeros(len(docs), dtype=np.bool_)
+    for part in parts:
+        there = part.documents.have(docs)
+        found = np.where(there, ~np.isin(docs, _array(part.blank)), found)
+    return found
+
+
+def _any_text(parts: Sequence[Part]) -> bool:
+    blank = _array({key for part in parts for key in part.blank})
+    lost = blank[~_have_text(blank, parts)]
+    return any(len(part.documents) > part.documents.have(lost).sum() for part in parts)
+
+
+def _texts_of(queries: Hashes, parts: Sequence[Part]) -> tuple[Mask, Hashes]:
+    """Which queries are there, and the hash of the latest text of each."""
+    found, texts = np.zeros(len(queries), dtype=np.bool_), np.zeros(len(queries), dtype=np.uint64)
+    for part in parts:
+        places = part.queries.places(queries)
+        there = places >= 0
+        texts[there] = np.array(part.query_texts, dtype=np.uint64)[places[there]]
+        found |= there
+    return found, texts
+
+
+def _array(keys: Collection[int]) -> Hashes:
+    return np.array(sorted(keys), dtype=np.uint64)

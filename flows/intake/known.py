@@ -1,0 +1,191 @@
+"""The data set and the batches that are in it, in the order of the merge: ids and texts by 64-bit hashes, 8 bytes each."""
+
+import heapq
+from array import array
+from bisect import insort
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from flows.intake import records
+from flows.intake.records import Document, Files, Judged, Negative, Query, Wrong, files_of
+from tasks.core.sources.forgotten import mark
+from tasks.core.tables.id_sets import Hashes, Ids, hashes
+from tasks.core.text.plain import plain
+
+BLOCK = 8192  # records that are hashed at a time
+T = TypeVar("T")
+Mask = npt.NDArray[np.bool_]
+
+
+class Sample:
+    """The texts with the smallest hashes of their ids: the same ones in whatever order they come."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._held: list[tuple[int, str]] = []
+
+    def add(self, keys: Iterable[int], texts: Iterable[str]) -> None:
+        for key, text in zip(keys, texts, strict=True):
+            if len(self._held) < self._size:
+                heapq.heappush(self._held, (-key, text))
+            elif -key > self._held[0][0]:
+                heapq.heapreplace(self._held, (-key, text))
+
+    def texts(self) -> list[str]:
+        """In the order of their hashes."""
+        return [text for _, text in sorted(self._held, reverse=True)]
+
+
+class Reader:
+    """The records of a batch without those that the project has forgotten (`marks`): prepare never sees these."""
+
+    def __init__(self, files: Files, marks: Collection[str]) -> None:
+        self._files, self._marks = files, marks
+
+    def documents(self, wrong: Wrong) -> Iterator[Document]:
+        return (one for one in records.documents(self._files, wrong) if self._has(document=one.id))
+
+    def queries(self, wrong: Wrong) -> Iterator[Query]:
+        return (one for one in records.queries(self._files, wrong) if self._has(query=one.id))
+
+    def judgments(self, split: str, wrong: Wrong) -> Iterator[Judged]:
+        return (one for one in records.judgments(self._files, split, wrong) if self._has(query=one.query, document=one.doc))
+
+    def negatives(self, wrong: Wrong) -> Iterator[Negative]:
+        return (one for one in records.negatives(self._files, wrong) if self._has(query=one.query, document=one.doc))
+
+    def _has(self, **names: str) -> bool:
+        return not self._marks or not any(mark(kind, name) in self._marks for kind, name in names.items())
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Judgments of a split: hashes of their queries and documents, and whether the grade is above 0."""
+
+    queries: Hashes
+    docs: Hashes
+    relevant: Mask
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+
+@dataclass
+class Part:
+    """Ids and texts of a data set or a batch. `blank`: documents without title and text; `query_texts` are parallel to `queries`."""
+
+    documents: Ids = field(default_factory=Ids)
+    blank: set[int] = field(default_factory=set)
+    texts: Ids = field(default_factory=Ids)
+    queries: Ids = field(default_factory=Ids)
+    query_texts: "array[int]" = field(default_factory=lambda: array("Q"))  # quoted: array is generic only from Python 3.12
+    judged: dict[str, list[Rows]] = field(default_factory=dict)  # by split, a block of lines each
+
+    def add_documents(self, block: Sequence[Document]) -> tuple[list[int], list[str]]:
+        """Returns the hash of each id, and what is sampled and compared of each: title and text."""
+        keys, texts = hashes([document.id for document in block]), [whole(document) for document in block]
+        self.documents.extend(keys)
+        self.texts.add(texts)
+        found: list[int] = keys.tolist()
+        self.blank.update(key for key, document in zip(found, block, strict=True) if is_blank(document))
+        return found, texts
+
+    def add_queries(self, block: Sequence[Query]) -> list[int]:
+        """Returns the hash of each id."""
+        keys = hashes([query.id for query in block])
+        self.queries.extend(keys)
+        self.query_texts.frombytes(hashes([plain(query.text) for query in block]).tobytes())
+        found: list[int] = keys.tolist()
+        return found
+
+    def add_judgments(self, split: str, block: Sequence[Judged]) -> None:
+        relevant = np.array([one.grade > 0 for one in block], dtype=np.bool_)
+        rows = Rows(hashes([one.query for one in block]), hashes([one.doc for one in block]), relevant)
+        self.judged.setdefault(split, []).append(rows)
+
+
+class Known:
+    """The data set and the batches that are in it: what a further batch is checked against.
+
+    `size`: of the samples of texts; `marks`: of what the project has forgotten (tasks.core.sources.forgotten).
+    """
+
+    def __init__(self, size: int, marks: Collection[str] = ()) -> None:
+        self.marks = marks
+        self.sampled_documents, self.sampled_queries = Sample(size), Sample(size)
+        self.folders: list[Path] = []
+        self._parts: list[tuple[tuple[bool, str], Part]] = []  # (batch or not, name), ascending: the order of the merge
+
+    def add(self, folder: Path, *, batch: bool = True) -> None:
+        """Take up a folder, the data set itself or a `batch`. A malformed line is no part of it: whoever reads it next reports it."""
+        files, part = files_of(folder), Part()
+        reader = Reader(files, self.marks)
+        for split in files.qrels:
+            for lines in blocks(reader.judgments(split, _ignore)):
+                part.add_judgments(split, lines)
+        for block in blocks(reader.documents(_ignore)):
+            self.sampled_documents.add(*part.add_documents(block))
+        for some in blocks(reader.queries(_ignore)):
+            self.sampled_queries.add(part.add_queries(some), [query.text for query in some])
+        self.folders.append(folder)
+        insort(self._parts, ((batch, folder.name), part), key=itemgetter(0))
+
+    def parts(self, name: str = "", other: Part | None = None) -> list[Part]:
+        """All that is known, and `other`, a batch of that name, in the order of the merge."""
+        more = [((True, name), other)] if other else []
+        return [part for _, part in sorted([*self._parts, *more], key=itemgetter(0))]
+
+    def has_documents(self, ids: Sequence[str]) -> Mask:
+        keys = hashes(ids)
+        return _any(keys, [part.documents for _, part in self._parts])
+
+    def has_texts(self, texts: Sequence[str]) -> Mask:
+        keys = hashes(texts)
+        return _any(keys, [part.texts for _, part in self._parts])
+
+    def has_queries(self, ids: Sequence[str]) -> Mask:
+        keys = hashes(ids)
+        return _any(keys, [part.queries for _, part in self._parts])
+
+    def query_names(self, keys: Collection[int]) -> dict[int, str]:
+        """Ids of queries by their hashes, read from the folders again."""
+        found: dict[int, str] = {}
+        for folder in self.folders if keys else ():
+            for some in blocks(records.queries(files_of(folder), _ignore)):
+                ids = [query.id for query in some]
+                found |= {key: name for key, name in zip(hashes(ids).tolist(), ids, strict=True) if key in keys}
+        return found
+
+
+def whole(document: Document) -> str:
+    """Title and text: what a document is sampled and compared by."""
+    return f"{document.title} {document.text}".strip() if document.title else document.text
+
+
+def is_blank(record: Document | Query) -> bool:
+    """Whether prepare finds the record empty."""
+    return not (record.text.strip() or (isinstance(record, Document) and record.title.strip()))
+
+
+def blocks(lines: Iterable[T]) -> Iterator[list[T]]:
+    iterator = iter(lines)
+    while block := list(islice(iterator, BLOCK)):
+        yield block
+
+
+def _any(keys: Hashes, sets: Sequence[Ids]) -> Mask:
+    found = np.zeros(len(keys), dtype=np.bool_)
+    for one in sets:
+        found |= one.have(keys)
+    return found
+
+
+def _ignore(_line: str) -> None:
+    pass

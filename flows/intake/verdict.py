@@ -1,0 +1,80 @@
+"""What was found of a batch, and the JSON file of the project that keeps it: in .retemper/accepted, or in .retemper/quarantine."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.intake.shift import Shift
+from tasks.core.stage.files import from_record, read_json, write_json
+
+ACCEPTED, QUARANTINE = Path(".retemper/accepted"), Path(".retemper/quarantine")
+State = Literal["accepted", "quarantined", "being written", "not checked"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is known of a batch. `wrong`: reasons that nobody can overrule; `odd`: those that `retemper intake accept` overrules."""
+
+    name: str
+    state: State
+    stamp: str = ""  # of its files, and the source's name: another one is another batch
+    beside: str = ""  # the stamp of the source's files that it was checked against
+    rules: str = ""  # what prepare would refuse then (`Inbox.rules`); empty where it was let in by hand
+    wrong: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()  # each wrong line, the first gate.MOST
+    by: str = "gate"  # or hand
+    when: str = ""
+    documents: int = 0
+    new: int = 0  # documents whose ids the data set lacked
+    duplicates: int = 0
+    queries: int = 0
+    judgments: Mapping[str, int] = field(default_factory=dict)
+    shift: Mapping[str, Any] = field(default_factory=dict)  # of documents and of queries: flows.intake.shift.Shift
+
+    @property
+    def reason(self) -> str:
+        return "; ".join((*self.wrong, *self.odd))
+
+    @property
+    def line(self) -> str:
+        """One line for a log."""
+        if self.state == "quarantined":
+            return f"batch {self.name}: quarantined: {self.reason}"
+        return f"batch {self.name}: {self.state}{f', {self.figures}' if self.state == 'accepted' else ''}"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """For retraining.json and the report: without what only this machine can use."""
+        return {name: value for name, value in asdict(self).items() if name not in ("stamp", "beside", "rules", "lines", "when")}
+
+    @property
+    def figures(self) -> str:
+        judged = ", ".join(f"{count:,} {split} judgments" for split, count in self.judgments.items())
+        parts = [f"{self.documents:,} documents ({self.new:,} new)", f"{self.queries:,} queries", judged]
+        parts += [f"shift of {kind}: {Shift(**one).words}" for kind, one in self.shift.items()]
+        return ", ".join(filter(None, parts))
+
+
+def is_news(project: Path, batch: Batch) -> bool:
+    file = project / QUARANTINE / f"{batch.name}.json"
+    return not file.exists() or (read(file).stamp, read(file).reason) != (batch.stamp, batch.reason)
+
+
+def keep(project: Path, batch: Batch) -> None:
+    """Write what was found of a batch where its state says; nowhere else."""
+    places = {"accepted": ACCEPTED, "quarantined": QUARANTINE}
+    for state, folder in places.items():
+        file = project / folder / f"{batch.name}.json"
+        if state != batch.state:
+            file.unlink(missing_ok=True)
+        elif not file.exists() or replace(read(file), when=batch.when) != batch:
+            write_json(file, asdict(batch))
+
+
+def read(file: Path) -> Batch:
+    lists = ("wrong", "odd", "lines")
+    found: dict[str, Any] = read_json(file)
+    values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in found.items()}
+    return from_record(Batch, values)
