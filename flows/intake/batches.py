@@ -5,9 +5,11 @@ inbox: the result is a function of dataset.source and the batches, so a run that
 """
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ from tasks.core.sources.datasets import FOLDER_KINDS, local_path
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.qrels import wrong_order
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.files import new_folder, read_json, write_json
 
 OUT = Path(".retemper/dataset")
 STAMP = Path(".retemper/dataset.json")
 NEGATIVES = "negatives.tsv"
+NAMED = 3  # files of batches that a message names, the last ones
 HEADER = "query-id\tcorpus-id\tscore"
 Part = tuple[Files, Path]  # a file, and those beside it
 
@@ -65,6 +68,33 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     write_json(stamp, stamps)
 
 
+def told(message: str, project: Path) -> str:
+    """A message that names a file of the merged data set below `project`, and where its lines came from; any other as it is."""
+    try:
+        return _told(message, project)
+    except (UserError, OSError):  # a batch has changed or gone since
+        return message
+
+
+def _told(message: str, project: Path) -> str:
+    found = re.search(rf"{re.escape(str((project / OUT).resolve()))}/([^\s:]+)(?::(\d+))?: ", message)
+    merged = read_json(project / STAMP) if found and (project / STAMP).exists() else {}
+    if not found or found[1] not in merged:
+        return message
+    paths = [Path(path) for path, *_ in merged[found[1]]]
+    if found[2]:
+        with (project / OUT / found[1]).open(encoding="utf-8") as handle:
+            wanted = next(islice(handle, int(found[2]) - 1, None), "").rstrip("\n")
+        paths = next(([path] for path in reversed(paths) if _has_line(path, wanted)), paths)
+    last = f"{', '.join(map(str, paths[-NAMED:]))}{f' and {len(paths) - NAMED} before' if len(paths) > NAMED else ''}"
+    return f"{message} (merged from {last}; to leave a batch out, rename its folder so that it begins with a dot)"
+
+
+def _has_line(path: Path, wanted: str) -> bool:
+    files = files_of(path.parent.parent if path.parent.name == "qrels" else path.parent)
+    return any(wanted in (line, f"{line}\t1") for _, line in _lines(files, path))
+
+
 def _stamp(path: Path) -> list[str | int]:
     status = path.stat()
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
@@ -77,15 +107,16 @@ def _united(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], 
         table.execute("PRAGMA synchronous = OFF")
         table.execute("CREATE TABLE lines (place INTEGER PRIMARY KEY, key TEXT UNIQUE, line TEXT)")
         rows = (
-            (found, line)
-            for files, path in parts
-            for number, line in (beir_lines(files, path) if files.csv or path == files.negatives else lines(path, _refuse))
-            if (found := key(path, number, line)) is not None
+            (found, line) for files, path in parts for number, line in _lines(files, path) if (found := key(path, number, line)) is not None
         )
         table.executemany("INSERT INTO lines (key, line) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET line = excluded.line", rows)
         for (line,) in table.execute("SELECT line FROM lines ORDER BY place"):
             yield line
     database.unlink()
+
+
+def _lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
+    return beir_lines(files, path) if files.csv or path == files.negatives else lines(path, _refuse)
 
 
 def _refuse(line: str) -> None:

@@ -259,16 +259,13 @@ class Inbox:
 
         Nor where one of them was accepted by other rules; each such batch is named.
         """
-        accepted = {path: one for path in found if (one := self.remembered(path)) and self.is_in(one)}
-        if others := [path.name for path, one in accepted.items() if one.rules != self.rules()]:
-            why = "by hand, by an older version, or under other parameters of prepare"
-            self.say(f"batches that were accepted {why} are checked again for what prepare would refuse: {', '.join(others)}")
-            accepted = {path: one for path, one in accepted.items() if path.name not in others}
+        beside, rules = self.beside(), self.rules()
+        accepted = {path: one for path in found if (one := self.remembered(path)) and (one.state, one.beside) == ("accepted", beside)}
+        if others := [path.name for path, one in accepted.items() if one.rules != rules]:
+            why = "by hand, by another version, or by other rules of prepare"
+            self.say(f"accepted {why}, so checked again for what prepare would refuse: {', '.join(others)}")
+            accepted = {path: one for path, one in accepted.items() if one.rules == rules}
         return accepted if {*_merged()} <= {path.name for path in accepted} else {}
-
-    def is_in(self, batch: Batch) -> bool:
-        """Whether it was accepted, beside the source as it is now."""
-        return (batch.state, batch.beside) == ("accepted", self.beside())
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """One batch against what is `known`. `reference`: empty, or the one to compare texts with, once it has been needed."""
@@ -295,7 +292,7 @@ class Inbox:
         if begun.wrong:
             return begun
         odd, one = _duplicates(checked, rules), self.remembered(path)
-        if one and self.is_in(one) and one.rules != begun.rules:  # its texts were judged once, by the champion of that time
+        if one and one.state == "accepted" and one.beside == begun.beside and one.rules != begun.rules:  # its texts were judged then
             return replace(begun, state="accepted", odd=one.odd, by=one.by, shift=one.shift)
         kept = _shifts_found(one, rules) if one else {}
         for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):

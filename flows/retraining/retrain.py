@@ -80,7 +80,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
         except run.StagesFailed as failed:
-            ended = replace(begun, result="failed", reason=str(failed))
+            ended = replace(begun, result="failed", reason=batches.told(str(failed), retraining_tree.folder_of(project)))
         except (UserError, OSError) as error:
             ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
         except (Exception, CancelledError) as error:  # the champion stays, and the reason is reported: no failure may go unnoticed

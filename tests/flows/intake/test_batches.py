@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake.batches import unite
+from flows.intake.batches import OUT, STAMP, told, unite
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
@@ -171,3 +171,32 @@ def test_weights_in_csv_go_on(tmp_path: Path) -> None:
     (tmp_path / "1/qrels/dev.csv").write_text("query,weight,doc,grade\nq1,0.1,d2,1\nq1,,d3,1\n")
     unite([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
     assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1), ("d3", 1)]
+
+
+def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None:
+    folders = [beir(tmp_path / name, {f"d{name}": name}, {"q": "what"}, {("q", f"d{name}"): 1}) for name in "1234"]
+    (folders[0] / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq\td1\t1\t0.5\n")
+    (folders[3] / "corpus.jsonl").unlink()
+    (folders[3] / "corpus.csv").write_text("id,text\nd4,four\n")
+    (folders[3] / "queries.jsonl").rename(folders[3] / "queries.csv")
+    (folders[3] / "queries.csv").write_text("id,text\nq,what\n")
+    (folders[3] / "qrels/dev.tsv").rename(folders[3] / "qrels/test.tsv")
+    out = tmp_path / OUT
+    unite(folders, out, tmp_path / STAMP)
+    how = "to leave a batch out, rename its folder so that it begins with a dot"
+    for place, files in {
+        "qrels/dev.tsv:3": ["2/qrels/dev.tsv"],
+        "qrels/dev.tsv": ["1/qrels/dev.tsv", "2/qrels/dev.tsv", "3/qrels/dev.tsv"],
+        "corpus.jsonl:4": ["4/corpus.csv"],
+        "queries.jsonl:1": ["4/queries.csv"],
+    }.items():
+        said = f"prepare: {out}/{place}: wrong"
+        merged = ", ".join(str(tmp_path / file) for file in files)
+        assert told(said, tmp_path) == f"{said} (merged from {merged}; {how})"
+    said = f"{out}/queries.jsonl: wrong"
+    assert told(said, tmp_path).startswith(f"{said} (merged from {tmp_path}/2/queries.jsonl, ") and " and 1 before;" in told(said, tmp_path)
+    for other in (f"{out}/stats.json: wrong", "train@a: failed with status 1", f"{tmp_path}/1/corpus.jsonl:1: wrong"):
+        assert told(other, tmp_path) == other
+    (folders[1] / "qrels/dev.tsv").unlink()
+    (folders[2] / "qrels/dev.tsv").unlink()
+    assert told(f"{out}/qrels/dev.tsv:3: wrong", tmp_path) == f"{out}/qrels/dev.tsv:3: wrong", "it is gone"

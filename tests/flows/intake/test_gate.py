@@ -9,7 +9,10 @@ from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from flows.intake.verdict import Batch
 from tasks.core.sources.datasets import parse_dataset
+from tasks.core.sources.forgotten import FILE, mark, read_marks
 from tasks.prepare.corpus import write_corpus
+from tasks.prepare.forgotten import without
+from tasks.prepare.negatives import write_official
 from tasks.prepare.params import Prepare
 from tasks.prepare.readers.kinds import read
 
@@ -45,14 +48,11 @@ def taken(project: Path, mode: str = "append") -> dict[str, Batch]:
     (project / "out").mkdir(exist_ok=True)
     out = project / "out" / str(len(list((project / "out").iterdir())))
     out.mkdir()
+    settings = Prepare(**sections.get("prepare", {}))
     needs_qrels = "queries" not in sections
-    write_corpus(
-        read(parse_dataset(found.spec), needs_qrels=needs_qrels),
-        Prepare(**sections.get("prepare", {})),
-        out,
-        needs_qrels=needs_qrels,
-        processes=1,
-    )
+    source = without(read(parse_dataset(found.spec), needs_qrels=needs_qrels), read_marks())
+    corpus = write_corpus(source, settings, out, needs_qrels=needs_qrels, processes=1)
+    write_official(source, corpus, out / "queries/train.parquet", settings, out)
     return {batch.name: batch for batch in found.batches}
 
 
@@ -107,3 +107,91 @@ def test_a_batch_that_replaces_the_data_set_is_a_whole_one(
     found = taken(project, "replace")["1"]
     assert reason.replace("PATH", str(project / "inbox/1")) in found.reason
     assert found.state == ("quarantined" if reason else "accepted")
+
+
+BARE = "1 splits without a relevant document: PATH: would leave split train without a relevant document"
+DROPPED = f"{BARE}, prepare drops all that are relevant (1); expected a grade above 0, here or in the data set"
+ASKED = '{"_id": "q1", "text": "What is one?"}\n'
+
+
+@pytest.mark.parametrize(
+    ("files", "prepare", "file", "reason"),
+    [
+        ({"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "/qrels/train.tsv", f"{BARE}, every grade is 0 or less; expected"),
+        ({"corpus.jsonl": '{"_id": "d1", "text": ""}\n'}, {"empty_texts": "drop"}, "", f"{DROPPED}; 1 empty parts: PATH/corpus.jsonl:"),
+        ({"corpus.jsonl": '{"_id": "d1", "text": " "}\n{"_id": "d2", "text": "2"}\n'}, {"empty_texts": "drop"}, "", DROPPED),
+        ({"queries.jsonl": ASKED.replace("What is one?", " ")}, {"empty_texts": "drop"}, "", DROPPED),
+        ({"qrels/dev.tsv": f"{HEADER}q1\td1\t1\n"}, {"leaks": "drop"}, "", DROPPED),
+        ({"queries.jsonl": ASKED.replace("q1", "q2"), "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"}, {"leaks": "drop"}, "", DROPPED),
+        ({"queries.jsonl": ASKED.replace("q1", "q2"), "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"}, {"leaks": "allow"}, "", ""),
+        ({"negatives.tsv": "query-id\tcorpus-id\nq1\td9\n"}, {"official_depth": 0}, "", ""),
+    ],
+)
+def test_a_batch_may_not_take_the_last_relevant_document_of_a_split(
+    project: Path, files: dict[str, str], prepare: dict[str, object], file: str, reason: str
+) -> None:
+    """By a grade, an empty text, or a leak that prepare drops."""
+    Path("params.yaml").write_text(json.dumps({"prepare": prepare}))
+    put(project / "inbox/1", files)
+    found = taken(project)["1"]
+    if "empty parts" in reason:
+        reason = reason.replace("PATH/", f"{project}/inbox/1/")
+    assert found.reason.startswith(reason.replace("PATH", f"{project}/inbox/1{file}")), found.reason
+    assert found.state == ("quarantined" if reason else "accepted")
+
+
+def test_batches_count_in_the_order_of_the_merge(project: Path) -> None:
+    """Whichever was there first: the relevant pair of batch 2 is not undone by a batch 1 that came later."""
+    put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "qrels/train.tsv": f"{HEADER}q1\td2\t1\n"})
+    assert taken(project)["2"].state == "accepted"
+    put(project / "inbox/1", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t0\n"})
+    put(project / "inbox/3", {"qrels/train.tsv": f"{HEADER}q1\td2\t-1\n"})
+    found = taken(project)
+    assert {name: batch.state for name, batch in found.items()} == {"1": "accepted", "2": "accepted", "3": "quarantined"}
+    assert BARE.replace("PATH", f"{project}/inbox/3/qrels/train.tsv") in found["3"].reason
+
+
+def test_what_is_forgotten_is_not_there(project: Path) -> None:
+    FILE.write_text(f"document {mark('document', 'd2')} 2026-01-01\nquery {mark('query', 'q2')} 2026-01-01\n")
+    corpus = '{"_id": "d2", "text": ""}\n'
+    put(project / "inbox/1", {"corpus.jsonl": corpus, "qrels/dev.tsv": f"{HEADER}q1\td2\t1\nq2\td1\t1\n"})
+    put(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t0\nq1\td2\t1\n"})
+    found = taken(project)
+    assert (found["1"].state, found["1"].documents, found["1"].judgments) == ("accepted", 0, {"dev": 0})
+    assert "would leave split train without a relevant document, every grade" in found["2"].reason
+
+
+def test_negatives_of_a_document_that_loses_its_text_are_dropped(project: Path) -> None:
+    Path("params.yaml").write_text(json.dumps({"prepare": {"empty_texts": "drop"}}))
+    put(project / "inbox/1", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "negatives.tsv": "query-id\tcorpus-id\nq1\td2\n"})
+    put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": ""}\n'})
+    assert {batch.state for batch in taken(project).values()} == {"accepted"}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [({"unknown_documents": "drop"}, ""), ({}, "1 judgments of unknown documents")],
+)
+def test_a_leak_is_one_only_where_prepare_reads_its_judgment(project: Path, prepare: dict[str, object], reason: str) -> None:
+    """Query q1 is judged in dev for a document that does not exist, or exists only once batch 2 has come."""
+    Path("params.yaml").write_text(json.dumps({"prepare": prepare}))
+    queries = {"queries.jsonl": '{"_id": "q3", "text": "three"}\n'}
+    put(project / "inbox/1", queries | {"qrels/dev.tsv": f"{HEADER}q1\td9\t1\nq3\td1\t1\n"})
+    found = taken(project)
+    assert found["1"].reason.startswith(reason) and (found["1"].state == "accepted") == (not reason)
+    put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d9", "text": "nine"}\n'})
+    leak = "1 training queries that are in dev or test too: query 'q1' is judged in train and in dev or test"
+    assert leak in [batch.reason for batch in taken(project).values()]
+
+
+@pytest.mark.parametrize("answers", ['"one"', "[1]", '["\\ud800"]', '{"a": 1}'])
+def test_answers_are_what_prepare_takes_for_them(project: Path, answers: str) -> None:
+    put(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q2", "text": "two", "answers": {answers}}}\n'})
+    put(
+        project / "inbox/2",
+        {"queries.jsonl": '{"_id": "q3", "text": "3", "answers": ["x"]}\n{"_id": "q4", "text": "4", "answers": null}\n'},
+    )
+    put(project / "inbox/3", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\nq3\td1\t1\nq4\td1\t1\n"})
+    found = taken(project)
+    assert found["1"].reason.startswith(f"1 malformed lines: {project}/inbox/1/queries.jsonl:1: ") and "answer" in found["1"].reason
+    assert found["2"].state == "accepted"

@@ -306,3 +306,56 @@ def test_accepted_batches_are_checked_again_when_the_source_changes(project: Pat
     found = take()
     assert found["judged"].state == "quarantined" and UNKNOWN in found["judged"].reason
     assert (found["odd"].state, found["odd"].by) == ("accepted", "hand"), "a person's word outlives the source's change"
+
+
+def test_a_batch_that_was_accepted_by_other_rules_is_checked_again_for_its_form_alone(
+    project: Path, take: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an older version, say: what it let in would make every retraining fail. Shift and duplicates were judged once."""
+    there, file = project / "inbox", project / ACCEPTED / "1.json"
+    put(there / "1", {f"c{number}": "one and the same" for number in range(60)})
+    put(there / "2", None, {"q3": "3"}, train={("q3", "c1"): 1})
+    (there / "2/negatives.tsv").write_text("query-id\tcorpus-id\nq3\tc2\n")
+    loose = Intake(inbox="inbox", gate=Gate(duplicates=1.0))
+    assert {batch.state for batch in take(loose).values()} == {"accepted"}
+    said: list[str] = []
+
+    def again() -> dict[str, Batch]:
+        said.clear()
+        return {batch.name: batch for batch in take_in(RULE, SOURCE, project, say=said.append).batches}
+
+    again()
+    assert not said, "accepted by these rules"
+    older = json.loads(file.read_text())
+    del older["rules"]
+    file.write_text(
+        json.dumps(older | {"shift": {"documents": {"auc": 0.6, "p": 0.5, "mean": None, "batch": 60, "reference": 60, "by": "champion/1"}}})
+    )
+    found = again()
+    line = "accepted by hand, by another version, or by other rules of prepare, so checked again for what prepare would refuse"
+    assert said == [f"{line}: 1"]
+    assert found["1"].state == "accepted", "too many copies, by these rules of the gate, but that was judged"
+    assert found["1"].shift["documents"]["by"] == "champion/1"
+    again()
+    assert not said, "checked once"
+
+    (project / "params.yaml").write_text("prepare: {leaks: allow}\n")
+    put(there / "3", None, {"q4": "what is TWO"}, train={("q4", "d1"): 1})
+    assert {batch.state for batch in again().values()} == {"accepted"}
+    assert said == [f"{line}: 1, 2"]
+    monkeypatch.setattr(inbox, "VERSION", inbox.VERSION + 1)
+    assert {batch.state for batch in again().values()} == {"accepted"}
+    assert said == [f"{line}: 1, 2, 3"]
+    (project / "params.yaml").unlink()
+    found = again()
+    assert found["3"].reason == f"1 {LEAKS}: query 'q4' has the text of a query of dev or test"
+    assert (found["1"].state, found["2"].state) == ("accepted", "accepted")
+    assert take_in(RULE, SOURCE, project).bad == (), "that is no news any more"
+
+
+def test_what_a_person_lets_in_is_checked_against_the_batches_of_the_meantime(project: Path, take: Any) -> None:
+    put(project / "inbox/1", {f"c{number}": "one and the same" for number in range(60)}, {"q3": "three"}, train={("q3", "d1"): 1})
+    put(project / "inbox/2", None, {"q4": "Three"}, dev={("q4", "d1"): 1})
+    assert {name: batch.state for name, batch in take().items()} == {"1": "quarantined", "2": "accepted"}
+    assert accept(RULE, SOURCE, project, name="1").state == "accepted"
+    assert take()["1"].reason.startswith(f"1 {LEAKS}: query 'q3' has the text")
