@@ -45,8 +45,8 @@ class Foreseen:
     """Queries are named by their hashes.
 
     `leaked`: training queries that are in dev or test too, and their texts; `by_id`: those of them that are so by their ids; `held_out`:
-    queries of dev and test, and their texts; `bare`: splits with judgments of which prepare keeps none that is relevant, and how many
-    relevant ones it drops; `texts`: whether any document has one.
+    queries of dev and test with one of these texts, and the text; `bare`: splits that have judgments and keep no relevant one, and how
+    many relevant ones are dropped; `texts`: whether any document has one.
     """
 
     leaked: Mapping[int, int]
@@ -71,9 +71,10 @@ def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
     leaking = by_id | (kept["train"] & np.isin(train_texts, texts))
     if settings.leaks == "drop":
         kept["train"] = kept["train"] & ~leaking
-    bare = {split: int(rows.relevant.sum()) for split, rows in judged.items() if len(rows) and not (rows.relevant & kept[split]).any()}
+    bare = {split: int(rows.relevant.sum()) for split, rows in judged.items() if len(rows.docs) and not (rows.relevant & kept[split]).any()}
     leaked = dict(zip(train[leaking].tolist(), train_texts[leaking].tolist(), strict=True))
-    return Foreseen(leaked, {*train[by_id].tolist()}, [*zip(ids.tolist(), texts.tolist(), strict=True)], bare, _any_text(parts))
+    same = np.isin(texts, train_texts[leaking])
+    return Foreseen(leaked, {*train[by_id].tolist()}, [*zip(ids[same].tolist(), texts[same].tolist(), strict=True)], bare, _any_text(parts))
 
 
 def query_texts(parts: Sequence[Part], splits: Sequence[str]) -> set[int]:

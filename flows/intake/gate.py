@@ -99,7 +99,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         for judged in blocks(reader.judgments(split, malformed)):
             part.add_judgments(split, judged)
             _check_judged(judged, known, findings, own=own, asked=asked, before=before, settings=settings)
-    sizes = {split: sum(map(len, part.judged.get(split, ()))) for split in files.qrels}
+    sizes = {split: sum(len(rows.docs) for rows in part.judged.get(split, ())) for split in files.qrels}
     for listed in blocks(reader.negatives(malformed)):
         for one, document_known in zip(listed, _are_known([one.doc for one in listed], known, own), strict=True):
             if settings.unknown and settings.negatives and not document_known:

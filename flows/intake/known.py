@@ -73,9 +73,6 @@ class Rows:
     docs: Hashes
     relevant: Mask
 
-    def __len__(self) -> int:
-        return len(self.queries)
-
 
 @dataclass
 class Part:

@@ -16,7 +16,6 @@ from ruamel.yaml import YAML
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.parts import Parts
-from flows.intake import batches
 from flows.intake.settings import Intake
 from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
@@ -234,23 +233,6 @@ def test_whatever_goes_wrong_is_one_line_of_history(
     assert capsys.readouterr().out.splitlines()[-1] == f"retraining failed: {said}"
     dated = retrain.retrain(tmp_path, dated=True)
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"+00:00 {dated.line}"), "for a log"
-
-
-def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    (tmp_path / "batch").mkdir()
-    (tmp_path / "batch/corpus.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
-    folder = retraining_tree.folder_of(tmp_path)
-    batches.unite([tmp_path / "batch"], folder / batches.OUT, folder / batches.STAMP)
-    problem = Problem("stage", f"prepare: {folder / batches.OUT}/corpus.jsonl:1: wrong", 2)
-
-    def work(*_: Any) -> Any:
-        raise StagesFailed([problem], 2)
-
-    monkeypatch.setattr(retrain, "_work", work)
-    monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
-    found = retrain.retrain(tmp_path).reason
-    assert found.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to leave a batch out, rename its folder"), found
 
 
 def test_a_wrong_key_in_export_yaml_is_a_failure_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,30 @@
+"""What a failed retraining says of the data that it had merged."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.champions import tree as retraining_tree
+from flows.intake import batches
+from flows.pipeline.run import StagesFailed
+from flows.retraining import retrain
+from tasks.core.stage.errors import Problem
+
+
+def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / "batch").mkdir()
+    (tmp_path / "batch/corpus.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
+    folder = retraining_tree.folder_of(tmp_path)
+    batches.unite([tmp_path / "batch"], folder / batches.OUT, folder / batches.STAMP)
+    problem = Problem("stage", f"prepare: {folder / batches.OUT}/corpus.jsonl:1: wrong", 2)
+
+    def work(*_: Any) -> Any:
+        raise StagesFailed([problem], 2)
+
+    monkeypatch.setattr(retrain, "_work", work)
+    monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
+    found = retrain.retrain(tmp_path).reason
+    assert found.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to leave a batch out, rename its folder"), found
