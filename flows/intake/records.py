@@ -120,10 +120,10 @@ def documents(files: Files, wrong: Wrong) -> Iterator[Document]:
             if _named(at, name, wrong):
                 yield Document(at, name, title, text)
         return
-    for at, record in _objects(files.documents, "_id, title and text", wrong):
+    for at, record in objects(files.documents, "_id, title and text", wrong):
         heading = record.get("title")
         if heading is not None and not isinstance(heading, str):
-            wrong(f"{at}: found title {_shown(heading)}, expected a string")
+            wrong(f"{at}: found title {shown(heading)}, expected a string")
         elif found := _identified(at, record, wrong):
             yield Document(at, found[0], heading or "", found[1])
 
@@ -137,10 +137,10 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
             if _named(at, name, wrong):
                 yield Query(at, name, text)
         return
-    for at, record in _objects(files.queries, "_id and text", wrong):
+    for at, record in objects(files.queries, "_id and text", wrong):
         answers = record.get("answers") or []
         if not is_answers(answers):
-            wrong(f"{at}: found answers {_shown(answers)}, expected a list of strings")
+            wrong(f"{at}: found answers {shown(answers)}, expected a list of strings")
         elif has_half_character("".join(answers)):
             wrong(f"{at}: an answer contains half a character (a lone surrogate, \\ud800 to \\udfff)")
         elif found := _identified(at, record, wrong):
@@ -167,7 +167,7 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
         if len(cells) != wanted:
             names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:wanted])
             wrong(
-                f"{at}: found {len(cells)} column{'s' * (len(cells) != 1)} ({_shown(line)}), expected {wanted} separated by tabs ({names})"
+                f"{at}: found {len(cells)} column{'s' * (len(cells) != 1)} ({shown(line)}), expected {wanted} separated by tabs ({names})"
             )
         elif (judged := _judged(at, cells, wrong)) is not None:
             yield judged
@@ -199,13 +199,18 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
         for number, query in enumerate(queries(files, refuse), 1):
             yield number, json.dumps({"_id": query.id, "text": query.text}, ensure_ascii=False)
     elif path == files.negatives:
-        for number, one in enumerate(negatives(files, refuse), 1):  # read by csv, for which a first quotation mark opens a cell
-            yield number, "\t".join('"' + name.replace('"', '""') + '"' if name.startswith('"') else name for name in one[1:])
+        for number, one in enumerate(negatives(files, refuse), 1):
+            yield number, "\t".join(map(quoted, one[1:]))
     else:
         split = next(name for name, file in files.qrels.items() if file == path)
         for number, judged in enumerate(judgments(files, split, refuse), 1):
             weight = f"\t{judged.weight!r}" if judged.weight != 1 else ""
             yield number, f"{judged.query}\t{judged.doc}\t{judged.grade}{weight}"
+
+
+def quoted(name: str) -> str:
+    """An id as a cell of negatives.tsv, which is read by csv: a first quotation mark would open a cell."""
+    return '"' + name.replace('"', '""') + '"' if name.startswith('"') else name
 
 
 def _raw(path: Path) -> Iterator[bytes]:
@@ -215,7 +220,8 @@ def _raw(path: Path) -> Iterator[bytes]:
         yield from handle
 
 
-def _objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict[str, Any]]]:
+def objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of JSON lines, each with its FILE:LINE; `expected` names the keys that one should have."""
     for number, line in lines(path, wrong):
         at = f"{path}:{number}"
         try:
@@ -224,7 +230,7 @@ def _objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dic
             wrong(f"{at}: {error}, expected it once")
             continue
         except (ValueError, RecursionError):
-            wrong(f"{at}: not JSON ({_shown(line)}), expected an object with {expected}")
+            wrong(f"{at}: not JSON ({shown(line)}), expected an object with {expected}")
             continue
         if isinstance(value, dict):
             yield at, value
@@ -236,9 +242,9 @@ def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str
     """The id and the text of a JSON object; None, and a word on it, where one of them is missing or of the wrong type."""
     name, text = record.get("_id"), record.get("text")
     if name is None or isinstance(name, bool) or not isinstance(name, str | int):
-        wrong(f"{at}: found {'no _id' if name is None else f'_id {_shown(name)}'}, expected a string or an integer")
+        wrong(f"{at}: found {'no _id' if name is None else f'_id {shown(name)}'}, expected a string or an integer")
     elif not isinstance(text, str):
-        wrong(f"{at}: found {'no text' if text is None else f'text {_shown(text)}'}, expected a string")
+        wrong(f"{at}: found {'no text' if text is None else f'text {shown(text)}'}, expected a string")
     elif has_half_character(f"{name}{text}{record.get('title')}"):
         wrong(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff)")
     elif _named(at, str(name), wrong):
@@ -253,7 +259,7 @@ def has_half_character(text: str) -> bool:
 
 def _named(at: str, name: str, wrong: Wrong) -> bool:
     if not name or any(mark in name for mark in "\t\r\n\0"):
-        wrong(f"{at}: found id {_shown(name)}, expected one without tabs, line ends, and NUL that is not empty")
+        wrong(f"{at}: found id {shown(name)}, expected one without tabs, line ends, and NUL that is not empty")
         return False
     return True
 
@@ -261,11 +267,11 @@ def _named(at: str, name: str, wrong: Wrong) -> bool:
 def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
     query, doc, grade, *rest = cells
     if not query or not doc:
-        wrong(f"{at}: found query-id {_shown(query)} and corpus-id {_shown(doc)}, expected two ids")
+        wrong(f"{at}: found query-id {shown(query)} and corpus-id {shown(doc)}, expected two ids")
     elif not is_grade(grade):
-        wrong(f"{at}: found grade {_shown(grade)}, expected {EXPECTED}")
+        wrong(f"{at}: found grade {shown(grade)}, expected {EXPECTED}")
     elif (weight := weight_of(rest[0]) if rest else 1.0) is None:
-        wrong(f"{at}: found weight {_shown(rest[0])}, expected {EXPECTED_WEIGHT}")
+        wrong(f"{at}: found weight {shown(rest[0])}, expected {EXPECTED_WEIGHT}")
     else:
         return Judged(at, query, doc, int(grade), weight)
     return None
@@ -322,6 +328,7 @@ def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
     return sorted({file for pattern in patterns for end in ("", ".gz") for file in folder.glob(pattern + end) if file.is_file()})
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A wrong value as a message quotes it."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
