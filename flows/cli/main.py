@@ -19,6 +19,7 @@ from flows.cli import (
     champion,
     clicks,
     compare,
+    convert,
     evaluate,
     exposure,
     forget,
@@ -47,6 +48,7 @@ ENTRY = Path("flows/cli/__main__.py")  # a project that has it runs by its own c
 BRING_OURS = ("new", "upgrade")  # commands that bring this code to a project
 EXAMPLES = (  # a command, and what it does
     ("retemper new my-project", "a project for your own data: five questions, or flags"),
+    ("retemper convert my-data train.jsonl", "Tevatron's, FlagEmbedding's, or sentence-transformers' training data as a BEIR folder"),
     ("retemper run", "bring the report up to date: only what changed runs"),
     (
         "retemper run --set dataset.source=beir:../scifact",
@@ -126,6 +128,7 @@ def build() -> typer.Typer:
         forget.app,
         sweep.app,
         new.app,
+        convert.app,
         upgrade.app,
     ):
         app.add_typer(more)

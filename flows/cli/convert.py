@@ -1,0 +1,76 @@
+"""`retemper convert`."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.command import group
+
+app = group()
+Files = list[Path] | None
+SHARE = "Share of the training queries that become {split}, by a hash of their text. [default: 0.1 without files of {split}]"
+
+
+@app.command()
+def convert(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The BEIR folder to write, which must not exist yet, or be empty.")],
+    train: Annotated[
+        Files,
+        typer.Argument(
+            metavar="[FILE]...",
+            exists=True,
+            dir_okay=False,
+            help="Training files of Tevatron, FlagEmbedding, or sentence-transformers: JSON lines, plain or gzip, or Parquet.",
+        ),
+    ] = None,
+    *,
+    dev: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for dev; may be repeated.")] = None,
+    test: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for test; may be repeated.")] = None,
+    corpus: Annotated[
+        Files,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="More documents (Tevatron, Pyserini, BEIR); may be repeated. Default: only the passages that other files mention.",
+        ),
+    ] = None,
+    queries: Annotated[
+        Files,
+        typer.Option(
+            exists=True, dir_okay=False, metavar="FILE", help="Queries for --qrels: id and text, separated by a tab; may be repeated."
+        ),
+    ] = None,
+    qrels: Annotated[
+        list[str] | None, typer.Option(metavar="SPLIT=FILE", help="TREC qrels (query 0 document grade) of a split; may be repeated.")
+    ] = None,
+    dev_share: Annotated[float | None, typer.Option(help=SHARE.format(split="dev"), show_default=False)] = None,
+    test_share: Annotated[float | None, typer.Option(help=SHARE.format(split="test"), show_default=False)] = None,
+) -> int:
+    """Convert the training data of another tool to a BEIR folder, for `retemper new` or dataset.source."""
+    from flows.converting.convert import Inputs, convert, parse_qrels, shares_of
+    from tasks.core.stage.errors import printable
+
+    examples = [(split, path) for split, files in (("train", train), ("dev", dev), ("test", test)) for path in files or ()]
+    inputs = Inputs(examples, corpus or (), queries or (), [parse_qrels(given) for given in qrels or ()])
+    shares = shares_of(inputs, dev_share, test_share)
+    made = convert(folder, inputs, shares)
+    for path, form in made.forms.items():
+        print(printable(f"{path}: {form}"))
+    counts = ", ".join(f"{split} {made.queries[split]:,} ({made.pairs.get(split, 0):,} pairs)" for split in made.queries)
+    print(printable(f"{folder}: {made.documents:,} documents, {made.negatives:,} negatives; queries: {counts}"))
+    if shares.dev or shares.test:
+        print(f"dev and test queries: {shares.dev:g} and {shares.test:g} of the training queries, by a hash of their text")
+    for reason, count in made.left_out.items():
+        print(f"left out: {count:,} {reason}")
+    if not corpus:
+        print("the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus")
+    sets = [
+        *(["--set prepare.ids=escape"] if made.white else []),
+        *(["--set prepare.leaks=drop"] if made.leaks else []),
+        *(["--set rounds.warmup.negatives=official"] if made.negatives else []),
+    ]
+    print(printable(" ".join(["next: retemper new my-project --data", shlex.quote(str(folder)), *sets])))
+    return 0

@@ -1,0 +1,1 @@
+"""Training data of other tools, as a BEIR folder."""

@@ -1,0 +1,202 @@
+"""Training data of other tools as a BEIR folder: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, and negatives.tsv where there are any.
+
+Files are read in this order: corpora, queries, training files by split, qrels. Every passage that a training file mentions is a document,
+in the order in which they come. Where there are no files of dev or test, a share of the training queries becomes that split, by a
+hash of a query's text: the same text is always in the same split, in every run, whatever else is in the files.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.converting import tables
+from flows.converting.forms import EXPECTED, form_of
+from flows.converting.rows import keys, rows
+from flows.converting.store import Store, new_store
+from flows.intake.clicks import is_dev, plain
+from flows.intake.records import quoted
+from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder
+from tasks.core.stage.progress import track
+
+SHARE = 0.1  # of the training queries, where a split has no file
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files to read; `examples` are training files, and `qrels` TREC's, each with its split."""
+
+    examples: Sequence[tuple[str, Path]]
+    corpora: Sequence[Path] = ()
+    queries: Sequence[Path] = ()
+    qrels: Sequence[tuple[str, Path]] = ()
+
+    def splits(self) -> set[str]:
+        return {split for split, _ in (*self.examples, *self.qrels)}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The shares of the training queries that become dev and test."""
+
+    dev: float = 0.0
+    test: float = 0.0
+
+    def split(self, split: str, query: str) -> str:
+        """The split of a query of `split`, by its text."""
+        if split != "train":
+            return split
+        text = plain(query)
+        return "dev" if is_dev(text, self.dev) else "test" if is_dev(text, self.dev + self.test) else split
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written. `forms`: of each file; `white`: ids with white space; `leaks`: training queries that are in dev or test too."""
+
+    forms: dict[Path, str]
+    documents: int
+    queries: dict[str, int]
+    pairs: dict[str, int]
+    negatives: int
+    left_out: dict[str, int]
+    white: int
+    leaks: int
+
+
+def parse_qrels(given: str) -> tuple[str, Path]:
+    """SPLIT=FILE; validation is dev."""
+    name, _, place = given.partition("=")
+    if name not in SPLIT_NAMES or not place:
+        raise UserError(f"--qrels {given}: expected SPLIT=FILE with split train, dev, or test")
+    return SPLIT_NAMES[name], Path(place)
+
+
+def shares_of(inputs: Inputs, dev: float | None, test: float | None) -> Shares:
+    """The shares that are wanted: by default SHARE of each split without a file. UserError for those that make no sense."""
+    there = inputs.splits()
+    found = {}
+    for split, share in (("dev", dev), ("test", test)):
+        if share is not None and not 0 <= share < 1:
+            raise UserError(f"--{split}-share: found {share:g}, expected a number from 0 to below 1")
+        if share and (split in there or "train" not in there):
+            what = f"files of {split} too" if split in there else "no training file"
+            raise UserError(f"--{split}-share: found {what}, expected a share only where training queries have to become {split}; drop it")
+        found[split] = (SHARE if share is None else share) if "train" in there and split not in there else 0.0
+    if sum(found.values()) >= 1:
+        raise UserError(f"--dev-share and --test-share: found {dev:g} and {test:g}, expected a sum below 1: the rest trains")
+    return Shares(**found)
+
+
+def refuse_place(folder: Path) -> None:
+    """UserError where nothing can be written: something is there, or the folder above it is not."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder}: found a file, expected a new folder as the first argument; name another")
+    if folder.is_dir() and (any(folder.iterdir()) or folder.samefile(Path.cwd())):
+        raise UserError(f"{folder}: is there already, expected a new folder as the first argument; name another")
+    if not folder.parent.is_dir():
+        raise UserError(f"{folder.parent}: no such folder, expected one to write {folder.name} in; make it first")
+
+
+def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
+    """Write `folder`, which appears only when it is complete. UserError, with file and line, for anything malformed."""
+    if not inputs.splits():
+        raise UserError("convert: found no training file and no --qrels, expected one; see retemper convert --help")
+    if bool(inputs.queries) > bool(inputs.qrels):
+        raise UserError("convert: found --queries without --qrels, expected both; without judgments, queries have no use")
+    target = Path(os.path.abspath(folder))
+    refuse_place(folder)
+    for path in (*inputs.corpora, *inputs.queries, *(path for _, path in (*inputs.examples, *inputs.qrels))):
+        if not path.is_file():
+            raise UserError(f"{path}: {'found no regular file' if path.exists() else 'not found'}, expected a file; fix the path")
+    forms: dict[Path, str] = {}
+    with new_folder(target) as made:
+        with new_store(made) as store:
+            for path in inputs.corpora:
+                forms[path] = _read_corpus(path, store)
+            for path in inputs.queries:
+                forms[path] = _read_queries(path, store)
+            for split, path in inputs.examples:
+                forms[path] = _read_examples(path, store, split=split, shares=shares)
+            for split, path in inputs.qrels:
+                forms[path] = "TREC qrels"
+                _read_qrels(path, store, split=split, shares=shares)
+            found = _write(made, store, forms)
+    return found
+
+
+def _read_corpus(path: Path, store: Store) -> str:
+    form, documents = tables.documents(path)
+    if form == tables.TEXTS:
+        store.index_texts()
+    for at, passage in track(documents, str(path), None, "documents"):
+        store.document(at, passage)
+    return form
+
+
+def _read_queries(path: Path, store: Store) -> str:
+    form, queries = tables.queries(path)
+    for query in track(queries, str(path), None, "queries"):
+        store.query(*query)
+    return form
+
+
+def _read_examples(path: Path, store: Store, *, split: str, shares: Shares) -> str:
+    form = form_of(*keys(path, EXPECTED))
+    if form.by_text:
+        store.index_texts()
+    for place, row in track(rows(path, "the keys of its first line", form.columns), str(path), None, "rows"):
+        at, name, text, positives, negatives = form.read(place, row)
+        query, own = store.query(at, name, text), shares.split(split, text)
+        for passage in positives:
+            doc = store.document(at, passage)
+            if query is not None:
+                store.judge(at, query, split=own, doc=doc, grade=1)
+        for passage in negatives:
+            doc = store.document(at, passage)
+            if query is not None and own == "train":
+                store.reject(query, doc)
+    return form.name
+
+
+def _read_qrels(path: Path, store: Store, *, split: str, shares: Shares) -> None:
+    for judgment in track(tables.judgments(path), str(path), None, "judgments"):
+        query, text = store.query_of(judgment.at, judgment.query)
+        doc = store.document(judgment.at, tables.known(judgment.doc))
+        if query is not None:
+            store.judge(judgment.at, query, split=shares.split(split, text), doc=doc, grade=judgment.grade)
+
+
+def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
+    queries = {split: store.count(split) for split in SPLITS}
+    if not any(queries.values()):
+        raise UserError(f"{next(iter(forms))}: no query has a relevant document, expected at least one in the files given")
+    (folder / "qrels").mkdir()
+    texts = (json.dumps({"_id": name, "text": text}, ensure_ascii=False) for name, text in store.queries())
+    _lines(folder / "queries.jsonl", texts)
+    pairs: Counter[str] = Counter()
+    for split in filter(queries.get, SPLITS):
+        judged = (f"{query}\t{doc}\t{grade}" for query, doc, grade in store.judged(split))
+        pairs[split] = _lines(folder / f"qrels/{split}.tsv", judged, header="query-id\tcorpus-id\tscore")
+    rejected = (f"{quoted(query)}\t{quoted(doc)}" for query, doc in store.negatives())
+    negatives = _lines(folder / "negatives.tsv", rejected, header="query-id\tcorpus-id")
+    if not negatives:
+        (folder / "negatives.tsv").unlink()
+    return Converted(
+        forms, store.documents, queries, dict(pairs), negatives, store.count_left_out(), store.white, store.leaks()
+    )
+
+
+def _lines(path: Path, lines: Iterable[str], *, header: str = "") -> int:
+    """Write lines to a file; returns how many, without the header."""
+    count = 0
+    with path.open("w", encoding="utf-8", newline="\n") as handle:
+        if header:
+            handle.write(f"{header}\n")
+        for count, line in enumerate(lines, 1):
+            handle.write(f"{line}\n")
+    return count

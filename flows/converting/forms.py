@@ -1,0 +1,180 @@
+"""Training files of other tools. A form is known by the keys of a file's first row, and reads rows as queries with passages.
+
+    Tevatron (passages)    query_id, query, positive_passages and negative_passages [{docid, title (optional), text}]
+    Tevatron (ids)         query_id, query_text or query, positive_document_ids, negative_document_ids; the texts are in a corpus
+    FlagEmbedding          query, pos [text], neg [text]; scores (pos_scores, neg_scores) are ignored
+    sentence-transformers  a query (anchor, query, question or sentence1), a text (positive, answer or sentence2), then either negatives
+                           (negative, negative_1 ...), or a label (label, labels, score, scores): 1 positive, 0 negative
+
+Formats: Tevatron's TrainDataset (src/tevatron/retriever/dataset.py), FlagEmbedding's examples/finetune, and sentence-transformers'
+Dataset Overview and mine_hard_negatives. sentence-transformers goes by the order of columns, not by names; here names count, so a file
+with other ones is refused.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from flows.converting.rows import Row, refuse
+from flows.intake.records import shown
+
+EXPECTED = (
+    "Tevatron (query_id, query, positive_passages; or query_id, query_text, positive_document_ids), FlagEmbedding (query, pos), or "
+    "sentence-transformers (anchor, query, question or sentence1, and positive, answer or sentence2)"
+)
+ANCHORS = ("anchor", "query", "question", "sentence1")
+POSITIVES = ("positive", "answer", "sentence2")
+LABELS = ("label", "labels", "score", "scores")
+NEGATIVE = re.compile(r"negative(?:_([0-9]{1,9}))?")
+
+
+class Passage(NamedTuple):
+    """A passage as a row has it. Without an id, it is named after its text; without a text, a corpus has it."""
+
+    id: str | None
+    title: str
+    text: str | None
+
+
+class Example(NamedTuple):
+    """A query with its passages; without an id, it is named after its text."""
+
+    at: str
+    id: str | None
+    text: str
+    positives: Sequence[Passage]
+    negatives: Sequence[Passage]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How to read a file: `columns` are the keys that are read; `by_text`: its passages have no ids."""
+
+    name: str
+    columns: tuple[str, ...]
+    read: Callable[[str, Row], Example]
+    by_text: bool = False
+
+
+def form_of(at: str, keys: Sequence[str]) -> Form:
+    """The form of a file whose first row has `keys`; UserError if there is none."""
+    for known in (_tevatron, _tevatron_ids, _flag_embedding, _sentence_transformers):
+        if form := known(at, keys):
+            return form
+    refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected one of these forms: {EXPECTED}")
+
+
+def identifier(at: str, name: str, value: object) -> str:
+    """An id, which may be an integer; UserError for one that no qrels could hold."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
+    found = str(value)
+    if not found or any(mark in found for mark in "\t\r\n\0"):
+        refuse(f"{at}: found {name} {shown(found)}, expected one without tabs, line ends, and NUL that is not empty")
+    return found
+
+
+def string(at: str, name: str, value: object) -> str:
+    if not isinstance(value, str):
+        refuse(f"{at}: found {_what(name, value)}, expected a string")
+    return value
+
+
+def _tevatron(_at: str, keys: Sequence[str]) -> Form | None:
+    if not {"query", "positive_passages"} <= {*keys}:
+        return None
+
+    def read(at: str, row: Row) -> Example:
+        def passages(name: str) -> list[Passage]:
+            return [_passage(at, name, item) for item in _list(at, name, row.get(name), "passages (docid, title, text)")]
+
+        return Example(at, *_query(at, row, "query"), passages("positive_passages"), passages("negative_passages"))
+
+    return Form("Tevatron (passages)", ("query_id", "query", "positive_passages", "negative_passages"), read)
+
+
+def _tevatron_ids(_at: str, keys: Sequence[str]) -> Form | None:
+    query = next((name for name in ("query_text", "query") if name in keys), None)
+    if not query or "positive_document_ids" not in keys:
+        return None
+
+    def read(at: str, row: Row) -> Example:
+        def passages(name: str) -> list[Passage]:
+            return [Passage(identifier(at, name, item), "", None) for item in _list(at, name, row.get(name), "ids")]
+
+        return Example(at, *_query(at, row, query), passages("positive_document_ids"), passages("negative_document_ids"))
+
+    return Form("Tevatron (ids)", ("query_id", query, "positive_document_ids", "negative_document_ids"), read)
+
+
+def _flag_embedding(_at: str, keys: Sequence[str]) -> Form | None:
+    if not {"query", "pos"} <= {*keys}:
+        return None
+
+    def read(at: str, row: Row) -> Example:
+        def passages(name: str) -> list[Passage]:
+            return [Passage(None, "", string(at, f"in {name}", item)) for item in _list(at, name, row.get(name), "strings")]
+
+        return Example(at, None, string(at, "query", row.get("query")), passages("pos"), passages("neg"))
+
+    return Form("FlagEmbedding", ("query", "pos", "neg"), read, by_text=True)
+
+
+def _sentence_transformers(at: str, keys: Sequence[str]) -> Form | None:
+    roles = {
+        role: [key for key in keys if key in names] for role, names in (("query", ANCHORS), ("text", POSITIVES), ("label", LABELS))
+    }
+    if not roles["query"] or not roles["text"]:
+        return None
+    numbers = {key: int(found[1] or 0) for key in keys if (found := NEGATIVE.fullmatch(key))}
+    if more := next((names for names in roles.values() if len(names) > 1), None):
+        refuse(f"{at}: found both {' and '.join(more)}, expected one of them; remove or rename one")
+    if other := [key for key in keys if key not in numbers and not any(key in names for names in roles.values())]:
+        wanted = f"{'|'.join(ANCHORS)}, {'|'.join(POSITIVES)}, negative, negative_1 ..., {'|'.join(LABELS)}"
+        refuse(f"{at}: found column {', '.join(other)}, expected those of sentence-transformers ({wanted}); remove or rename it")
+    query, text = roles["query"][0], roles["text"][0]
+    negatives = tuple(sorted(numbers, key=lambda key: numbers[key]))
+    label = "" if negatives else "".join(roles["label"])  # beside negatives, it is a teacher's score
+    columns = (query, text, *negatives, *roles["label"])
+    read = partial(_pair, query=query, text=text, negatives=negatives, label=label, columns=columns)
+    return Form("sentence-transformers", columns, read, by_text=True)
+
+
+def _pair(at: str, row: Row, *, query: str, text: str, negatives: Sequence[str], label: str, columns: Sequence[str]) -> Example:
+    if other := [key for key in row if key not in columns]:
+        refuse(f"{at}: found {', '.join(other)}, expected the keys of the first line ({', '.join(columns)})")
+    passage = Passage(None, "", string(at, text, row.get(text)))
+    others = [Passage(None, "", string(at, name, row[name])) for name in negatives if row.get(name) is not None]
+    asked = string(at, query, row.get(query))
+    if not label:
+        return Example(at, None, asked, [passage], others)
+    value = row.get(label)
+    if not isinstance(value, int | float) or value not in (0, 1):
+        refuse(f"{at}: found {_what(label, value)}, expected 1 (a positive) or 0 (a negative); choose a threshold and write these")
+    return Example(at, None, asked, [passage] if value else [], [] if value else [passage])
+
+
+def _query(at: str, row: Row, name: str) -> tuple[str, str]:
+    return identifier(at, "query_id", row.get("query_id")), string(at, name, row.get(name))
+
+
+def _passage(at: str, name: str, item: object) -> Passage:
+    if not isinstance(item, dict):
+        refuse(f"{at}: found {shown(item)} in {name}, expected an object with docid, title, and text")
+    title = item.get("title")
+    text = string(at, f"text in {name}", item.get("text"))
+    return Passage(identifier(at, f"docid in {name}", item.get("docid")), "" if title is None else string(at, f"title in {name}", title), text)
+
+
+def _list(at: str, name: str, value: object, of: str) -> list[Any]:
+    if value is None and name.startswith("neg"):
+        return []
+    if not isinstance(value, list):
+        refuse(f"{at}: found {_what(name, value)}, expected a list of {of}")
+    return value
+
+
+def _what(name: str, value: object) -> str:
+    return f"no {name}" if value is None else f"{name} {shown(value)}"

@@ -1,0 +1,197 @@
+"""What a conversion knows of documents, queries, and pairs: a database on disk, so that memory does not grow with the corpus.
+
+Texts of documents go straight to corpus.jsonl when they are first seen; the database keeps a digest of each, and where it came from.
+"""
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any, TextIO
+
+from flows.converting.forms import Passage
+from flows.converting.rows import refuse
+from flows.intake.clicks import plain
+from flows.intake.records import shown
+from tasks.core.tables.trec_ids import WHITE
+
+DIGITS = 16  # of SHA-256 in hexadecimal: the id of a text that has none
+SCHEMA = """
+CREATE TABLE documents (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, digest BLOB NOT NULL, empty INTEGER NOT NULL, at TEXT NOT NULL);
+CREATE TABLE queries (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, plain BLOB NOT NULL, at TEXT NOT NULL);
+CREATE TABLE judged (place INTEGER PRIMARY KEY, query INTEGER NOT NULL, split TEXT NOT NULL, doc INTEGER NOT NULL, grade INTEGER NOT NULL,
+                     UNIQUE (query, split, doc));
+CREATE TABLE negatives (place INTEGER PRIMARY KEY, query INTEGER NOT NULL, doc INTEGER NOT NULL, UNIQUE (query, doc));
+"""
+RELEVANT = "EXISTS (SELECT 1 FROM judged r WHERE r.query = {query} AND r.split = {split} AND r.grade > 0)"
+POSITIVE = "EXISTS (SELECT 1 FROM judged r WHERE r.query = n.query AND r.split = 'train' AND r.doc = n.doc AND r.grade > 0)"
+HELD_OUT = "SELECT o.plain FROM judged j JOIN queries o ON o.place = j.query WHERE j.split <> 'train' AND j.grade > 0"
+
+
+class Store:
+    """Documents, queries, and pairs, each once and in the order given. `corpus`: where documents are written."""
+
+    def __init__(self, database: sqlite3.Connection, corpus: TextIO) -> None:
+        self._database, self._corpus = database, corpus
+        self.documents = self.white = 0  # documents that were written; ids with white space
+        self.left_out: Counter[str] = Counter()
+
+    def index_texts(self) -> None:
+        """Before passages without ids: they are documents of the corpus with the same text, where there are any."""
+        self._database.execute("CREATE INDEX IF NOT EXISTS by_digest ON documents (digest)")
+
+    def document(self, at: str, passage: Passage) -> int | None:
+        """A document's number; None where it has no text. UserError for an unknown id, or one id with two texts."""
+        if passage.text is None:
+            known = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
+            if known is None:
+                refuse(f"{at}: document {shown(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus")
+            return None if known[1] else int(known[0])
+        raw = _encoded(at, f"{len(passage.title)} {passage.title}{passage.text}")
+        digest = blake2b(raw, digest_size=16).digest()
+        if passage.id is None and (known := self._one("SELECT place, empty FROM documents WHERE digest = ? ORDER BY place", digest)):
+            return None if known[1] else int(known[0])
+        name = text_id(passage.text) if passage.id is None else passage.id
+        known = self._one("SELECT place, empty, digest, at FROM documents WHERE id = ?", name)
+        if known is None:
+            return self._new_document(at, name, passage, digest=digest)
+        if known[2] != digest:
+            refuse(f"{at}: document {shown(name)} has another title or text at {known[3]}, expected one of each id")
+        return None if known[1] else int(known[0])
+
+    def query(self, at: str, name: str | None, text: str) -> int | None:
+        """A query's number; None where it has no text. Without a name, its text gives it one. UserError for one id with two texts."""
+        raw = _encoded(at, plain(text))
+        name = text_id(text) if name is None else name
+        known = self._one("SELECT place, text, at FROM queries WHERE id = ?", name)
+        if known is None:
+            self._name(at, name)
+            key = blake2b(raw, digest_size=16).digest() if raw else b""
+            place = self._insert("INSERT INTO queries (id, text, plain, at) VALUES (?, ?, ?, ?)", name, text, key, at)
+        elif known[1] == text:
+            place = int(known[0])
+        else:
+            refuse(f"{at}: query {shown(name)} has another text at {known[2]}, expected one of each id")
+        return place if raw else None
+
+    def query_of(self, at: str, name: str) -> tuple[int | None, str]:
+        """The number (None where it has no text) and text of a query by its id; UserError if it is unknown."""
+        known = self._one("SELECT place, text, plain FROM queries WHERE id = ?", name)
+        if known is None:
+            refuse(f"{at}: query {shown(name)} is unknown, expected its text; give the file that has it with --queries")
+        return int(known[0]) if known[2] else None, known[1]
+
+    def judge(self, at: str, query: int, *, split: str, doc: int | None, grade: int) -> None:
+        """Add a judgment; UserError for two grades of one pair."""
+        if doc is None:
+            self.left_out["pairs with a document without text"] += 1
+            return
+        known = self._one("SELECT grade FROM judged WHERE query = ? AND split = ? AND doc = ?", query, split, doc)
+        if known is None:
+            self._insert("INSERT INTO judged (query, split, doc, grade) VALUES (?, ?, ?, ?)", query, split, doc, grade)
+        elif known[0] != grade:
+            refuse(f"{at}: found grade {grade}, {known[0]} before for the same query and document, expected one")
+
+    def reject(self, query: int, doc: int | None) -> None:
+        """Add a negative of a training query."""
+        if doc is None:
+            self.left_out["negatives without text"] += 1
+        else:
+            self._insert("INSERT OR IGNORE INTO negatives (query, doc) VALUES (?, ?)", query, doc)
+
+    def queries(self) -> Iterator[tuple[str, str]]:
+        """Id and text of every query with a relevant document."""
+        return self._all(f"SELECT q.id, q.text FROM queries q WHERE {_relevant('q.place')} ORDER BY q.place")
+
+    def judged(self, split: str) -> Iterator[tuple[str, str, int]]:
+        """Query, document, and grade, of queries with a relevant document in that split."""
+        return self._all(
+            "SELECT q.id, d.id, j.grade FROM judged j CROSS JOIN queries q ON q.place = j.query CROSS JOIN documents d ON d.place = j.doc "
+            f"WHERE j.split = ? AND {RELEVANT.format(query='j.query', split='j.split')} ORDER BY j.place",
+            split,
+        )
+
+    def negatives(self) -> Iterator[tuple[str, str]]:
+        """Query and document, of training queries with a relevant document, less those relevant to the query."""
+        return self._all(
+            "SELECT q.id, d.id FROM negatives n CROSS JOIN queries q ON q.place = n.query CROSS JOIN documents d ON d.place = n.doc "
+            f"WHERE {_relevant('n.query', 'train')} AND NOT {POSITIVE} ORDER BY n.place"
+        )
+
+    def count(self, split: str) -> int:
+        """Queries with a relevant document in a split."""
+        return self._number(f"SELECT count(*) FROM queries q WHERE {_relevant('q.place', split)}")
+
+    def leaks(self) -> int:
+        """Training queries that are in dev or test too, by their plain text, as prepare finds them."""
+        return self._number(f"SELECT count(*) FROM queries q WHERE {_relevant('q.place', 'train')} AND q.plain IN ({HELD_OUT})")
+
+    def count_left_out(self) -> dict[str, int]:
+        """Everything that was left out, by reason."""
+        late = {
+            "queries without text": "SELECT count(*) FROM queries WHERE plain = x''",
+            "queries without a relevant document": f"SELECT count(*) FROM queries q WHERE plain <> x'' AND NOT {_relevant('q.place')}",
+            "negatives that are relevant to their query": f"SELECT count(*) FROM negatives n WHERE {POSITIVE}",
+            "documents without title and text": "SELECT count(*) FROM documents WHERE empty",
+        }
+        found = {**self.left_out, **{reason: self._number(query) for reason, query in late.items()}}
+        return {reason: found[reason] for reason in sorted(found) if found[reason]}
+
+    def _new_document(self, at: str, name: str, passage: Passage, *, digest: bytes) -> int | None:
+        empty = not f"{passage.title}{passage.text}".strip()
+        self._name(at, name)
+        place = self._insert("INSERT INTO documents (id, digest, empty, at) VALUES (?, ?, ?, ?)", name, digest, empty, at)
+        if empty:
+            return None
+        record = {"_id": name, "title": passage.title, "text": passage.text}
+        self._corpus.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self.documents += 1
+        return place
+
+    def _name(self, at: str, name: str) -> None:
+        _encoded(at, name)
+        self.white += bool(WHITE.search(name))
+
+    def _insert(self, statement: str, *values: object) -> int:
+        return int(self._database.execute(statement, values).lastrowid or 0)
+
+    def _one(self, statement: str, *values: object) -> tuple[Any, ...] | None:
+        found: tuple[Any, ...] | None = self._database.execute(statement, values).fetchone()
+        return found
+
+    def _all(self, statement: str, *values: object) -> Iterator[Any]:
+        yield from self._database.execute(statement, values)
+
+    def _number(self, statement: str) -> int:
+        return int(self._database.execute(statement).fetchone()[0])
+
+
+@contextmanager
+def new_store(folder: Path) -> Iterator[Store]:
+    """A store that writes corpus.jsonl into `folder`, and keeps its database there until it is closed."""
+    database = folder / ".pairs.db"
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; {SCHEMA} BEGIN")
+        with (folder / "corpus.jsonl").open("w", encoding="utf-8", newline="\n") as corpus:
+            yield Store(connection, corpus)
+    database.unlink()
+
+
+def text_id(text: str) -> str:
+    """The id of a text that has none."""
+    return sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def _relevant(query: str, split: str = "") -> str:
+    splits = f"'{split}'" if split else "r.split"
+    return RELEVANT.format(query=query, split=splits)
+
+
+def _encoded(at: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        refuse(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff), expected none")

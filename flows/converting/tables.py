@@ -1,0 +1,98 @@
+"""Files beside training files: a corpus, queries, and qrels.
+
+    corpus   Tevatron {docid, title (optional), text}, Pyserini {id, contents}, BEIR {_id, title (optional), text}, or {text} alone
+    queries  id and text separated by a tab, or Tevatron {query_id, query or query_text}, or BEIR {_id, text}
+    qrels    TREC's four columns: query, a number that is ignored, document, grade
+
+Objects are JSON lines, plain or gzip, or Parquet; lines of text are plain or gzip.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from flows.converting.forms import Passage, identifier, string
+from flows.converting.rows import cells, is_json, is_parquet, keys, refuse, rows
+from flows.intake.records import shown
+from tasks.core.sources.grades import EXPECTED, is_grade
+
+CORPORA = (  # the key of an id, of a text, and whose form it is
+    ("docid", "text", "Tevatron"),
+    ("id", "contents", "Pyserini"),
+    ("_id", "text", "BEIR"),
+)
+QUERIES = (
+    ("query_id", "query_text", "Tevatron"),
+    ("query_id", "query", "Tevatron"),
+    ("_id", "text", "BEIR"),
+)
+TEXTS = "texts alone"
+DOCUMENT_KEYS = "docid and text (Tevatron), id and contents (Pyserini), _id and text (BEIR), or text alone"
+QUERY_KEYS = "query_id and query (Tevatron), or _id and text (BEIR)"
+
+
+class Query(NamedTuple):
+    at: str
+    id: str
+    text: str
+
+
+class Judgment(NamedTuple):
+    at: str
+    query: str
+    doc: str
+    grade: int
+
+
+def documents(path: Path) -> tuple[str, Iterator[tuple[str, Passage]]]:
+    """The form of a corpus, and its documents with their places."""
+    at, found = keys(path, DOCUMENT_KEYS)
+    named, text, form = _keys_of(at, found, CORPORA, DOCUMENT_KEYS, alone="text")
+
+    def read() -> Iterator[tuple[str, Passage]]:
+        for place, row in rows(path, DOCUMENT_KEYS, [named, "title", text]):
+            title = row.get("title") if named else None
+            doc = identifier(place, named, row.get(named)) if named else None
+            yield place, Passage(doc, "" if title is None else string(place, "title", title), string(place, text, row.get(text)))
+
+    return form, read()
+
+
+def queries(path: Path) -> tuple[str, Iterator[Query]]:
+    """The form of a file of queries, and the queries."""
+    if not is_parquet(path) and not is_json(path):
+        return "tab-separated", (
+            Query(at, identifier(at, "query id", query), text) for at, (query, text) in cells(path, ("query", "text"), "\t")
+        )
+    at, found = keys(path, QUERY_KEYS)
+    named, text, form = _keys_of(at, found, QUERIES, QUERY_KEYS)
+
+    def read() -> Iterator[Query]:
+        for place, row in rows(path, QUERY_KEYS, [named, text]):
+            yield Query(place, identifier(place, named, row.get(named)), string(place, text, row.get(text)))
+
+    return form, read()
+
+
+def judgments(path: Path) -> Iterator[Judgment]:
+    """The lines of TREC qrels."""
+    for at, (query, _, doc, grade) in cells(path, ("query", "0", "document", "grade"), None):
+        if not is_grade(grade):
+            refuse(f"{at}: found grade {shown(grade)}, expected {EXPECTED}")
+        yield Judgment(at, identifier(at, "query id", query), identifier(at, "document id", doc), int(grade))
+
+
+def known(doc: str) -> Passage:
+    """A document whose text a corpus has."""
+    return Passage(doc, "", None)
+
+
+def _keys_of(
+    at: str, keys: Sequence[str], forms: Sequence[tuple[str, str, str]], expected: str, *, alone: str = ""
+) -> tuple[str, str, str]:
+    """The keys of id and text, and the form's name; with `alone`, a key that will do without an id, whose key is then empty."""
+    if found := next((form for form in forms if {*form[:2]} <= {*keys}), None):
+        return found
+    if alone in keys and "id" not in keys:
+        return "", alone, TEXTS
+    refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected {expected}")
