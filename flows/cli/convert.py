@@ -10,7 +10,7 @@ from flows.cli.command import group
 
 app = group()
 Files = list[Path] | None
-SHARE = "Share of the training queries that become {split}, by a hash of their text. [default: 0.1 without files of {split}]"
+SHARE = "Share of the training queries that become {split}, by a hash of their text (default: 0.1, or 0 where {split} has files)."
 
 
 @app.command()
@@ -19,7 +19,7 @@ def convert(
     train: Annotated[
         Files,
         typer.Argument(
-            metavar="[FILE]...",
+            metavar="FILE",
             exists=True,
             dir_okay=False,
             help="Training files of Tevatron, FlagEmbedding, or sentence-transformers: JSON lines, plain or gzip, or Parquet.",
@@ -64,7 +64,7 @@ def convert(
     if shares.dev or shares.test:
         print(f"dev and test queries: {shares.dev:g} and {shares.test:g} of the training queries, by a hash of their text")
     for reason, count in made.left_out.items():
-        print(f"left out: {count:,} {reason}")
+        print(f"left out: {reason}: {count:,}")
     if not corpus:
         print("the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus")
     sets = [

@@ -5,8 +5,6 @@ in the order in which they come. Where there are no files of dev or test, a shar
 hash of a query's text: the same text is always in the same split, in every run, whatever else is in the files.
 """
 
-import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from pathlib import Path
 from flows.converting import tables
 from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
-from flows.converting.store import Store, new_store
+from flows.converting.store import ENCODER, Store, new_store
 from flows.intake.clicks import is_dev, plain
 from flows.intake.records import quoted
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
@@ -108,25 +106,22 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
         raise UserError("convert: found no training file and no --qrels, expected one; see retemper convert --help")
     if bool(inputs.queries) > bool(inputs.qrels):
         raise UserError("convert: found --queries without --qrels, expected both; without judgments, queries have no use")
-    target = Path(os.path.abspath(folder))
     refuse_place(folder)
     for path in (*inputs.corpora, *inputs.queries, *(path for _, path in (*inputs.examples, *inputs.qrels))):
         if not path.is_file():
             raise UserError(f"{path}: {'found no regular file' if path.exists() else 'not found'}, expected a file; fix the path")
     forms: dict[Path, str] = {}
-    with new_folder(target) as made:
-        with new_store(made) as store:
-            for path in inputs.corpora:
-                forms[path] = _read_corpus(path, store)
-            for path in inputs.queries:
-                forms[path] = _read_queries(path, store)
-            for split, path in inputs.examples:
-                forms[path] = _read_examples(path, store, split=split, shares=shares)
-            for split, path in inputs.qrels:
-                forms[path] = "TREC qrels"
-                _read_qrels(path, store, split=split, shares=shares)
-            found = _write(made, store, forms)
-    return found
+    with new_folder(folder) as made, new_store(made) as store:
+        for path in inputs.corpora:
+            forms[path] = _read_corpus(path, store)
+        for path in inputs.queries:
+            forms[path] = _read_queries(path, store)
+        for split, path in inputs.examples:
+            forms[path] = _read_examples(path, store, split=split, shares=shares)
+        for split, path in inputs.qrels:
+            forms[path] = "TREC qrels"
+            _read_qrels(path, store, split=split, shares=shares)
+        return _write(made, store, forms)
 
 
 def _read_corpus(path: Path, store: Store) -> str:
@@ -176,8 +171,7 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
     if not any(queries.values()):
         raise UserError(f"{next(iter(forms))}: no query has a relevant document, expected at least one in the files given")
     (folder / "qrels").mkdir()
-    texts = (json.dumps({"_id": name, "text": text}, ensure_ascii=False) for name, text in store.queries())
-    _lines(folder / "queries.jsonl", texts)
+    _lines(folder / "queries.jsonl", (ENCODER.encode({"_id": name, "text": text}) for name, text in store.queries()))
     pairs: Counter[str] = Counter()
     for split in filter(queries.get, SPLITS):
         judged = (f"{query}\t{doc}\t{grade}" for query, doc, grade in store.judged(split))
@@ -186,9 +180,7 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
     negatives = _lines(folder / "negatives.tsv", rejected, header="query-id\tcorpus-id")
     if not negatives:
         (folder / "negatives.tsv").unlink()
-    return Converted(
-        forms, store.documents, queries, dict(pairs), negatives, store.count_left_out(), store.white, store.leaks()
-    )
+    return Converted(forms, store.documents, queries, dict(pairs), negatives, store.count_left_out(), store.white, store.leaks())
 
 
 def _lines(path: Path, lines: Iterable[str], *, header: str = "") -> int:
@@ -197,6 +189,7 @@ def _lines(path: Path, lines: Iterable[str], *, header: str = "") -> int:
     with path.open("w", encoding="utf-8", newline="\n") as handle:
         if header:
             handle.write(f"{header}\n")
-        for count, line in enumerate(lines, 1):
+        for line in lines:
             handle.write(f"{line}\n")
+            count += 1
     return count

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from flows.converting.rows import Row, refuse
-from flows.intake.records import shown
+from flows.intake.records import has_half_character, shown
 
 EXPECTED = (
     "Tevatron (query_id, query, positive_passages; or query_id, query_text, positive_document_ids), FlagEmbedding (query, pos), or "
@@ -60,10 +60,10 @@ class Form:
 
 def form_of(at: str, keys: Sequence[str]) -> Form:
     """The form of a file whose first row has `keys`; UserError if there is none."""
-    for known in (_tevatron, _tevatron_ids, _flag_embedding, _sentence_transformers):
-        if form := known(at, keys):
-            return form
-    refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected one of these forms: {EXPECTED}")
+    readers = (_tevatron, _tevatron_ids, _flag_embedding, _sentence_transformers)
+    if form := next(filter(None, (known(at, keys) for known in readers)), None):
+        return form
+    return refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected one of these forms: {EXPECTED}")
 
 
 def identifier(at: str, name: str, value: object) -> str:
@@ -71,8 +71,8 @@ def identifier(at: str, name: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
     found = str(value)
-    if not found or any(mark in found for mark in "\t\r\n\0"):
-        refuse(f"{at}: found {name} {shown(found)}, expected one without tabs, line ends, and NUL that is not empty")
+    if not found or any(mark in found for mark in "\t\r\n\0") or has_half_character(found):
+        refuse(f"{at}: found {name} {shown(found)}, expected one of whole characters without tabs, line ends, and NUL that is not empty")
     return found
 
 
@@ -123,9 +123,7 @@ def _flag_embedding(_at: str, keys: Sequence[str]) -> Form | None:
 
 
 def _sentence_transformers(at: str, keys: Sequence[str]) -> Form | None:
-    roles = {
-        role: [key for key in keys if key in names] for role, names in (("query", ANCHORS), ("text", POSITIVES), ("label", LABELS))
-    }
+    roles = {role: [key for key in keys if key in names] for role, names in (("query", ANCHORS), ("text", POSITIVES), ("label", LABELS))}
     if not roles["query"] or not roles["text"]:
         return None
     numbers = {key: int(found[1] or 0) for key in keys if (found := NEGATIVE.fullmatch(key))}
@@ -165,7 +163,9 @@ def _passage(at: str, name: str, item: object) -> Passage:
         refuse(f"{at}: found {shown(item)} in {name}, expected an object with docid, title, and text")
     title = item.get("title")
     text = string(at, f"text in {name}", item.get("text"))
-    return Passage(identifier(at, f"docid in {name}", item.get("docid")), "" if title is None else string(at, f"title in {name}", title), text)
+    return Passage(
+        identifier(at, f"docid in {name}", item.get("docid")), "" if title is None else string(at, f"title in {name}", title), text
+    )
 
 
 def _list(at: str, name: str, value: object, of: str) -> list[Any]:

@@ -37,7 +37,8 @@ def cells(path: Path, names: tuple[str, ...], separator: str | None) -> Iterator
         at, found = f"{path}:{number}", line.split(separator)
         if len(found) != len(names):
             between = "tabs" if separator else "blanks or tabs"
-            refuse(f"{at}: found {len(found)} column{'s' * (len(found) != 1)}, expected {len(names)} separated by {between} ({', '.join(names)})")
+            expected = f"{len(names)} separated by {between} ({', '.join(names)})"
+            refuse(f"{at}: found {len(found)} column{'s' * (len(found) != 1)}, expected {expected}")
         yield at, found
 
 

@@ -4,6 +4,7 @@ Texts of documents go straight to corpus.jsonl when they are first seen; the dat
 """
 
 import json
+import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from flows.intake.clicks import plain
 from flows.intake.records import shown
 from tasks.core.tables.trec_ids import WHITE
 
+ENCODER = json.JSONEncoder(ensure_ascii=False)
 DIGITS = 16  # of SHA-256 in hexadecimal: the id of a text that has none
 SCHEMA = """
-CREATE TABLE documents (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, digest BLOB NOT NULL, empty INTEGER NOT NULL, at TEXT NOT NULL);
-CREATE TABLE queries (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, plain BLOB NOT NULL, at TEXT NOT NULL);
+CREATE TABLE documents (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, digest BLOB NOT NULL, empty INTEGER NOT NULL, at BLOB NOT NULL);
+CREATE TABLE queries (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, plain BLOB NOT NULL, at BLOB NOT NULL);
 CREATE TABLE judged (place INTEGER PRIMARY KEY, query INTEGER NOT NULL, split TEXT NOT NULL, doc INTEGER NOT NULL, grade INTEGER NOT NULL,
                      UNIQUE (query, split, doc));
 CREATE TABLE negatives (place INTEGER PRIMARY KEY, query INTEGER NOT NULL, doc INTEGER NOT NULL, UNIQUE (query, doc));
@@ -51,16 +53,24 @@ class Store:
                 refuse(f"{at}: document {shown(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus")
             return None if known[1] else int(known[0])
         raw = _encoded(at, f"{len(passage.title)} {passage.title}{passage.text}")
-        digest = blake2b(raw, digest_size=16).digest()
-        if passage.id is None and (known := self._one("SELECT place, empty FROM documents WHERE digest = ? ORDER BY place", digest)):
-            return None if known[1] else int(known[0])
-        name = text_id(passage.text) if passage.id is None else passage.id
-        known = self._one("SELECT place, empty, digest, at FROM documents WHERE id = ?", name)
-        if known is None:
-            return self._new_document(at, name, passage, digest=digest)
-        if known[2] != digest:
-            refuse(f"{at}: document {shown(name)} has another title or text at {known[3]}, expected one of each id")
-        return None if known[1] else int(known[0])
+        digest, empty = blake2b(raw, digest_size=16).digest(), not f"{passage.title}{passage.text}".strip()
+        name = passage.id
+        if name is None:
+            if known := self._one("SELECT place FROM documents WHERE digest = ? ORDER BY place", digest):
+                return None if empty else int(known[0])
+            name = text_id(passage.text)
+        statement = "INSERT OR IGNORE INTO documents (id, digest, empty, at) VALUES (?, ?, ?, ?)"
+        place = self._insert(statement, name, digest, empty, os.fsencode(at))
+        if place is None:
+            place, before, first = self._one("SELECT place, digest, at FROM documents WHERE id = ?", name) or (None, b"", b"")
+            if before != digest:
+                refuse(f"{at}: document {shown(name)} has another title or text at {os.fsdecode(first)}, expected one text of each id")
+        else:
+            self.white += bool(WHITE.search(name))
+            if not empty:
+                self._corpus.write(ENCODER.encode({"_id": name, "title": passage.title, "text": passage.text}) + "\n")
+                self.documents += 1
+        return None if empty else place
 
     def query(self, at: str, name: str | None, text: str) -> int | None:
         """A query's number; None where it has no text. Without a name, its text gives it one. UserError for one id with two texts."""
@@ -68,13 +78,13 @@ class Store:
         name = text_id(text) if name is None else name
         known = self._one("SELECT place, text, at FROM queries WHERE id = ?", name)
         if known is None:
-            self._name(at, name)
+            self.white += bool(WHITE.search(name))
             key = blake2b(raw, digest_size=16).digest() if raw else b""
-            place = self._insert("INSERT INTO queries (id, text, plain, at) VALUES (?, ?, ?, ?)", name, text, key, at)
+            place = self._insert("INSERT INTO queries (id, text, plain, at) VALUES (?, ?, ?, ?)", name, text, key, os.fsencode(at))
         elif known[1] == text:
             place = int(known[0])
         else:
-            refuse(f"{at}: query {shown(name)} has another text at {known[2]}, expected one of each id")
+            refuse(f"{at}: query {shown(name)} has another text at {os.fsdecode(known[2])}, expected one text of each id")
         return place if raw else None
 
     def query_of(self, at: str, name: str) -> tuple[int | None, str]:
@@ -140,23 +150,10 @@ class Store:
         found = {**self.left_out, **{reason: self._number(query) for reason, query in late.items()}}
         return {reason: found[reason] for reason in sorted(found) if found[reason]}
 
-    def _new_document(self, at: str, name: str, passage: Passage, *, digest: bytes) -> int | None:
-        empty = not f"{passage.title}{passage.text}".strip()
-        self._name(at, name)
-        place = self._insert("INSERT INTO documents (id, digest, empty, at) VALUES (?, ?, ?, ?)", name, digest, empty, at)
-        if empty:
-            return None
-        record = {"_id": name, "title": passage.title, "text": passage.text}
-        self._corpus.write(json.dumps(record, ensure_ascii=False) + "\n")
-        self.documents += 1
-        return place
-
-    def _name(self, at: str, name: str) -> None:
-        _encoded(at, name)
-        self.white += bool(WHITE.search(name))
-
-    def _insert(self, statement: str, *values: object) -> int:
-        return int(self._database.execute(statement, values).lastrowid or 0)
+    def _insert(self, statement: str, *values: object) -> int | None:
+        """The number of the new row; None where the row was there."""
+        done = self._database.execute(statement, values)
+        return done.lastrowid if done.rowcount else None
 
     def _one(self, statement: str, *values: object) -> tuple[Any, ...] | None:
         found: tuple[Any, ...] | None = self._database.execute(statement, values).fetchone()

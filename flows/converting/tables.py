@@ -95,4 +95,4 @@ def _keys_of(
         return found
     if alone in keys and "id" not in keys:
         return "", alone, TEXTS
-    refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected {expected}")
+    return refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected {expected}")
