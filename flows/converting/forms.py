@@ -102,7 +102,7 @@ def _tevatron_ids(_at: str, keys: Sequence[str]) -> Form | None:
 
     def read(at: str, row: Row) -> Example:
         def passages(name: str) -> list[Passage]:
-            return [Passage(identifier(at, name, item), "", None) for item in _list(at, name, row.get(name), "ids")]
+            return [Passage(identifier(at, f"{name} item", item), "", None) for item in _list(at, name, row.get(name), "ids")]
 
         return Example(at, *_query(at, row, query), passages("positive_document_ids"), passages("negative_document_ids"))
 
@@ -115,7 +115,7 @@ def _flag_embedding(_at: str, keys: Sequence[str]) -> Form | None:
 
     def read(at: str, row: Row) -> Example:
         def passages(name: str) -> list[Passage]:
-            return [Passage(None, "", string(at, f"in {name}", item)) for item in _list(at, name, row.get(name), "strings")]
+            return [Passage(None, "", string(at, f"{name} item", item)) for item in _list(at, name, row.get(name), "strings")]
 
         return Example(at, None, string(at, "query", row.get("query")), passages("pos"), passages("neg"))
 
@@ -162,9 +162,9 @@ def _passage(at: str, name: str, item: object) -> Passage:
     if not isinstance(item, dict):
         refuse(f"{at}: found {shown(item)} in {name}, expected an object with docid, title, and text")
     title = item.get("title")
-    text = string(at, f"text in {name}", item.get("text"))
+    text = string(at, f"{name}.text", item.get("text"))
     return Passage(
-        identifier(at, f"docid in {name}", item.get("docid")), "" if title is None else string(at, f"title in {name}", title), text
+        identifier(at, f"{name}.docid", item.get("docid")), "" if title is None else string(at, f"{name}.title", title), text
     )
 
 
