@@ -86,7 +86,8 @@ def shares_of(inputs: Inputs, dev: float | None, test: float | None) -> Shares:
             raise UserError(f"--{split}-share: found {what}, expected a share only where training queries have to become {split}; drop it")
         found[split] = (SHARE if share is None else share) if "train" in there and split not in there else 0.0
     if sum(found.values()) >= 1:
-        raise UserError(f"--dev-share and --test-share: found {dev:g} and {test:g}, expected a sum below 1: the rest trains")
+        both = " and ".join(f"{share:g}" for share in found.values())
+        raise UserError(f"--dev-share and --test-share: found {both}, expected a sum below 1: the rest trains")
     return Shares(**found)
 
 

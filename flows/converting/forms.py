@@ -163,9 +163,7 @@ def _passage(at: str, name: str, item: object) -> Passage:
         refuse(f"{at}: found {shown(item)} in {name}, expected an object with docid, title, and text")
     title = item.get("title")
     text = string(at, f"{name}.text", item.get("text"))
-    return Passage(
-        identifier(at, f"{name}.docid", item.get("docid")), "" if title is None else string(at, f"{name}.title", title), text
-    )
+    return Passage(identifier(at, f"{name}.docid", item.get("docid")), "" if title is None else string(at, f"{name}.title", title), text)
 
 
 def _list(at: str, name: str, value: object, of: str) -> list[Any]:

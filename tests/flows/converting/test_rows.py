@@ -60,14 +60,14 @@ def test_corrupt_parquet_names_the_row(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[4:40] = bytes([0xFF]) * 36
     path.write_bytes(raw)
-    with pytest.raises(UserError, match="train.parquet: cannot be read as Parquet with UTF-8 texts after row 0"):
+    with pytest.raises(UserError, match=r"train.parquet: cannot be read as Parquet with UTF-8 texts after row 0"):
         list(rows(path, "x", ("a",)))
 
 
 def test_a_column_that_is_twice_in_parquet_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.parquet"
     pq.write_table(pa.table([pa.array(["x"]), pa.array(["y"])], names=["a", "a"]), path)
-    with pytest.raises(UserError, match="train.parquet: found column a 2 times, expected it once"):
+    with pytest.raises(UserError, match=r"train.parquet: found column a 2 times, expected it once"):
         keys(path, "x")
 
 
