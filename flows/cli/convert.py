@@ -1,6 +1,8 @@
 """`retemper convert`."""
 
 import shlex
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -56,21 +58,39 @@ def convert(
     examples = [(split, path) for split, files in (("train", train), ("dev", dev), ("test", test)) for path in files or ()]
     inputs = Inputs(examples, corpus or (), queries or (), [parse_qrels(given) for given in qrels or ()])
     shares = shares_of(inputs, dev_share, test_share)
-    made = convert(folder, inputs, shares)
+    try:
+        made = convert(folder, inputs, shares)
+    except KeyboardInterrupt as stopped:
+        if not stopped.args:  # otherwise the signal's handler has said so
+            print("\nretemper: stopped; nothing was written", file=sys.stderr)
+        raise KeyboardInterrupt(*(stopped.args or (signal.SIGINT,))) from None
+    by_form: dict[str, list[Path]] = {}
     for path, form in made.forms.items():
-        print(printable(f"{path}: {form}"))
-    counts = ", ".join(f"{split} {made.queries[split]:,} ({made.pairs.get(split, 0):,} pairs)" for split in made.queries)
-    print(printable(f"{folder}: {made.documents:,} documents, {made.negatives:,} negatives; queries: {counts}"))
+        by_form.setdefault(form, []).append(path)
+    for form, paths in by_form.items():
+        print(printable(f"{form}: {paths[0]}{f' and {len(paths) - 1:,} more' if paths[1:] else ''}"))
+    queries_by_split, judgments = (
+        ", ".join(f"{split} {count:,}" for split, count in some.items()) for some in (made.queries, made.judgments)
+    )
+    print(
+        printable(
+            f"{folder}: {made.documents:,} documents; queries: {queries_by_split}; judgments: {judgments}; negatives: {made.negatives:,}"
+        )
+    )
     if shares.dev or shares.test:
         print(f"dev and test queries: {shares.dev:g} and {shares.test:g} of the training queries, by a hash of their text")
     for reason, count in made.left_out.items():
         print(f"left out: {reason}: {count:,}")
     if not corpus:
         print("the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus")
-    sets = [
-        *(["--set prepare.ids=escape"] if made.white else []),
-        *(["--set prepare.leaks=drop"] if made.leaks else []),
-        *(["--set rounds.warmup.negatives=official"] if made.negatives else []),
-    ]
+    sets = []
+    if made.leaks:
+        print(f"training queries that are in dev or test too: {made.leaks:,}; prepare.leaks=drop removes them from train")
+        sets.append("--set prepare.leaks=drop")
+    if made.white:
+        print(f"ids with white space: {made.white:,}; prepare.ids=escape takes them")
+        sets.append("--set prepare.ids=escape")
+    if made.negatives:
+        sets.append("--set rounds.warmup.negatives=official")
     print(printable(" ".join(["next: retemper new my-project --data", shlex.quote(str(folder)), *sets])))
     return 0

@@ -5,7 +5,6 @@ in the order in which they come. Where there are no files of dev or test, a shar
 hash of a query's text: the same text is always in the same split, in every run, whatever else is in the files.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,12 +53,12 @@ class Shares:
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written. `forms`: of each file; `white`: ids with white space; `leaks`: training queries that are in dev or test too."""
+    """What was written. `queries` and `judgments`: by split; `white`: ids with white space; `leaks`: training queries in dev or test too."""
 
     forms: dict[Path, str]
     documents: int
     queries: dict[str, int]
-    pairs: dict[str, int]
+    judgments: dict[str, int]
     negatives: int
     left_out: dict[str, int]
     white: int
@@ -173,15 +172,15 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
         raise UserError(f"{next(iter(forms))}: no query has a relevant document, expected at least one in the files given")
     (folder / "qrels").mkdir()
     _lines(folder / "queries.jsonl", (ENCODER.encode({"_id": name, "text": text}) for name, text in store.queries()))
-    pairs: Counter[str] = Counter()
+    judgments = dict.fromkeys(SPLITS, 0)
     for split in filter(queries.get, SPLITS):
         judged = (f"{query}\t{doc}\t{grade}" for query, doc, grade in store.judged(split))
-        pairs[split] = _lines(folder / f"qrels/{split}.tsv", judged, header="query-id\tcorpus-id\tscore")
+        judgments[split] = _lines(folder / f"qrels/{split}.tsv", judged, header="query-id\tcorpus-id\tscore")
     rejected = (f"{quoted(query)}\t{quoted(doc)}" for query, doc in store.negatives())
     negatives = _lines(folder / "negatives.tsv", rejected, header="query-id\tcorpus-id")
     if not negatives:
         (folder / "negatives.tsv").unlink()
-    return Converted(forms, store.documents, queries, dict(pairs), negatives, store.count_left_out(), store.white, store.leaks())
+    return Converted(forms, store.documents, queries, judgments, negatives, store.count_left_out(), store.white, store.leaks())
 
 
 def _lines(path: Path, lines: Iterable[str], *, header: str = "") -> int:
@@ -190,7 +189,7 @@ def _lines(path: Path, lines: Iterable[str], *, header: str = "") -> int:
     with path.open("w", encoding="utf-8", newline="\n") as handle:
         if header:
             handle.write(f"{header}\n")
-        for line in lines:
+        for line in track(lines, path.name):
             handle.write(f"{line}\n")
             count += 1
     return count

@@ -17,6 +17,7 @@ import pytest
 
 from flows.cli import main as cli
 from flows.converting.convert import Converted, Inputs, Shares, convert, parse_qrels, shares_of
+from flows.converting.store import Store
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.prepare.corpus import write_corpus
@@ -92,7 +93,7 @@ def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
     }
     assert made.forms == {corpus: "Tevatron", train: "Tevatron (passages)", dev: "Tevatron (passages)"}
     assert (made.documents, made.negatives, made.left_out) == (8, 4, {})
-    assert (made.queries, made.pairs) == ({"train": 2, "dev": 1, "test": 0}, {"train": 2, "dev": 1})
+    assert made.queries == made.judgments == {"train": 2, "dev": 1, "test": 0}
     stats, counts = prepared(tmp_path / "out", tmp_path)
     assert (stats["documents"]["count"], counts["kept"]) == (8, 4)
 
@@ -148,7 +149,7 @@ def test_sentence_transformers_as_datasets_writes_them(tmp_path: Path, kind: str
 def test_labels_tell_positives_from_negatives(tmp_path: Path, write: Write) -> None:
     rows = [{"sentence1": one, "sentence2": two, "label": label} for one, two, label in (("a", "x", 1), ("a", "y", 0), ("b", "x", 0))]
     made = run(tmp_path / "out", write("train.jsonl", *rows))
-    assert (made.documents, made.pairs, made.negatives) == (2, {"train": 1}, 1)
+    assert (made.documents, made.judgments["train"], made.negatives) == (2, 1, 1)
     assert made.left_out == {"queries without a relevant document": 1}
 
 
@@ -156,7 +157,7 @@ def test_tevatron_in_parquet(tmp_path: Path) -> None:
     rows = [tevatron("q1", "d1", "d2"), tevatron("q2", "d2", "d1")]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "train.parquet")
     made = run(tmp_path / "out", tmp_path / "train.parquet")
-    assert (made.documents, made.pairs, made.negatives) == (2, {"train": 2}, 2)
+    assert (made.documents, made.judgments["train"], made.negatives) == (2, 2, 2)
 
 
 def test_pyserini_keeps_grades(tmp_path: Path, write: Write) -> None:
@@ -360,13 +361,13 @@ def test_the_command_says_what_it_did_and_what_to_type(
     write("dev.jsonl", tevatron("q2", "d2"))
     assert cli.main(["convert", "my data", "a.jsonl", "b.jsonl", "--dev", "dev.jsonl", "--test-share", "0"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "a.jsonl: Tevatron (passages)",
-        "b.jsonl: Tevatron (passages)",
-        "dev.jsonl: Tevatron (passages)",
-        "my data: 2 documents, 1 negatives; queries: train 2 (2 pairs), dev 1 (1 pairs), test 0 (0 pairs)",
+        "Tevatron (passages): a.jsonl and 2 more",
+        "my data: 2 documents; queries: train 2, dev 1, test 0; judgments: train 2, dev 1, test 0; negatives: 1",
         "left out: negatives that are relevant to their query: 1",
         "the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus",
-        "next: retemper new my-project --data 'my data' --set prepare.ids=escape --set prepare.leaks=drop "
+        "training queries that are in dev or test too: 1; prepare.leaks=drop removes them from train",
+        "ids with white space: 1; prepare.ids=escape takes them",
+        "next: retemper new my-project --data 'my data' --set prepare.leaks=drop --set prepare.ids=escape "
         "--set rounds.warmup.negatives=official",
     ]
     assert prepared(Path("my data"), tmp_path, ids="escape", leaks="drop")[1]["kept"] == 1
@@ -397,3 +398,18 @@ def test_a_mistake_is_one_line(tmp_path: Path, write: Write, monkeypatch: pytest
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1
     assert error[0].startswith("retemper: train.jsonl:1: found premise, hypothesis, expected one of these forms: Tevatron")
+
+
+def test_an_interrupt_leaves_nothing_behind(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("train.jsonl", GOOD)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "judge", interrupted)
+    assert cli.main(["convert", "out", "train.jsonl"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "retemper: stopped; nothing was written"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
