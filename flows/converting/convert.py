@@ -53,7 +53,7 @@ class Shares:
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written. `queries` and `judgments`: by split; `white`: ids with white space; `leaks`: training queries in dev or test too."""
+    """What was written. `queries` and `judgments`: by split; `white`: ids with white space; `leaks`: queries of train in dev or test."""
 
     forms: dict[Path, str]
     documents: int

@@ -88,7 +88,7 @@ def _tevatron(_at: str, keys: Sequence[str]) -> Form | None:
 
     def read(at: str, row: Row) -> Example:
         def passages(name: str) -> list[Passage]:
-            return [_passage(at, name, item) for item in _list(at, name, row.get(name), "passages (docid, title, text)")]
+            return [_passage(at, name, item) for item in _list(at, name, row.get(name), of="passages (docid, title, text)")]
 
         return Example(at, *_query(at, row, "query"), passages("positive_passages"), passages("negative_passages"))
 
@@ -102,7 +102,7 @@ def _tevatron_ids(_at: str, keys: Sequence[str]) -> Form | None:
 
     def read(at: str, row: Row) -> Example:
         def passages(name: str) -> list[Passage]:
-            return [Passage(identifier(at, f"{name} item", item), "", None) for item in _list(at, name, row.get(name), "ids")]
+            return [Passage(identifier(at, f"{name} item", item), "", None) for item in _list(at, name, row.get(name), of="ids")]
 
         return Example(at, *_query(at, row, query), passages("positive_document_ids"), passages("negative_document_ids"))
 
@@ -115,7 +115,7 @@ def _flag_embedding(_at: str, keys: Sequence[str]) -> Form | None:
 
     def read(at: str, row: Row) -> Example:
         def passages(name: str) -> list[Passage]:
-            return [Passage(None, "", string(at, f"{name} item", item)) for item in _list(at, name, row.get(name), "strings")]
+            return [Passage(None, "", string(at, f"{name} item", item)) for item in _list(at, name, row.get(name), of="strings")]
 
         return Example(at, None, string(at, "query", row.get("query")), passages("pos"), passages("neg"))
 
@@ -166,7 +166,7 @@ def _passage(at: str, name: str, item: object) -> Passage:
     return Passage(identifier(at, f"{name}.docid", item.get("docid")), "" if title is None else string(at, f"{name}.title", title), text)
 
 
-def _list(at: str, name: str, value: object, of: str) -> list[Any]:
+def _list(at: str, name: str, value: object, *, of: str) -> list[Any]:
     if value is None and name.startswith("neg"):
         return []
     if not isinstance(value, list):

@@ -47,7 +47,7 @@ class Judgment(NamedTuple):
 def documents(path: Path) -> tuple[str, Iterator[tuple[str, Passage]]]:
     """The form of a corpus, and its documents with their places."""
     at, found = keys(path, DOCUMENT_KEYS)
-    named, text, form = _keys_of(at, found, CORPORA, DOCUMENT_KEYS, alone="text")
+    named, text, form = _keys_of(at, found, CORPORA, expected=DOCUMENT_KEYS, alone="text")
 
     def read() -> Iterator[tuple[str, Passage]]:
         for place, row in rows(path, DOCUMENT_KEYS, [named, "title", text]):
@@ -65,7 +65,7 @@ def queries(path: Path) -> tuple[str, Iterator[Query]]:
             Query(at, identifier(at, "query id", query), text) for at, (query, text) in cells(path, ("query", "text"), "\t")
         )
     at, found = keys(path, QUERY_KEYS)
-    named, text, form = _keys_of(at, found, QUERIES, QUERY_KEYS)
+    named, text, form = _keys_of(at, found, QUERIES, expected=QUERY_KEYS)
 
     def read() -> Iterator[Query]:
         for place, row in rows(path, QUERY_KEYS, [named, text]):
@@ -88,7 +88,7 @@ def known(doc: str) -> Passage:
 
 
 def _keys_of(
-    at: str, keys: Sequence[str], forms: Sequence[tuple[str, str, str]], expected: str, *, alone: str = ""
+    at: str, keys: Sequence[str], forms: Sequence[tuple[str, str, str]], *, expected: str, alone: str = ""
 ) -> tuple[str, str, str]:
     """The keys of id and text, and the form's name; with `alone`, a key that will do without an id, whose key is then empty."""
     if found := next((form for form in forms if {*form[:2]} <= {*keys}), None):

@@ -202,6 +202,13 @@ def test_positives_that_come_later_are_no_negatives(tmp_path: Path, write: Write
     assert made.left_out == {"negatives that are relevant to their query": 2}
 
 
+def test_negatives_of_dev_are_none_of_train(tmp_path: Path, write: Write) -> None:
+    train, dev = write("train.jsonl", tevatron("q1", "d1", "d2")), write("dev.jsonl", tevatron("q1", "d1", "d3"))
+    made = convert(tmp_path / "out", Inputs([("train", train), ("dev", dev)]), ALL_TRAIN)
+    assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td2\n"
+    assert (made.documents, made.leaks) == (3, 1)
+
+
 def test_what_is_left_out_is_counted(tmp_path: Path, write: Write) -> None:
     empty = {"docid": "e", "title": " ", "text": ""}
     rows = [
