@@ -1,0 +1,102 @@
+"""`retemper convert`: what it prints, and how a mistake or an interrupt ends it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import main as cli
+from flows.converting.store import Store
+from tasks.core.sources.datasets import parse_dataset
+from tasks.prepare.corpus import write_corpus
+from tasks.prepare.params import Prepare
+from tasks.prepare.readers.kinds import read
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """write("train.jsonl", *rows): a file of JSON lines."""
+
+    def run(name: str, *rows: dict[str, Any]) -> Path:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path / name
+
+    return run
+
+
+def passage(doc: str) -> dict[str, str]:
+    return {"docid": doc, "text": f"text of {doc}"}
+
+
+def tevatron(query: str, positives: str, negatives: str = "") -> dict[str, Any]:
+    """tevatron("q1", "d1 d2", "d3")"""
+    lists = {"positive_passages": positives, "negative_passages": negatives}
+    return {"query_id": query, "query": f"asks {query}", **{name: [passage(doc) for doc in docs.split()] for name, docs in lists.items()}}
+
+
+def test_the_command_says_what_it_did_and_what_to_type(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("a.jsonl", tevatron("q 1", "d1", "d2 d1"))
+    write("b.jsonl", tevatron("q2", "d1"))
+    write("dev.jsonl", tevatron("q2", "d2"))
+    assert cli.main(["convert", "my data", "a.jsonl", "b.jsonl", "--dev", "dev.jsonl", "--test-share", "0"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Tevatron (passages): a.jsonl and 2 more",
+        "my data: 2 documents; queries: train 2, dev 1, test 0; judgments: train 2, dev 1, test 0; negatives: 1",
+        "left out: negatives that are relevant to their query: 1",
+        "the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus",
+        "training queries that are in dev or test too: 1; prepare.leaks=drop removes them from train",
+        "ids with white space: 1; prepare.ids=escape takes them",
+        "next: retemper new my-project --data 'my data' --set prepare.leaks=drop --set prepare.ids=escape "
+        "--set rounds.warmup.negatives=official",
+    ]
+    corpus = write_corpus(read(parse_dataset("beir:my data")), Prepare(ids="escape", leaks="drop"), tmp_path)
+    assert corpus.stats["documents"]["count"] == 2
+
+
+def test_the_command_says_how_dev_and_test_are_taken(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("corpus.jsonl", passage("d1"))
+    (tmp_path / "topics.tsv").write_text("".join(f"{number}\tasks {number}\n" for number in range(40)))
+    (tmp_path / "qrels.txt").write_text("".join(f"{number} 0 d1 1\n" for number in range(40)))
+    given = ["--corpus", "corpus.jsonl", "--queries", "topics.tsv", "--qrels", "train=qrels.txt", "--test-share", "0.3"]
+    assert cli.main(["convert", "out", *given]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "dev and test queries: 0.1 and 0.3 of the training queries, by a hash of their text" in out
+    assert out[-1] == "next: retemper new my-project --data out"
+    assert not [line for line in out if "smaller" in line]
+    assert {path.name for path in Path("out/qrels").iterdir()} == {"train.tsv", "dev.tsv", "test.tsv"}
+
+
+def test_a_mistake_is_one_line(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("train.jsonl", {"premise": "a", "hypothesis": "b"})
+    with pytest.raises(SystemExit) as left:
+        cli.main(["convert", "out", "train.jsonl"])
+    assert left.value.code == 2
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1
+    assert error[0].startswith("retemper: train.jsonl:1: found premise, hypothesis, expected one of these forms: Tevatron")
+
+
+def test_an_interrupt_leaves_nothing_behind(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("train.jsonl", tevatron("q1", "d1"))
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "judge", interrupted)
+    assert cli.main(["convert", "out", "train.jsonl"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "retemper: stopped; nothing was written"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
