@@ -7,6 +7,7 @@ hash of a query's text: the same text is always in the same split, in every run,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from flows.converting import tables
@@ -177,9 +178,8 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
         judged = (f"{query}\t{doc}\t{grade}" for query, doc, grade in store.judged(split))
         judgments[split] = _lines(folder / f"qrels/{split}.tsv", judged, header="query-id\tcorpus-id\tscore")
     rejected = (f"{quoted(query)}\t{quoted(doc)}" for query, doc in store.negatives())
-    negatives = _lines(folder / "negatives.tsv", rejected, header="query-id\tcorpus-id")
-    if not negatives:
-        (folder / "negatives.tsv").unlink()
+    first = next(rejected, None)
+    negatives = _lines(folder / "negatives.tsv", chain([first], rejected), header="query-id\tcorpus-id") if first else 0
     return Converted(forms, store.documents, queries, judgments, negatives, store.count_left_out(), store.white, store.leaks())
 
 

@@ -17,6 +17,7 @@ from flows.converting.forms import Passage
 from flows.converting.rows import refuse
 from flows.intake.clicks import plain
 from flows.intake.records import shown
+from tasks.core.stage.errors import UserError
 from tasks.core.tables.trec_ids import WHITE
 
 ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -50,7 +51,9 @@ class Store:
         if passage.text is None:
             known = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
             if known is None:
-                refuse(f"{at}: document {shown(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus")
+                raise UserError(
+                    f"{at}: document {shown(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus"
+                )
             return None if known[1] else int(known[0])
         raw = _encoded(at, f"{len(passage.title)} {passage.title}{passage.text}")
         digest, empty = blake2b(raw, digest_size=16).digest(), not f"{passage.title}{passage.text}".strip()
@@ -91,7 +94,7 @@ class Store:
         """The number (None where it has no text) and text of a query by its id; UserError if it is unknown."""
         known = self._one("SELECT place, text, plain FROM queries WHERE id = ?", name)
         if known is None:
-            refuse(f"{at}: query {shown(name)} is unknown, expected its text; give the file that has it with --queries")
+            raise UserError(f"{at}: query {shown(name)} is unknown, expected its text; give the file that has it with --queries")
         return int(known[0]) if known[2] else None, known[1]
 
     def judge(self, at: str, query: int, *, split: str, doc: int | None, grade: int) -> None:
