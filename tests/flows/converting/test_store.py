@@ -55,9 +55,9 @@ def test_one_id_with_two_texts_is_refused(store: Store, other: Passage) -> None:
 
 
 def test_unknown_ids_are_refused(store: Store) -> None:
-    with pytest.raises(UserError, match="f:2: document 'a' is in no corpus, expected its text; give the file that has it with --corpus$"):
+    with pytest.raises(UserError, match=r"f:2: document 'a' is in no corpus, expected its text; give the file that has it with --corpus$"):
         store.document("f:2", Passage("a", "", None))
-    with pytest.raises(UserError, match="f:2: query 'q' is unknown, expected its text; give the file that has it with --queries$"):
+    with pytest.raises(UserError, match=r"f:2: query 'q' is unknown, expected its text; give the file that has it with --queries$"):
         store.query_of("f:2", "q")
 
 
