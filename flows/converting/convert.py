@@ -14,12 +14,13 @@ from flows.converting import tables
 from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
 from flows.converting.store import ENCODER, Store, new_store
-from flows.intake.clicks import is_dev, plain
+from flows.intake.clicks import is_dev
 from flows.intake.records import quoted
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.progress import track
+from tasks.core.text.plain import plain
 
 SHARE = 0.1  # of the training queries, where a split has no file
 

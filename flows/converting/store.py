@@ -15,10 +15,10 @@ from typing import Any, TextIO
 
 from flows.converting.forms import Passage
 from flows.converting.rows import refuse
-from flows.intake.clicks import plain
 from flows.intake.records import shown
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.trec_ids import WHITE
+from tasks.core.text.plain import plain
 
 ENCODER = json.JSONEncoder(ensure_ascii=False)
 DIGITS = 16  # of SHA-256 in hexadecimal: the id of a text that has none
