@@ -34,7 +34,7 @@ def keep(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
         if not path.exists():
             mode = cache.stat().st_mode & 0o7777  # a group's cache is writable by the group
             for folder in (path.parent.parent, path.parent):
-                if not folder.exists():
+                with suppress(FileExistsError):  # perhaps since this moment: runs beside this one keep records too
                     folder.mkdir()
                     folder.chmod(mode)
             write_text(path, json.dumps(record, indent=1, sort_keys=True) + "\n")

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dvc.fs import LocalFileSystem
@@ -30,6 +31,19 @@ def test_the_first_record_is_kept_and_torn_ones_are_left_out(tmp_path: Path) -> 
     makings.keep(tmp_path, OTHER, RECORD)
     makings.record_path(tmp_path, OTHER).write_text('{"stage": "tr')
     assert makings.read(tmp_path, [DIGEST, OTHER, "ef" * 32]) == {DIGEST: RECORD}
+
+
+def test_two_runs_may_make_a_folder_of_records_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Path.mkdir
+
+    def second(self: Path, *rest: Any, **named: Any) -> None:
+        self.exists() or made(self)  # by the other run, a moment before
+        made(self, *rest, **named)
+
+    monkeypatch.setattr(Path, "mkdir", second)
+    makings.keep(tmp_path, DIGEST, RECORD)
+    monkeypatch.undo()
+    assert makings.read(tmp_path, [DIGEST]) == {DIGEST: RECORD}
 
 
 @pytest.mark.parametrize("mode", [0o2775, 0o755])
