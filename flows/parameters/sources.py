@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -298,7 +299,8 @@ def _write_memory(path: Path, memory: Memory) -> None:
     there = {name: known for name, known in memory.files.items() if Path(name).exists()}
     value = {"files": there, "entries": memory.entries}
     if value != _read(path):
-        write_json(path, value)
+        with suppress(FileNotFoundError):  # a command beside this one, a sweep say, has just written its own
+            write_json(path, value)
 
 
 def _warn(line: str) -> None:
