@@ -149,11 +149,20 @@ def reproduce(stage: str, pull: bool) -> int:
 
 
 def heal(corrupt: list[Download]) -> None:
-    """Remove corrupt objects from the remote they were downloaded from, name them, and have the run push what it recomputes."""
+    """Remove corrupt objects from the remote they were downloaded from, name them, and have the run push what it recomputes.
+
+    A remote that is gone lacks nothing, so nothing is named: whoever pushes or pulls next says that it is unavailable.
+    """
     from dvc.repo import Repo
 
     repo = Repo()
     remote = repo.cloud.get_remote()
+    PUSHED.unlink(missing_ok=True)
+    try:
+        refuse_unmarked(remote)
+    except Exception:  # from DVC, the disk, or any library that talks to remotes
+        corrupt.clear()
+        return
     try:
         for line in warnings(remote.name, remove_corrupt(remote, corrupt), Path(repo.cache.local_cache_dir)):
             print(f"{WARNING}{line}", flush=True)
@@ -161,7 +170,6 @@ def heal(corrupt: list[Download]) -> None:
         names = ", ".join(sorted({one.oid for one in corrupt}))
         print(f"{WARNING}remote {remote.name}: corrupt objects could not be removed: {names}: {' '.join(str(error).split())}", flush=True)
     corrupt.clear()
-    PUSHED.unlink(missing_ok=True)
 
 
 def main(arguments: list[str]) -> int:

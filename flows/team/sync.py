@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
         return False
     stages = list(stages)
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages], warn)):
+        if gone := _run(processes, [*REMOTE, "records"], warn):  # a share that was unmounted in the meantime
+            warn(f"remote {remote} has become unavailable, so not everything is pulled: {gone}{remedy(remote, gone)}")
+            return False
         warn(f"remote {remote} lacks some outs that dvc.lock names, so they are computed here: {problem}")
     elif fresh:  # all that is here came from there
         write_json(PUSHED, _state(remote))
@@ -134,4 +138,12 @@ def _run(processes: Processes, command: list[str], warn: Warn) -> str:
     status = processes.run(command, read, env)
     problems = [line for line in lines if line.startswith("ERROR")] or lines or ["no message"]
     failed = status or any(line.startswith(f"ERROR: {LOST}") for line in lines)
-    return redacted(f"{problems[0].removeprefix('ERROR: ')} (status {status})") if failed else ""
+    return redacted(f"{problems[0].removeprefix('ERROR: ')}{_listed(problems[0], lines)} (status {status})") if failed else ""
+
+
+def _listed(problem: str, lines: list[str], most: int = 3) -> str:
+    """What a problem that ends with a colon lists on the lines below it, up to `Is your cache up to date?`."""
+    if not problem.endswith(":"):
+        return ""
+    names = list(takewhile(lambda line: " " not in line, lines[lines.index(problem) + 1 :]))
+    return f" {', '.join(names[:most])}{', ...' if names[most:] else ''}"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.fs import LocalFileSystem
 
 from flows.pipeline.stage import Processes
 from flows.storage import cache, dvc
@@ -78,6 +79,43 @@ def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Pat
     monkeypatch.setattr(sync, "REMOTE", ["true"])
     assert sync.pull(Processes(), "team", ["a"], warnings.append)
     assert is_pushed("team") == (not cached)
+
+
+def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that it lacks files; and the stages do not ask it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cache/files").mkdir(parents=True)
+    monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
+    Path("remote").mkdir()
+    failed = "echo 'ERROR: Checkout failed for following targets:'; echo data/a; echo data/b; echo 'Is your cache up to date?'; exit 1"
+    warnings: list[str] = []
+    for vanishes, reached, told in (
+        (True, False, "remote team has become unavailable, so not everything is pulled: not mounted (status 1)"),
+        (False, True, "Checkout failed for following targets: data/a, data/b (status 1)"),
+    ):
+        Path("remote").mkdir(exist_ok=True)
+        pulls = f"test $0 = records || {{ {'rmdir remote;' * vanishes} {failed}; }}"
+        monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"{pulls}; test -d remote || {{ echo 'ERROR: not mounted'; exit 1; }}"])
+        assert sync.pull(Processes(), "team", ["a"], warnings.append) == reached
+        assert [line.endswith(told) for line in warnings] == [True], warnings
+        warnings.clear()
+
+
+def test_a_remote_that_is_gone_lacks_nothing(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The files that a download did not find are not told to be missing there."""
+    monkeypatch.chdir(toy.folder)
+    for name, value in toy.environment.items():
+        monkeypatch.setenv(name, value)
+    remote = tmp_path / "remote"
+    remotes.add("team", str(remote), [])
+    oid = "0123456789abcdef0123456789abcdef"
+    lost = dvc.Download(LocalFileSystem(), str(remote / "files/md5" / oid[:2] / oid[2:]), oid, missing=True)
+    dvc.heal([lost])
+    assert "remote team: lacks files of folders that it lists" in capsys.readouterr().out
+    remote.rename(tmp_path / "away")
+    downloads = [lost]
+    dvc.heal(downloads)
+    assert (capsys.readouterr().out, downloads) == ("", [])
 
 
 COUNTED = """
