@@ -20,6 +20,7 @@ from flows.storage.cache import listing, object_path
 from flows.storage.patches import (
     RUN,
     by_content,
+    collect_anew,
     durably,
     in_turn,
     link_what_copies,
@@ -178,6 +179,7 @@ def main(arguments: list[str]) -> int:
             with share_with_group():  # before importing DVC's modules, which remember the mask
                 by_content()
                 durably()
+                collect_anew()
                 runs_by_listing()
                 listings_last()
                 return push() if arguments == ["push"] else fetch_records()
@@ -186,6 +188,7 @@ def main(arguments: list[str]) -> int:
             return 1
     by_content()
     durably()
+    collect_anew()
     tell_of_the_disk()
     link_what_copies()
     command, *stages = arguments

@@ -189,6 +189,23 @@ def listings_last() -> None:
     setattr(transfer, "_do_transfer", files_first)  # noqa: B010 - mypy forbids the plain form
 
 
+@cache
+def collect_anew() -> None:
+    """From now on, this process collects anew what there is to push or pull.
+
+    DVC keeps on disk what it has collected for a dvc.lock, and writes that out by out. A kill in between leaves a part, which all later
+    pushes and pulls of this dvc.lock take for the whole: they leave out the rest, and succeed.
+    """
+    from dvc_data.index import fetch
+
+    collect: Callable[..., Any] = vars(fetch)["collect"]
+
+    def collect_in_memory(idxs: Any, storage: str, *rest: Any, **named: Any) -> Any:
+        return collect(idxs, storage, *rest, **named | {"cache_index": None, "cache_key": None})
+
+    setattr(fetch, "collect", collect_in_memory)  # noqa: B010 - mypy forbids the plain form
+
+
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:
     """From now on, this process compares what DVC downloads with its digest; `corrupt` is called for a bad one, which is not kept.
 

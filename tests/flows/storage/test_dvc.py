@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from flows.storage.cache import object_path
 from flows.storage.dvc import TURNS
 from tasks.core.stage.frozen import freeze_parameters
 
@@ -115,3 +116,37 @@ def test_a_file_of_two_folders_that_a_push_could_not_send_goes_with_the_next(tmp
     assert call("-m", "flows.storage.dvc", "push") == 0
     assert (md5 / oid[:2] / oid[2:]).read_text() == "weights"
     assert len(list(md5.glob("*/*"))) == 5
+
+
+HALF = """
+import os, sys
+from dvc_data.index import collect
+whole, seen = collect._collect_from_index, []
+def half(*given, **named):
+    seen.append(1)
+    if len(seen) > 2:
+        os._exit(137)
+    return whole(*given, **named)
+collect._collect_from_index = half
+from flows.storage.dvc import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_what_a_killed_push_or_pull_has_collected_is_not_taken_for_all(
+    finished: Any, tmp_path: Path, executed: Executed, read_states: Callable[[str], dict[str, str]]
+) -> None:
+    """What is to be transferred is collected out by out."""
+    remote, stages = tmp_path / "remote", ["prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report"]
+    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
+    assert finished.call("push", script=HALF).returncode == 137
+    assert executed(finished.run()) == set()
+    digests = {out["md5"] for stage in stages for out in locked(finished.folder, stage)["outs"]}
+    assert {digest for digest in digests if not object_path(remote / "files/md5", digest).is_file()} == set()
+    finished.command("git", "add", "--all")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
+    clone = type(finished)(tmp_path / "clone", finished.environment)
+    assert clone.call("pull", *stages, script=HALF).returncode == 137
+    done = clone.call("run")
+    assert (done.returncode, done.stderr, executed(read_states(done.stdout))) == (0, "", set())
