@@ -63,6 +63,7 @@ def run(
         plan = make_plan(targets, processes, display.warn, check)
         clock.here = plan.here
         if plan.changed:
+            remotes.refuse_unmounted(cache_folder())
             refuse_read_only(cache_folder())
         if plan.changed and not ignore_disk:
             refuse_small_disk([name for name in plan.graph.stages if name in plan.changed])

@@ -22,7 +22,7 @@ from flows.storage.dvc import PUSHED
 from flows.storage.remote import write_mark
 from flows.team.sync import remedy
 from tasks.core.sources.datasets import local_path
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.files import file_digest, new_file, write_text
 
 CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # committed, and this clone's own
@@ -148,6 +148,21 @@ def register(folder: Path, project: Path) -> None:
             note.parent.chmod(0o2775)
         write_text(note, json.dumps({"folder": str(project)}) + "\n")
         note.chmod(0o664)
+
+
+def refuse_unmounted(folder: Path) -> None:
+    """DiskError where a cache that is shared with a group is empty, and lacks its notes: its disk is not mounted. A run would begin a new
+    cache on the disk beneath it, and compute everything again.
+    """
+    from dvc.config import Config
+
+    if Config.from_cwd()["cache"].get("shared") != "group" or (folder / PROJECTS).is_dir():
+        return
+    if not any((folder / "files/md5").glob("[0-9a-f][0-9a-f]")):
+        raise DiskError(
+            f"{folder}: found an empty cache without {PROJECTS}/, expected the one that this clone shares; mount its disk, or, if the "
+            f"cache is new, retemper cache share {folder}"
+        )
 
 
 def register_again(folder: Path, warn: Callable[[str], None]) -> None:

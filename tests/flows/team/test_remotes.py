@@ -271,6 +271,23 @@ def test_a_shared_cache_is_not_collected_while_a_project_is_unavailable(finished
     assert remotes.registered(tmp_path / "cache") == [finished.folder], "every run notes it again"
 
 
+def test_a_shared_cache_that_is_not_mounted_is_not_begun_anew(
+    finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
+) -> None:
+    cache = tmp_path / "share/cache"
+    cache.parent.mkdir()
+    assert finished.call("cache", "share", str(cache)).returncode == 0
+    cache.parent.rename(tmp_path / "mounted")
+    cache.parent.mkdir()  # the empty mount point
+    shutil.rmtree(finished.folder / "data", ignore_errors=True)
+    done = finished.call("run")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f"{cache}: found an empty cache without projects/" in done.stderr
+    shutil.rmtree(cache.parent)
+    (tmp_path / "mounted").rename(cache.parent)
+    assert not executed(finished.run()), "all of it is there again"
+
+
 def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(*_: Any, **__: Any) -> Any:
         raise PermissionError(13, "Permission denied")
