@@ -14,7 +14,7 @@ from flows.storage import makings
 from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.references import frozen_references
+from tasks.core.stage.references import frozen_references, written
 
 DRAWS = (*TRAININGS, "mix")  # stages whose seed the repetitions change
 
@@ -102,17 +102,13 @@ def relevant(old: Side, new: Side, factors: Sequence[Factor]) -> dict[str, froze
 
 
 def _touches(factor: Factor, was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    sections = {key.partition(".")[0] for key in _differing(parameters(was), parameters(now))}
+    sections = {key.partition(".")[0] for key in _differing(written(parameters(was)), written(parameters(now)))}
     sources = {key.partition(".")[0] for key in _differing(_tracked(was, SOURCE), _tracked(now, SOURCE))}
-    code = (
-        _differing(_tracked(was, str(CODE)), _tracked(now, str(CODE))) or _differing(_files(was), _files(now)) or _named(was) != _named(now)
-    )
+    named, now_named = (frozen_references(dict(parameters(entry))) for entry in (was, now))
+    code = {name for name in named.keys() & now_named.keys() if named[name] != now_named[name]}
+    code = code or _differing(_tracked(was, str(CODE)), _tracked(now, str(CODE))) or _differing(_files(was), _files(now))
     data = (factor.data or factor.batches) and sources.intersection(DATA)
     return bool(data or (sections | sources).intersection(factor.sections) or (factor.code and code))
-
-
-def _named(entry: Mapping[str, Any]) -> dict[str, str]:
-    return frozen_references(dict(parameters(entry)))
 
 
 def _placed(old: Side, new: Side, stage: str) -> bool:

@@ -190,7 +190,7 @@ def _code(old: Side, new: Side) -> list[str]:
 
 def _named(side: Side) -> dict[str, str]:
     """Digests of the code that the model's parameters name."""
-    return {name: digest for entry in side.stages.values() for name, digest in frozen_references(dict(parameters(entry))).items()}
+    return frozen_references([dict(parameters(entry)) for entry in side.stages.values()])
 
 
 def _files(old: Side, new: Side) -> list[str]:

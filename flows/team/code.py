@@ -3,11 +3,15 @@
 import hashlib
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flows.repository.git import git
 from flows.storage.cache import folder_digest
 from tasks.core.stage.code import PACKAGE, Reader
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.references import freeze_references
 
 LOOKED_AT = 100  # commits of code searched for the one that made an artifact
 
@@ -33,18 +37,35 @@ class Code:
 
     def commit_of_stage(self, stage: str, digest: str) -> str:
         """The latest commit up to `head` in which a stage's code has that digest; empty where none of the last LOOKED_AT has it."""
-        for commit in git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines():
+        for commit in self._commits():
             if commit not in self._digests:
-                with tempfile.TemporaryDirectory() as folder:
-                    listed = git("ls-tree", "-r", "-z", commit, "--", f"./{PACKAGE}").split("\0")
-                    for line in filter(None, listed):
-                        file = Path(folder, line.split("\t", 1)[1])
-                        file.parent.mkdir(parents=True, exist_ok=True)
-                        file.write_bytes(_blob(line.split()[2]))
-                    self._digests[commit] = Reader(Path(folder)).stage_digests()
+                with _code_of(commit) as reader:
+                    self._digests[commit] = reader.stage_digests()
             if self._digests[commit].get(stage) == digest:
                 return commit
         return ""
+
+    def commit_of_reference(self, name: str, digest: str) -> str:
+        """The same for code that a parameter names: `tasks.train.mine:loss`."""
+        for commit in self._commits():
+            with _code_of(commit) as reader, suppress(UserError):  # which lacks it
+                if freeze_references(name, reader) == f"{name}@{digest}":
+                    return commit
+        return ""
+
+    def _commits(self) -> list[str]:
+        return git("log", f"--max-count={LOOKED_AT}", "--format=%H", self._head, "--", PACKAGE).splitlines()
+
+
+@contextmanager
+def _code_of(commit: str) -> Iterator[Reader]:
+    """The code of stages in a commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        for line in filter(None, git("ls-tree", "-r", "-z", commit, "--", f"./{PACKAGE}").split("\0")):
+            file = Path(folder, line.split("\t", 1)[1])
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(_blob(line.split()[2]))
+        yield Reader(Path(folder))
 
 
 def _tree_digest(commit: str, path: str) -> str:

@@ -12,7 +12,7 @@ from tasks.core.models.bi_encoder import Towers
 from tasks.core.stage.devices import sent
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.references import named_code
+from tasks.core.stage.references import named_code, written
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward
@@ -66,7 +66,7 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
         own_BH = sent(own_slots(batch.own), device)
         loss = distillation(scores_BS, negative_BS, own_BH, sent(batch.scores, device), params, weight_B)
     elif own := named_code(params.loss):
-        loss = own_loss(own(scores_BS, negative_BS, own_BS, weight_B), params.loss)
+        loss = own_loss(own(scores_BS, negative_BS, own_BS, weight_B), written(params.loss))
     elif params.loss == "nll":
         loss = nll(scores_BS, negative_BS, weight_B)
     elif params.loss == "hinge":

@@ -114,3 +114,19 @@ def test_a_digest_of_other_code_is_refused(project: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("retemper: data/code.json: does not match the current code of one"), done.stderr
     assert (project / "data/one").read_text() == "6"
+
+
+def test_other_code_of_a_function_that_parameters_name_is_refused(project: Path) -> None:
+    """No stage imports it, so no stage's digest has it."""
+    (project / "params.yaml").write_text("value: 3\nrounds: {star: {loss: 'tasks.one.mine:loss'}}\n")
+    mine = project / "tasks/one/mine.py"
+    mine.write_text("def loss(): return 1\n")
+    assert repro(project)[0] == 0
+    mine.write_text("def loss(): return 2\n")
+    for stage, status in (("one@star", 2), ("one@other", 0)):
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "DVC_STAGE": stage}
+        command = [sys.executable, "-m", "tasks.one", f"data/{stage}"]
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+        told = "retemper: data/params.json: does not match the current code of tasks.one.mine:loss"
+        assert done.stderr.startswith(told) == (status == 2), done.stderr

@@ -74,13 +74,13 @@ class Reader:
         """SHA-256 of the code of `python -m tasks.STAGE`, in hexadecimal."""
         return self._digest(self.closure(stage))
 
-    def module_digest(self, file: Path) -> str:
-        """SHA-256 of the code of a module, and of what it imports, in hexadecimal."""
-        return self._digest(self._reached(file))
+    def module_digest(self, name: str) -> str:
+        """SHA-256 of the code of a module, of the packages that it is in, and of what it imports, in hexadecimal."""
+        return self._digest(self._reached(self._files_of(name)))
 
     def closure(self, stage: str) -> dict[Path, str]:
         """Digests of the files that can change a stage's output: modules that it imports, and other files next to them."""
-        return self._reached(self.root / PACKAGE / stage / "__main__.py")
+        return self._reached([self.root / PACKAGE / stage / "__main__.py"])
 
     def _digest(self, files: Mapping[Path, str]) -> str:
         total = hashlib.sha256(FORM.encode())
@@ -88,8 +88,7 @@ class Reader:
             total.update(f"{name} {digest}\n".encode())
         return total.hexdigest()
 
-    def _reached(self, start: Path) -> dict[Path, str]:
-        waiting = [start]
+    def _reached(self, waiting: list[Path]) -> dict[Path, str]:
         found: dict[Path, str] = {}
         seen: set[Path] = set()
         while waiting:
@@ -101,16 +100,17 @@ class Reader:
             if module.digest:
                 found[path] = module.digest
             for name in module.imports:
-                for depth in range(1, name.count(".") + 2):
-                    above = ".".join(name.split(".")[:depth])
-                    file = self._file_of(above)
-                    if file and above not in NEUTRAL:
-                        waiting.append(file)
+                waiting += self._files_of(name)
         for package in {path.parent for path in seen}:
             for other in package.iterdir():
                 if other.is_file() and other.suffix not in (".py", ".pyc") and not other.name.startswith("."):
                     found[other] = hashlib.sha256(other.read_bytes()).hexdigest()
         return found
+
+    def _files_of(self, name: str) -> list[Path]:
+        """What an import of `name` executes: its packages, and itself."""
+        names = [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
+        return [file for above in names if above not in NEUTRAL and (file := self._file_of(above))]
 
     def _file_of(self, name: str) -> Path | None:
         if name not in self._names:

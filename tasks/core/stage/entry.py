@@ -18,6 +18,7 @@ from tasks.core.stage.files import file_stamp, read_json, write_json
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN, STAGE
 from tasks.core.stage.progress import leave
+from tasks.core.stage.references import freeze_references, frozen_references
 
 PR_SET_PDEATHSIG = 1
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
@@ -113,10 +114,21 @@ def execute_frozen() -> None:
     if STAGE not in os.environ or not stage or not Path(PACKAGE).is_dir():
         return
     code = freeze_code(Path())
-    if read_json(CODE).get(stage) != Reader(code).stage_digest(stage):
+    reader = Reader(code)
+    if read_json(CODE).get(stage) != reader.stage_digest(stage):
         raise UserError(f"{CODE}: does not match the current code of {stage}; run dvc repro again (its stage freeze writes the file)")
+    for name, digest in _references(os.environ[STAGE]).items():
+        if freeze_references(name, reader) != f"{name}@{digest}":
+            raise UserError(f"{FROZEN}: does not match the current code of {name}; run dvc repro again (its stage freeze writes the file)")
     os.environ.update(frozen_environment(code, os.environ))
     os.execv(sys.executable, [sys.executable, "-m", f"{PACKAGE}.{stage}", *sys.argv[1:]])
+
+
+def _references(stage: str) -> dict[str, str]:
+    """Digests of the code that the frozen parameters of `stage` (`train@star`) name."""
+    sections = read_json(FROZEN).values() if FROZEN.exists() else ()
+    name = stage.partition("@")[2]
+    return frozen_references([section[name] for section in sections if isinstance(section, dict) and name in section])
 
 
 def parser(description: str, **paths: str) -> ArgumentParser:

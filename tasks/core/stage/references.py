@@ -4,10 +4,11 @@ A stage is up to date while the code that it imports is. What a parameter names 
 digest of that code too, `tasks.own.listnet:loss@5f1d...`: when it changes, only what has this parameter runs again.
 """
 
-import ast
 import re
+import symtable
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -16,16 +17,17 @@ from pydantic_core import PydanticCustomError
 from tasks.core.stage.code import PACKAGE, Reader, module_file
 from tasks.core.stage.errors import UserError
 
-PATTERN = rf"^{PACKAGE}(\.[A-Za-z_]\w*)+:[A-Za-z_]\w*(@[0-9a-f]{{16}})?$"
+PATTERN = re.compile(rf"{PACKAGE}(\.[A-Za-z_]\w*)+:[A-Za-z_]\w*(@[0-9a-f]{{16}})?")
 
 
 def _checked(value: object) -> object:
-    if not isinstance(value, str) or not re.match(PATTERN, value):
+    if not isinstance(value, str) or not PATTERN.fullmatch(value):
         raise PydanticCustomError("reference", "Input should be MODULE:FUNCTION of tasks")
     return value
 
 
-Reference = Annotated[str, BeforeValidator(_checked), WithJsonSchema({"type": "string", "pattern": PATTERN})]  # as written or as frozen
+SCHEMA = {"type": "string", "pattern": f"^{PATTERN.pattern}$"}
+Reference = Annotated[str, BeforeValidator(_checked), WithJsonSchema(SCHEMA)]  # as written or as frozen
 
 
 def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
@@ -37,22 +39,19 @@ def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
         return {name: freeze_references(below, reader, f"{key}.{name}" if key else str(name)) for name, below in value.items()}
     if isinstance(value, list):
         return [freeze_references(below, reader, key) for below in value]
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not PATTERN.fullmatch(value):
         return value
-    if not re.match(PATTERN, value):
-        return value
+    found = f"params.yaml: {key}: found {value}"
     if "@" in value:
-        raise UserError(f"params.yaml: {key}: found {value}, expected MODULE:FUNCTION alone; remove the @ and what follows it")
+        raise UserError(f"{found}, expected MODULE:FUNCTION alone; remove the @ and what follows it")
     module, _, name = value.partition(":")
     file = module_file(reader.root, module)
     if file is None:
-        expected = f"{module.replace('.', '/')}.py"
-        raise UserError(f"params.yaml: {key}: found {value}, but there is no {expected}; write it, or fix the name")
-    digest = reader.module_digest(file)
-    if not any(isinstance(part, ast.FunctionDef) and part.name == name for part in ast.parse(file.read_bytes()).body):
-        raise UserError(
-            f"params.yaml: {key}: found {value}, but {file.relative_to(reader.root)} defines no function {name}; add it, or fix the name"
-        )
+        path = f"{module.replace('.', '/')}.py"
+        raise UserError(f"{found}, but there is no {path}; write it (another tree has it once it is committed), or fix the name")
+    digest = reader.module_digest(module)  # before the file is parsed here: it refuses one that is not Python
+    if name not in _names(file):
+        raise UserError(f"{found}, but {file.relative_to(reader.root)} defines no {name}; add it, or fix the name")
     return f"{value}@{digest[:16]}"
 
 
@@ -61,14 +60,29 @@ def frozen_references(value: Any) -> dict[str, str]:
     if isinstance(value, Mapping | list):
         inside = value.values() if isinstance(value, Mapping) else value
         return {name: digest for below in inside for name, digest in frozen_references(below).items()}
-    name, _, digest = str(value).partition("@")
-    return {name: digest} if digest and re.match(PATTERN, str(value)) else {}
+    name, _, digest = value.partition("@") if isinstance(value, str) and PATTERN.fullmatch(value) else ("", "", "")
+    return {name: digest} if digest else {}
+
+
+def written(value: Any) -> Any:
+    """A frozen value as params.yaml has it: without the digests of references."""
+    if isinstance(value, Mapping):
+        return {name: written(below) for name, below in value.items()}
+    if isinstance(value, list):
+        return [written(below) for below in value]
+    return value.partition("@")[0] if isinstance(value, str) and PATTERN.fullmatch(value) else value
 
 
 def named_code(reference: str) -> Callable[..., Any] | None:
     """The function that a reference names, imported; None for any other value."""
-    if not re.match(PATTERN, reference):
+    if not PATTERN.fullmatch(reference):
         return None
-    module, _, name = reference.partition("@")[0].partition(":")
+    module, _, name = written(reference).partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found
+
+
+def _names(file: Path) -> set[str]:
+    """What a module assigns, defines, or imports."""
+    table = symtable.symtable(file.read_text(encoding="utf-8"), str(file), "exec")
+    return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}

@@ -8,7 +8,7 @@ from tasks.core.stage.code import Reader
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.frozen import freeze
-from tasks.core.stage.references import freeze_references, frozen_references, named_code
+from tasks.core.stage.references import freeze_references, frozen_references, named_code, written
 
 MINE = "tasks.train.mine:loss"
 
@@ -50,13 +50,14 @@ def test_only_references_change_wherever_they_are(project: Path) -> None:
     [
         ("mine", "scores * factor", "scores + factor", False),
         ("scaled", "2", "3", False),
+        ("__init__", "", "y = 1\n", False),
         ("mine", "\n    return", "  # why\n    return", True),
         ("other", "1", "2", True),
     ],
 )
 def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: str, new: str, same: bool) -> None:
     before, file = frozen(project), project / f"tasks/train/{name}.py"
-    file.write_text(file.read_text().replace(old, new))
+    file.write_text(file.read_text().replace(old, new) if old else new)
     assert (frozen(project) == before) is same
 
 
@@ -64,8 +65,7 @@ def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: st
     ("value", "told"),
     [
         ("tasks.train.missing:loss", "there is no tasks/train/missing.py"),
-        ("tasks.train.mine:missing", "tasks/train/mine.py defines no function missing"),
-        ("tasks.train.mine:factor", "tasks/train/mine.py defines no function factor"),
+        ("tasks.train.mine:missing", "tasks/train/mine.py defines no missing"),
         (f"{MINE}@0123456789abcdef", "remove the @"),
     ],
 )
@@ -86,6 +86,19 @@ def test_only_what_names_changed_code_is_frozen_anew(project: Path) -> None:
     assert before["own"] != after["own"]
     assert before["other"] == after["other"] == {"loss": "nll"}
     assert (project / "data/code.json").read_bytes() == code
+
+
+def test_any_name_of_a_module_may_be_named(project: Path) -> None:
+    (project / "tasks/train/mine.py").write_text("from tasks.train.scaled import factor\nif factor:\n    loss = min\n")
+    for name in ("factor", "loss"):
+        assert frozen_references(freeze_references(f"tasks.train.mine:{name}", Reader(project))).keys() == {f"tasks.train.mine:{name}"}
+    with pytest.raises(UserError, match="defines no min"):
+        freeze_references("tasks.train.mine:min", Reader(project))
+
+
+def test_a_frozen_value_as_it_was_written(project: Path) -> None:
+    value = {"a": [MINE, "nll"], "b": {"c": MINE}, "d": 1}
+    assert written(freeze_references(value, Reader(project))) == value
 
 
 def test_a_reference_is_imported() -> None:

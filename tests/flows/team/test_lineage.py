@@ -16,7 +16,10 @@ from ruamel.yaml import YAML
 from flows.repository.git import git
 from flows.storage import cache
 from flows.team import lineage
+from flows.team.code import Code
+from tasks.core.stage.code import Reader
 from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.references import freeze_references, frozen_references
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -113,6 +116,23 @@ def test_lineage_of_a_revision_and_of_uncommitted_code(here: Any) -> None:
     assert lineage.trace("b").steps[0].code[0].note == "uncommitted"
     with pytest.raises(UserError, match="not found in git"):
         lineage.trace("b", "nowhere")
+
+
+def test_the_commit_of_code_that_a_parameter_names(here: Any) -> None:
+    """The latest one that has it; a later commit of other code is not named."""
+    mine = Path("tasks/train/mine.py")
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    digests, commits = [], []
+    for value in (1, 2):
+        mine.write_text(f"def loss(): return {value}\n")
+        here.command("git", "add", "tasks")
+        here.command("git", "commit", "--quiet", "-m", f"loss {value}")
+        digests.append(frozen_references(freeze_references("tasks.train.mine:loss", Reader(Path()))).popitem()[1])
+        commits.append(subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip())
+    code = Code("HEAD")
+    assert [code.commit_of_reference("tasks.train.mine:loss", digest) for digest in digests] == commits
+    assert code.commit_of_reference("tasks.train.mine:loss", "0" * 16) == "", "uncommitted"
+    assert code.commit_of_reference("tasks.train.other:loss", digests[0]) == ""
 
 
 def test_a_removed_round_made_nothing(reduced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
