@@ -17,7 +17,7 @@ SHARE = "Share of the training queries that become {split}, by a hash of their t
 
 @app.command()
 def convert(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The BEIR folder to write, which must not exist yet, or be empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or an empty folder, which becomes a BEIR folder.")],
     train: Annotated[
         Files,
         typer.Argument(
@@ -79,6 +79,9 @@ def convert(
     )
     if shares.dev or shares.test:
         print(f"dev and test queries: {shares.dev:g} and {shares.test:g} of the training queries, by a hash of their text")
+    for split, share in (("dev", shares.dev), ("test", shares.test)):
+        if share and not made.queries[split]:
+            print(f"{split} has no query: {share:g} of so few training queries is none; give --{split} FILE, or a larger --{split}-share")
     for reason, count in made.left_out.items():
         print(f"left out: {reason}: {count:,}")
     if not corpus:

@@ -5,6 +5,7 @@ in the order in which they come. Where there are no files of dev or test, a shar
 hash of a query's text: the same text is always in the same split, in every run, whatever else is in the files.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,10 +16,10 @@ from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
 from flows.converting.store import ENCODER, Store, new_store
 from flows.intake.clicks import is_dev
+from flows.intake.places import new_place
 from flows.intake.records import quoted
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder
 from tasks.core.stage.progress import track
 from tasks.core.text.plain import plain
 
@@ -113,7 +114,7 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
         if not path.is_file():
             raise UserError(f"{path}: {'found no regular file' if path.exists() else 'not found'}, expected a file; fix the path")
     forms: dict[Path, str] = {}
-    with new_folder(folder) as made, new_store(made) as store:
+    with new_place(folder) as made, new_store(made) as store:
         for path in inputs.corpora:
             forms[path] = _read_corpus(path, store)
         for path in inputs.queries:
@@ -138,7 +139,7 @@ def _read_corpus(path: Path, store: Store) -> str:
 def _read_queries(path: Path, store: Store) -> str:
     form, queries = tables.queries(path)
     for query in track(queries, str(path), None, "queries"):
-        store.query(*query)
+        store.query(query.at, query.id, query.text, more=query.more)
     return form
 
 
@@ -147,8 +148,8 @@ def _read_examples(path: Path, store: Store, *, split: str, shares: Shares) -> s
     if form.by_text:
         store.index_texts()
     for place, row in track(rows(path, "the keys of its first line", form.columns), str(path), None, "rows"):
-        at, name, text, positives, negatives = form.read(place, row)
-        query, own = store.query(at, name, text), shares.split(split, text)
+        at, name, text, positives, negatives, more = form.read(place, row)
+        query, own = store.query(at, name, text, more=more), shares.split(split, text)
         for passage in positives:
             doc = store.document(at, passage)
             if query is not None:
@@ -173,7 +174,9 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
     if not any(queries.values()):
         raise UserError(f"{next(iter(forms))}: no query has a relevant document, expected at least one in the files given")
     (folder / "qrels").mkdir()
-    _lines(folder / "queries.jsonl", (ENCODER.encode({"_id": name, "text": text}) for name, text in store.queries()))
+    _lines(
+        folder / "queries.jsonl", (ENCODER.encode({"_id": name, "text": text, **json.loads(more)}) for name, text, more in store.queries())
+    )
     judgments = dict.fromkeys(SPLITS, 0)
     for split in filter(queries.get, SPLITS):
         judged = (f"{query}\t{doc}\t{grade}" for query, doc, grade in store.judged(split))

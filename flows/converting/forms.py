@@ -12,21 +12,24 @@ with other ones is refused.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from flows.converting.rows import Row, refuse
 from flows.intake.records import has_half_character, shown
+from tasks.core.sources.answers import is_answers
+from tasks.core.stage.errors import UserError
 
 EXPECTED = (
-    "Tevatron (query_id, query, positive_passages; or query_id, query_text, positive_document_ids), FlagEmbedding (query, pos), or "
-    "sentence-transformers (anchor, query, question or sentence1, and positive, answer or sentence2)"
+    "the keys of Tevatron (query_id, query, positive_passages; or query_id, query_text, positive_document_ids), "
+    "FlagEmbedding (query, pos), or sentence-transformers (anchor, query, question or sentence1, and positive, answer or sentence2)"
 )
 ANCHORS = ("anchor", "query", "question", "sentence1")
 POSITIVES = ("positive", "answer", "sentence2")
 LABELS = ("label", "labels", "score", "scores")
+MORE = ("answers", "metadata")
 NEGATIVE = re.compile(r"negative(?:_([0-9]{1,9}))?")
 
 
@@ -46,6 +49,7 @@ class Example(NamedTuple):
     text: str
     positives: Sequence[Passage]
     negatives: Sequence[Passage]
+    more: Mapping[str, Any] = {}  # of the query: MORE
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ def form_of(at: str, keys: Sequence[str]) -> Form:
     readers = (_tevatron, _tevatron_ids, _flag_embedding, _sentence_transformers)
     if form := next(filter(None, (known(at, keys) for known in readers)), None):
         return form
-    return refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected one of these forms: {EXPECTED}")
+    return refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected {EXPECTED}")
 
 
 def identifier(at: str, name: str, value: object) -> str:
@@ -82,6 +86,16 @@ def string(at: str, name: str, value: object) -> str:
     return value
 
 
+def more_of(at: str, row: Row) -> dict[str, Any]:
+    """What BEIR's form keeps of a query beside its text; UserError for answers that are no strings."""
+    found = {name: row[name] for name in MORE if row.get(name)}
+    if not is_answers(found.get("answers", [])):
+        refuse(f"{at}: found {_what('answers', found['answers'])}, expected a list of strings")
+    if not isinstance(found.get("metadata", {}), dict):
+        refuse(f"{at}: found {_what('metadata', found['metadata'])}, expected an object")
+    return found
+
+
 def _tevatron(_at: str, keys: Sequence[str]) -> Form | None:
     if not {"query", "positive_passages"} <= {*keys}:
         return None
@@ -90,9 +104,10 @@ def _tevatron(_at: str, keys: Sequence[str]) -> Form | None:
         def passages(name: str) -> list[Passage]:
             return [_passage(at, name, item) for item in _list(at, name, row.get(name), of="passages (docid, title, text)")]
 
-        return Example(at, *_query(at, row, "query"), passages("positive_passages"), passages("negative_passages"))
+        positives, negatives = passages("positive_passages"), passages("negative_passages")
+        return Example(at, *_query(at, row, "query"), positives, negatives, more_of(at, row))
 
-    return Form("Tevatron (passages)", ("query_id", "query", "positive_passages", "negative_passages"), read)
+    return Form("Tevatron (passages)", ("query_id", "query", "positive_passages", "negative_passages", *MORE), read)
 
 
 def _tevatron_ids(_at: str, keys: Sequence[str]) -> Form | None:
@@ -104,14 +119,17 @@ def _tevatron_ids(_at: str, keys: Sequence[str]) -> Form | None:
         def passages(name: str) -> list[Passage]:
             return [Passage(identifier(at, f"{name} item", item), "", None) for item in _list(at, name, row.get(name), of="ids")]
 
-        return Example(at, *_query(at, row, query), passages("positive_document_ids"), passages("negative_document_ids"))
+        positives, negatives = passages("positive_document_ids"), passages("negative_document_ids")
+        return Example(at, *_query(at, row, query), positives, negatives, more_of(at, row))
 
-    return Form("Tevatron (ids)", ("query_id", query, "positive_document_ids", "negative_document_ids"), read)
+    return Form("Tevatron (ids)", ("query_id", query, "positive_document_ids", "negative_document_ids", *MORE), read)
 
 
-def _flag_embedding(_at: str, keys: Sequence[str]) -> Form | None:
+def _flag_embedding(at: str, keys: Sequence[str]) -> Form | None:
     if not {"query", "pos"} <= {*keys}:
         return None
+    if "neg" not in keys and (other := next((key for key in keys if key.startswith("neg") and key != "neg_scores"), None)):
+        raise UserError(f"{at}: found key {other}, expected neg for FlagEmbedding's negatives; rename it")
 
     def read(at: str, row: Row) -> Example:
         def passages(name: str) -> list[Passage]:
@@ -128,10 +146,10 @@ def _sentence_transformers(at: str, keys: Sequence[str]) -> Form | None:
         return None
     numbers = {key: int(found[1] or 0) for key in keys if (found := NEGATIVE.fullmatch(key))}
     if more := next((names for names in roles.values() if len(names) > 1), None):
-        refuse(f"{at}: found both {' and '.join(more)}, expected one of them; remove or rename one")
+        raise UserError(f"{at}: found both {' and '.join(more)}, expected one of them; remove or rename one")
     if other := [key for key in keys if key not in numbers and not any(key in names for names in roles.values())]:
         wanted = f"{'|'.join(ANCHORS)}, {'|'.join(POSITIVES)}, negative, negative_1 ..., {'|'.join(LABELS)}"
-        refuse(f"{at}: found column {', '.join(other)}, expected those of sentence-transformers ({wanted}); remove or rename it")
+        raise UserError(f"{at}: found column {', '.join(other)}, expected those of sentence-transformers ({wanted}); remove or rename it")
     query, text = roles["query"][0], roles["text"][0]
     negatives = tuple(sorted(numbers, key=lambda key: numbers[key]))
     label = "" if negatives else "".join(roles["label"])  # beside negatives, it is a teacher's score
@@ -150,7 +168,7 @@ def _pair(at: str, row: Row, *, query: str, text: str, negatives: Sequence[str],
         return Example(at, None, asked, [passage], others)
     value = row.get(label)
     if not isinstance(value, int | float) or value not in (0, 1):
-        refuse(f"{at}: found {_what(label, value)}, expected 1 (a positive) or 0 (a negative); choose a threshold and write these")
+        raise UserError(f"{at}: found {_what(label, value)}, expected 1 (a positive) or 0 (a negative); choose a threshold and write these")
     return Example(at, None, asked, [passage] if value else [], [] if value else [passage])
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from hashlib import blake2b, sha256
 from pathlib import Path
@@ -24,7 +24,8 @@ ENCODER = json.JSONEncoder(ensure_ascii=False)
 DIGITS = 16  # of SHA-256 in hexadecimal: the id of a text that has none
 SCHEMA = """
 CREATE TABLE documents (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, digest BLOB NOT NULL, empty INTEGER NOT NULL, at BLOB NOT NULL);
-CREATE TABLE queries (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, plain BLOB NOT NULL, at BLOB NOT NULL);
+CREATE TABLE queries (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, plain BLOB NOT NULL, more TEXT NOT NULL,
+                      at BLOB NOT NULL);
 CREATE TABLE judged (place INTEGER PRIMARY KEY, query INTEGER NOT NULL, split TEXT NOT NULL, doc INTEGER NOT NULL, grade INTEGER NOT NULL,
                      UNIQUE (query, split, doc));
 CREATE TABLE negatives (place INTEGER PRIMARY KEY, query INTEGER NOT NULL, doc INTEGER NOT NULL, UNIQUE (query, doc));
@@ -75,15 +76,21 @@ class Store:
                 self.documents += 1
         return None if empty else place
 
-    def query(self, at: str, name: str | None, text: str) -> int | None:
-        """A query's number; None where it has no text. Without a name, its text gives it one. UserError for one id with two texts."""
+    def query(self, at: str, name: str | None, text: str, *, more: Mapping[str, Any] | None = None) -> int | None:
+        """A query's number; None where it has no text. Without a name, its text gives it one. UserError for one id with two texts.
+
+        `more`: other keys of its line, of which those said first count.
+        """
         raw = _encoded(at, plain(text))
         name = text_id(text) if name is None else name
         known = self._one("SELECT place, text, at FROM queries WHERE id = ?", name)
         if known is None:
             self.white += bool(WHITE.search(name))
             key = blake2b(raw, digest_size=16).digest() if raw else b""
-            place = self._insert("INSERT INTO queries (id, text, plain, at) VALUES (?, ?, ?, ?)", name, text, key, os.fsencode(at))
+            other = ENCODER.encode(more or {})
+            _encoded(at, other)
+            statement = "INSERT INTO queries (id, text, plain, more, at) VALUES (?, ?, ?, ?, ?)"
+            place = self._insert(statement, name, text, key, other, os.fsencode(at))
         elif known[1] == text:
             place = int(known[0])
         else:
@@ -115,9 +122,9 @@ class Store:
         else:
             self._insert("INSERT OR IGNORE INTO negatives (query, doc) VALUES (?, ?)", query, doc)
 
-    def queries(self) -> Iterator[tuple[str, str]]:
-        """Id and text of every query with a relevant document."""
-        return self._all(f"SELECT q.id, q.text FROM queries q WHERE {_relevant('q.place')} ORDER BY q.place")
+    def queries(self) -> Iterator[tuple[str, str, str]]:
+        """Id, text, and other keys (JSON) of every query with a relevant document."""
+        return self._all(f"SELECT q.id, q.text, q.more FROM queries q WHERE {_relevant('q.place')} ORDER BY q.place")
 
     def judged(self, split: str) -> Iterator[tuple[str, str, int]]:
         """Query, document, and grade, of queries with a relevant document in that split."""

@@ -7,11 +7,11 @@
 Objects are JSON lines, plain or gzip, or Parquet; lines of text are plain or gzip.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flows.converting.forms import Passage, identifier, string
+from flows.converting.forms import MORE, Passage, identifier, more_of, string
 from flows.converting.rows import cells, is_json, is_parquet, keys, refuse, rows
 from flows.intake.records import shown
 from tasks.core.sources.grades import EXPECTED, is_grade
@@ -35,6 +35,7 @@ class Query(NamedTuple):
     at: str
     id: str
     text: str
+    more: Mapping[str, Any] = {}
 
 
 class Judgment(NamedTuple):
@@ -68,8 +69,8 @@ def queries(path: Path) -> tuple[str, Iterator[Query]]:
     named, text, form = _keys_of(at, found, QUERIES, expected=QUERY_KEYS)
 
     def read() -> Iterator[Query]:
-        for place, row in rows(path, QUERY_KEYS, [named, text]):
-            yield Query(place, identifier(place, named, row.get(named)), string(place, text, row.get(text)))
+        for place, row in rows(path, QUERY_KEYS, [named, text, *MORE]):
+            yield Query(place, identifier(place, named, row.get(named)), string(place, text, row.get(text)), more_of(place, row))
 
     return form, read()
 
@@ -93,6 +94,6 @@ def _keys_of(
     """The keys of id and text, and the form's name; with `alone`, a key that will do without an id, whose key is then empty."""
     if found := next((form for form in forms if {*form[:2]} <= {*keys}), None):
         return found
-    if alone in keys and "id" not in keys:
+    if [*keys] == [alone]:
         return "", alone, TEXTS
     return refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected {expected}")

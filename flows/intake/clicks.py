@@ -22,11 +22,12 @@ from typing import Any, Literal
 
 from flows.intake.foreseen import query_texts
 from flows.intake.known import Known
+from flows.intake.places import new_place
 from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
 from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder, write_json
+from tasks.core.stage.files import write_json
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import plain
 
@@ -122,7 +123,8 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     splits: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
     for row in rows:
         splits["dev" if is_dev(row[0], rule.dev_share) else "train"].append(row)
-    with new_folder(batch) as folder:
+    batch.parent.mkdir(parents=True, exist_ok=True)
+    with new_place(batch) as folder:
         (folder / "qrels").mkdir()
         texts = (json.dumps({"_id": name(query), "text": log.texts[query]}, ensure_ascii=False) + "\n" for query in queries)
         (folder / "queries.jsonl").write_text("".join(texts), encoding="utf-8")

@@ -76,6 +76,16 @@ def test_the_command_says_how_dev_and_test_are_taken(
     assert {path.name for path in Path("out/qrels").iterdir()} == {"train.tsv", "dev.tsv", "test.tsv"}
 
 
+def test_the_command_says_where_no_query_became_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.jsonl").write_text('{"query": "a", "pos": ["b"]}\n{"query": "c", "pos": ["d"]}\n')
+    assert cli.main(["convert", "out", "train.jsonl", "--test-share", "0"]) == 0
+    said = "dev has no query: 0.1 of so few training queries is none; give --dev FILE, or a larger --dev-share"
+    assert [line for line in capsys.readouterr().out.splitlines() if "no query" in line] == [said]
+
+
 def test_a_mistake_is_one_line(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     write("train.jsonl", {"premise": "a", "hypothesis": "b"})
@@ -84,7 +94,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, write: Write, monkeypatch: pytest
     assert left.value.code == 2
     error = capsys.readouterr().err.splitlines()
     assert len(error) == 1
-    assert error[0].startswith("retemper: train.jsonl:1: found premise, hypothesis, expected one of these forms: Tevatron")
+    assert error[0].startswith("retemper: train.jsonl:1: found premise, hypothesis, expected the keys of Tevatron")
 
 
 def test_an_interrupt_leaves_nothing_behind(

@@ -75,7 +75,7 @@ def prepared(folder: Path, tmp_path: Path, **settings: Any) -> tuple[dict[str, A
 
 def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
     train = write("train.jsonl.gz", tevatron("q1", "d1", "d3 d2"), tevatron("q2", '"d4', 'd1 "d5') | {"query": "wer läuft?"})
-    dev = write("dev.jsonl", tevatron("q3", "d6", "d7"))
+    dev = write("dev.jsonl", tevatron("q3", "d6", "d7") | {"answers": ["6"]})
     corpus = write("corpus.jsonl", passage("d9", "T"), passage("d2"))
     examples = [("train", train), ("dev", dev)]
     made = convert(tmp_path / "out", Inputs(examples, corpora=[corpus]), Shares())
@@ -84,7 +84,8 @@ def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
         "corpus.jsonl": "".join(
             json.dumps({"_id": doc, "title": "T" if doc == "d9" else "", "text": f"text of {doc}"}) + "\n" for doc in order
         ),
-        "queries.jsonl": '{"_id": "q1", "text": "asks q1"}\n{"_id": "q2", "text": "wer läuft?"}\n{"_id": "q3", "text": "asks q3"}\n',
+        "queries.jsonl": '{"_id": "q1", "text": "asks q1"}\n{"_id": "q2", "text": "wer läuft?"}\n'
+        '{"_id": "q3", "text": "asks q3", "answers": ["6"]}\n',
         "qrels/train.tsv": 'query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\t"d4\t1\n',
         "qrels/dev.tsv": "query-id\tcorpus-id\tscore\nq3\td6\t1\n",
         "negatives.tsv": 'query-id\tcorpus-id\nq1\td3\nq1\td2\nq2\td1\nq2\t"""d5"\n',
@@ -250,7 +251,7 @@ GOOD = tevatron("q1", "d1", "d2")
             json.dumps(GOOD | {"positive_passages": [{"docid": "a\tb", "text": "x"}]}),
             r"train.jsonl:1: found positive_passages.docid 'a\\tb'",
         ),
-        (json.dumps({"a": 1}), "train.jsonl:1: found a, expected one of these forms: Tevatron .* FlagEmbedding .* sentence-transformers"),
+        (json.dumps({"a": 1}), "train.jsonl:1: found a, expected the keys of Tevatron .* FlagEmbedding .* sentence-transformers"),
         (json.dumps(tevatron("q1", "")), "train.jsonl: no query has a relevant document"),
         ("", "train.jsonl: found no line"),
     ],

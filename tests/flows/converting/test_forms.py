@@ -74,8 +74,8 @@ def test_sentence_transformers(row: dict[str, Any], positives: list[str], negati
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (["premise", "hypothesis"], f"{AT}: found premise, hypothesis, expected one of these forms: Tevatron (query_id, query, positive_"),
-        ([], "found no keys, expected one of these forms"),
+        (["premise", "hypothesis"], f"{AT}: found premise, hypothesis, expected the keys of Tevatron (query_id, query, positive_"),
+        ([], "found no keys, expected the keys of"),
         (["query", "text"], "FlagEmbedding (query, pos), or sentence-transformers (anchor, query, question or sentence1, and positive"),
         (["anchor", "query", "positive"], f"{AT}: found both anchor and query, expected one of them"),
         (["query", "answer", "label", "score"], "found both label and score"),
@@ -108,6 +108,8 @@ def test_other_keys_are_refused(keys: list[str], message: str) -> None:
         (TEVATRON, {"positive_passages": [{"text": "x"}]}, "found no positive_passages.docid"),
         (TEVATRON, {"negative_passages": [{"docid": "d"}]}, "found no negative_passages.text, expected a string"),
         (TEVATRON, {"negative_passages": [{"docid": "d", "title": 1, "text": "x"}]}, "found negative_passages.title 1"),
+        (TEVATRON, {"answers": ["a", 1]}, "found answers ['a', 1], expected a list of strings"),
+        (TEVATRON, {"metadata": "new"}, "found metadata 'new', expected an object"),
         (IDS, {"positive_document_ids": "d1"}, "found positive_document_ids 'd1', expected a list of ids"),
         (IDS, {"negative_document_ids": [None]}, "found no negative_document_ids item, expected a string or an integer"),
         (FLAG, {"pos": "one"}, "found pos 'one', expected a list of strings"),
@@ -127,3 +129,9 @@ def test_a_wrong_row_is_refused(first: dict[str, Any], changed: dict[str, Any], 
         form(first).read(AT, first | changed)
     assert str(told.value).startswith(f"{AT}: ")
     assert message in str(told.value)
+
+
+def test_another_name_for_negatives_is_refused() -> None:
+    with pytest.raises(UserError, match=r"found key negs, expected neg for FlagEmbedding's negatives; rename it$"):
+        form({"query": "a", "pos": ["b"], "negs": ["c"]})
+    assert form({"query": "a", "pos": ["b"], "neg_scores": []}).name == "FlagEmbedding"

@@ -88,7 +88,7 @@ def test_queries_without_a_relevant_document_are_left_out_by_split(store: Store)
     pair(store, "q2", "d2", grade=0)
     pair(store, "q2", "d3", "dev", grade=0)
     pair(store, "q3", "d1", "test", grade=-1)
-    assert list(store.queries()) == [("q2", "asks q2")]
+    assert list(store.queries()) == [("q2", "asks q2", "{}")]
     assert list(store.judged("train")) == [("q2", "d1", 1), ("q2", "d2", 0)]
     assert list(store.judged("dev")) == list(store.judged("test")) == []
     assert [store.count(split) for split in ("train", "dev", "test")] == [1, 0, 0]

@@ -87,3 +87,15 @@ def test_wrong_lines_are_refused(tmp_path: Path, read: Any, text: str, message: 
         found = read(path)
         list(found[1] if isinstance(found, tuple) else found)
     assert message in str(told.value)
+
+
+@pytest.mark.parametrize("row", [{"doc_id": "1", "title": "T", "text": "x"}, {"title": "T", "text": "x"}])
+def test_a_corpus_of_other_keys_loses_none_of_them(tmp_path: Path, row: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=rf"corpus.jsonl:1: found {', '.join(row)}, expected docid and text \(Tevatron\)"):
+        documents(write(tmp_path / "corpus.jsonl", row))
+
+
+def test_answers_and_metadata_of_queries_are_kept(tmp_path: Path) -> None:
+    more = {"answers": ["a"], "metadata": {"kind": "new"}}
+    path = write(tmp_path / "queries.jsonl", {"_id": "1", "text": "who is", **more})
+    assert [query.more for query in queries(path)[1]] == [more]
