@@ -87,7 +87,7 @@ def _told(message: str, project: Path) -> str:
             wanted = next(islice(handle, int(found[2]) - 1, None), "").rstrip("\n")
         paths = next(([path] for path in reversed(paths) if _has_line(path, wanted)), paths)
     last = f"{', '.join(map(str, paths[-NAMED:]))}{f' and {len(paths) - NAMED} before' if len(paths) > NAMED else ''}"
-    return f"{message} (merged from {last}; to leave a batch out, rename its folder so that it begins with a dot)"
+    return f"{message} (merged from {last}; to leave it out, if it is a batch, begin its folder's name with a dot)"
 
 
 def _has_line(path: Path, wanted: str) -> bool:

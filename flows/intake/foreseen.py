@@ -77,6 +77,11 @@ def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
     return Foreseen(leaked, {*train[by_id].tolist()}, [*zip(ids[same].tolist(), texts[same].tolist(), strict=True)], bare, _any_text(parts))
 
 
+def judged_queries(parts: Sequence[Part], split: str) -> Hashes:
+    """Hashes of the queries with judgments in a split."""
+    return np.unique(_merged([rows for part in parts for rows in part.judged.get(split, ())]).queries)
+
+
 def query_texts(parts: Sequence[Part], splits: Sequence[str]) -> set[int]:
     """Hashes of the texts of the queries that are judged in one of the splits."""
     found = set[int]()

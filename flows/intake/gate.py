@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.intake.foreseen import Foreseen, Settings, foresee
+import numpy as np
+
+from flows.intake.foreseen import Foreseen, Settings, foresee, judged_queries
 from flows.intake.known import Known, Part, Reader, Sample, blocks, is_blank
 from flows.intake.records import Document, Files, Judged, Query, files_of, headless
 from tasks.core.sources.datasets import beir_layout, csv_layout
@@ -100,9 +102,11 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
             part.add_judgments(split, judged)
             _check_judged(judged, known, findings, own=own, asked=asked, before=before, settings=settings)
     sizes = {split: sum(len(rows.docs) for rows in part.judged.get(split, ())) for split in files.qrels}
+    train = judged_queries(known.parts(folder.name, part), "train")  # prepare reads the negatives of no others
     for listed in blocks(reader.negatives(malformed)):
-        for one, document_known in zip(listed, _are_known([one.doc for one in listed], known, own), strict=True):
-            if settings.unknown and settings.negatives and not document_known:
+        there, read = _are_known([one.doc for one in listed], known, own), np.isin(hashes([one.query for one in listed]), train)
+        for one, document_known, is_read in zip(listed, there, read.tolist(), strict=True):
+            if settings.unknown and settings.negatives and is_read and not document_known:
                 findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
     now, then = foresee(known.parts(), settings), foresee(known.parts(folder.name, part), settings)
     if settings.leaks == "refuse":

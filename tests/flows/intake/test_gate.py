@@ -125,6 +125,8 @@ ASKED = '{"_id": "q1", "text": "What is one?"}\n'
         ({"queries.jsonl": ASKED.replace("q1", "q2"), "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"}, {"leaks": "drop"}, "", DROPPED),
         ({"queries.jsonl": ASKED.replace("q1", "q2"), "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"}, {"leaks": "allow"}, "", ""),
         ({"negatives.tsv": "query-id\tcorpus-id\nq1\td9\n"}, {"official_depth": 0}, "", ""),
+        ({"negatives.tsv": "query-id\tcorpus-id\nq1\td9\n"}, {}, "/negatives.tsv", "1 judgments of unknown documents or queries: PATH:2"),
+        ({"negatives.tsv": "query-id\tcorpus-id\nq2\td9\n"}, {}, "", ""),  # of a query outside train
     ],
 )
 def test_a_batch_may_not_take_the_last_relevant_document_of_a_split(
