@@ -44,7 +44,7 @@ from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable, reader_left
 
 NAME = "retemper"
-ENTRY = Path("flows/cli/__main__.py")  # a project that has it runs by its own code
+OWN = [Path(name) for name in ("flows/cli/__main__.py", "tasks", "dvc.yaml", "params.yaml")]  # a project that has them runs by its own code
 BRING_OURS = ("new", "upgrade")  # commands that bring this code to a project
 EXAMPLES = (  # a command, and what it does
     ("retemper new my-project", "a project for your own data: five questions, or flags"),
@@ -146,6 +146,11 @@ def main(arguments: Sequence[str] | None = None, check: Check | None = None) -> 
     try:
         with one_line_errors():  # of help too, which no command's `invoke` prints
             status = int(get_command(build()).main(arguments, NAME, standalone_mode=False, obj=check) or 0)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] in ("flows", "tasks"):
+            raise
+        print(f"retemper: {_missing(error)}", file=sys.stderr)
+        raise SystemExit(2) from None
     except typer.TyperException as error:  # a usage error
         print(f"retemper: {_usage(error)}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -161,12 +166,18 @@ def run_own_code(arguments: Sequence[str]) -> None:
     """
     here, search_path = Path.cwd(), os.environ.get("PYTHONPATH", "")
     running = Path(__file__).resolve().parents[2]
-    if not ENTRY.is_file() or running == here.resolve() or next(iter(arguments), "") in BRING_OURS:
+    if not all(path.exists() for path in OWN) or running == here.resolve() or next(iter(arguments), "") in BRING_OURS:
         return
     if os.pathsep in str(here) or search_path.split(os.pathsep)[0] == str(here):  # it cannot be imported, or was not
         return
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(here), search_path]))}
     os.execve(sys.executable, [sys.executable, "-m", "flows.cli", *arguments], environment)
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """A package that the code needs and Python lacks, in a line: the project's own code may need others than what is installed has."""
+    code = Path(__file__).resolve().parents[2]
+    return f"{error.name}: not installed in {sys.prefix}, expected what {code} needs; run make run there, then {code}/.venv/bin/retemper"
 
 
 def _usage(error: typer.TyperException) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.cli import main as cli
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = "import sys; from flows.cli.main import main; sys.exit(main())"
 OWN = "import os, sys; print('own', *sys.argv[1:]); sys.exit(7)"
@@ -25,6 +27,9 @@ def project(tmp_path: Path) -> Path:
     for name in ("flows/__init__.py", "flows/cli/__init__.py"):
         (tmp_path / "project" / name).touch()
     (package / "__main__.py").write_text(OWN)
+    (tmp_path / "project/tasks").mkdir()
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / "project" / name).touch()
     return tmp_path / "project"
 
 
@@ -43,6 +48,10 @@ def test_commands_that_bring_code_are_the_installed_ones(project: Path, command:
 
 def test_elsewhere_the_installed_code_runs(tmp_path: Path) -> None:
     assert "Usage: retemper" in started(tmp_path, "--help").stdout
+    other = tmp_path / "other/flows/cli/__main__.py"  # of another program
+    other.parent.mkdir(parents=True)
+    other.write_text(OWN)
+    assert "Usage: retemper" in started(tmp_path / "other", "--help").stdout
     linked = tmp_path / "linked"
     linked.symlink_to(ROOT)  # the code that runs, by another name
     assert "Usage: retemper" in started(linked, "--help").stdout
@@ -53,3 +62,16 @@ def test_a_project_that_is_not_what_python_imports_does_not_start_again_for_ever
     hidden.write_text(f"__path__ = [{str(ROOT / 'flows/cli')!r}]\n")  # its entry is there, and other code is what runs
     done = started(project, "--help", path=os.pathsep.join([str(project), str(ROOT)]))
     assert "Usage: retemper" in done.stdout
+
+
+def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def build() -> None:
+        raise ModuleNotFoundError("No module named 'further'", name="further.part")
+
+    monkeypatch.setattr(cli, "build", build)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith(f"retemper: further.part: not installed in {sys.prefix}, expected what {ROOT} needs; run make run there")
+    assert len(said.splitlines()) == 1
