@@ -75,7 +75,8 @@ def test_code_that_a_parameter_names_is_code() -> None:
         one.sections["rounds"]["star"]["loss"] = "tasks.train.mine:loss"
     found = factors(old, new)
     assert [(one.name, one.differs) for one in found] == [("code", ("tasks.train.mine:loss",))]
-    assert relevant(old, new, found)["train@star"] == {"code"}
+    other = Factor("rounds", sections=("rounds",))  # of another round
+    assert relevant(old, new, [*found, other])["train@star"] == {"code"}, "the parameter itself is the same"
 
 
 def test_a_configuration_is_made_of_both_sides() -> None:
