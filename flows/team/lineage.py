@@ -202,9 +202,9 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: P
     for stage, digest in (tracked.get(str(CODE)) or {}).items():
         commit = code.commit_of_stage(stage, digest)
         own.append(File(f"{PACKAGE}/{stage}", digest, commit=commit, note="" if commit else "uncommitted"))
-    for name, digest in frozen_references(dict(parameters(entry))).items():
-        commit = code.commit_of_reference(name, digest)
-        own.append(File(name, digest, commit=commit, note="" if commit else "uncommitted"))
+    for function, digest in frozen_references(dict(parameters(entry))).items():
+        commit = code.commit_of_reference(function, digest)
+        own.append(File(function, digest, commit=commit, note="" if commit else "uncommitted"))
     outside = {f"{SOURCE}: {key}": value for key, value in (tracked.get(SOURCE) or {}).items()}
     params = {**parameters(entry), **outside}
     return Step(name, str(entry.get("cmd", "")), tuple(parents(lock, name)), params, tuple(inputs), tuple(own), outs, _cached(entry, cache))

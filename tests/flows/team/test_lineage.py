@@ -133,6 +133,13 @@ def test_the_commit_of_code_that_a_parameter_names(here: Any) -> None:
     assert [code.commit_of_reference("tasks.train.mine:loss", digest) for digest in digests] == commits
     assert code.commit_of_reference("tasks.train.mine:loss", "0" * 16) == "", "uncommitted"
     assert code.commit_of_reference("tasks.train.other:loss", digests[0]) == ""
+    lock = YAML(typ="safe").load(Path("dvc.lock"))
+    tracked = lock["stages"]["train@a"].setdefault("params", {}).setdefault("data/params.json", {})
+    tracked["rounds.a"] = {"loss": f"tasks.train.mine:loss@{digests[0]}"}
+    with Path("dvc.lock").open("w") as handle:
+        YAML(typ="safe").dump(lock, handle)
+    found = next(step for step in lineage.trace("a").steps if step.stage == "train@a")
+    assert [(one.path, one.commit) for one in found.code if "mine" in one.path] == [("tasks.train.mine:loss", commits[0])]
 
 
 def test_a_removed_round_made_nothing(reduced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
