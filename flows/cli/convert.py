@@ -81,7 +81,7 @@ def convert(
         print(f"dev and test queries: {shares.dev:g} and {shares.test:g} of the training queries, by a hash of their text")
     for split, share in (("dev", shares.dev), ("test", shares.test)):
         if share and not made.queries[split]:
-            print(f"{split} has no query: {share:g} of so few training queries is none; give --{split} FILE, or a larger --{split}-share")
+            print(f"{split} has no query: too few train for a share of {share:g}; give --{split} FILE, or a larger --{split}-share")
     for reason, count in made.left_out.items():
         print(f"left out: {reason}: {count:,}")
     if not corpus:

@@ -122,7 +122,7 @@ def _texts_of(queries: Hashes, parts: Sequence[Part]) -> tuple[Mask, Hashes]:
     """Which queries are there, and the hash of the latest text of each."""
     found, texts = np.zeros(len(queries), dtype=np.bool_), np.zeros(len(queries), dtype=np.uint64)
     for part in parts:
-        places = part.queries.places(queries)
+        places = part.queries.last(queries)
         there = places >= 0
         texts[there] = np.array(part.query_texts, dtype=np.uint64)[places[there]]
         found |= there

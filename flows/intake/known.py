@@ -91,7 +91,8 @@ class Part:
         self.documents.extend(keys)
         self.texts.add(texts)
         found: list[int] = keys.tolist()
-        self.blank.update(key for key, document in zip(found, block, strict=True) if is_blank(document))
+        for key, document in zip(found, block, strict=True):
+            (self.blank.add if is_blank(document) else self.blank.discard)(key)
         return found, texts
 
     def add_queries(self, block: Sequence[Query]) -> list[int]:

@@ -15,7 +15,7 @@ from tasks.core.stage.files import new_folder
 def new_place(folder: Path) -> Iterator[Path]:
     """Yield an empty temporary folder of this process alone; on success it becomes `folder`, which is new or empty.
 
-    UserError if something has come to be there in the meantime; that stays.
+    UserError if something else was put there meanwhile; that stays.
     """
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -27,6 +27,6 @@ def new_place(folder: Path) -> Iterator[Path]:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            raise UserError(f"{folder}: something has come to be there since; remove it, or name another folder") from None
+            raise UserError(f"{folder}: something else was put there meanwhile; remove it, or name another folder") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -4,7 +4,7 @@ import hashlib
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows.repository.git import git
@@ -23,6 +23,7 @@ class Code:
         self._head = head
         self._history: dict[str, dict[str, str]] = {}
         self._digests: dict[str, dict[str, str]] = {}  # of every stage's code, by commit
+        self._named: dict[tuple[str, str], str] = {}  # code that parameters name, frozen, by commit and name
 
     def commit(self, path: str, digest: str) -> str:
         """The commit's id; empty where no commit up to `head` has that content."""
@@ -48,9 +49,11 @@ class Code:
     def commit_of_reference(self, name: str, digest: str) -> str:
         """The same for code that a parameter names: `tasks.train.mine:loss`."""
         for commit in self._commits():
-            with _code_of(commit) as reader, suppress(UserError):  # which lacks it
-                if freeze_references(name, reader) == f"{name}@{digest}":
-                    return commit
+            if (commit, name) not in self._named:
+                with _code_of(commit) as reader:
+                    self._named[commit, name] = _frozen(name, reader)
+            if self._named[commit, name] == f"{name}@{digest}":
+                return commit
         return ""
 
     def _commits(self) -> list[str]:
@@ -66,6 +69,14 @@ def _code_of(commit: str) -> Iterator[Reader]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(_blob(line.split()[2]))
         yield Reader(Path(folder))
+
+
+def _frozen(name: str, reader: Reader) -> str:
+    """What `reader` freezes a reference to; empty where its code lacks it."""
+    try:
+        return str(freeze_references(name, reader))
+    except UserError:
+        return ""
 
 
 def _tree_digest(commit: str, path: str) -> str:

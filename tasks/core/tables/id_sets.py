@@ -60,14 +60,17 @@ class Ids:
 
     def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
         """For each of `ids`, how many ids were added before it; -1 if it was not added."""
-        return self.places(hashes(ids))
-
-    def places(self, wanted: Hashes) -> npt.NDArray[np.int64]:
-        """`ordinals`, of ids by their `hashes`."""
-        positions, there = self._positions(wanted)
+        positions, there = self._positions(hashes(ids))
         ordinals = np.full(len(positions), -1, dtype=np.int64)
         ordinals[there] = self._order[positions[there]]
         return ordinals
+
+    def last(self, wanted: Hashes) -> npt.NDArray[np.int64]:
+        """For each of `wanted`, ids by their `hashes`, how many ids were added before its last addition; -1 if it was not added."""
+        found = np.full(len(wanted), -1, dtype=np.int64)
+        there = self.have(wanted)
+        found[there] = self._order[np.searchsorted(self._sorted, wanted[there], side="right") - 1]
+        return found
 
     def _positions(self, wanted: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         positions = np.searchsorted(self._sorted, wanted).astype(np.int64)

@@ -82,7 +82,7 @@ def test_the_command_says_where_no_query_became_dev(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.jsonl").write_text('{"query": "a", "pos": ["b"]}\n{"query": "c", "pos": ["d"]}\n')
     assert cli.main(["convert", "out", "train.jsonl", "--test-share", "0"]) == 0
-    said = "dev has no query: 0.1 of so few training queries is none; give --dev FILE, or a larger --dev-share"
+    said = "dev has no query: too few train for a share of 0.1; give --dev FILE, or a larger --dev-share"
     assert [line for line in capsys.readouterr().out.splitlines() if "no query" in line] == [said]
 
 

@@ -153,6 +153,23 @@ def test_batches_count_in_the_order_of_the_merge(project: Path) -> None:
     assert BARE.replace("PATH", f"{project}/inbox/3/qrels/train.tsv") in found["3"].reason
 
 
+def test_of_what_the_data_set_says_twice_the_later_counts(project: Path) -> None:
+    """As in the merge, though a batch may say nothing twice."""
+    twice = '{"_id": "q2", "text": "what"}\n{"_id": "q2", "text": "What is one?"}\n{"_id": "q3", "text": "What is one?"}\n'
+    with (project / "base/queries.jsonl").open("a") as handle:
+        handle.write(f'{twice}{{"_id": "q3", "text": "who"}}\n')
+    with (project / "base/corpus.jsonl").open("a") as handle:
+        handle.write('{"_id": "d2", "text": ""}\n{"_id": "d2", "text": "two"}\n')
+    asked = (project / "base/queries.jsonl").read_text().splitlines()[0].split('"text": ')[1]
+    put(project / "inbox/1", {"queries.jsonl": f'{{"_id": "q4", "text": {asked}\n', "qrels/train.tsv": f"{HEADER}q4\td2\t1\n"})
+    put(project / "inbox/2", {"qrels/dev.tsv": f"{HEADER}q3\td2\t1\n"})
+    put(project / "inbox/3", {"queries.jsonl": '{"_id": "q5", "text": "What is one?"}\n', "qrels/train.tsv": f"{HEADER}q5\td1\t1\n"})
+    put(project / "inbox/4", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"})
+    found = taken(project)
+    assert {name: batch.state for name, batch in found.items()} == {"1": "accepted", "2": "accepted", "3": "accepted", "4": "quarantined"}
+    assert "query 'q2' has the text of a query of train" in found["4"].reason
+
+
 def test_what_is_forgotten_is_not_there(project: Path) -> None:
     FILE.write_text(f"document {mark('document', 'd2')} 2026-01-01\nquery {mark('query', 'q2')} 2026-01-01\n")
     corpus = '{"_id": "d2", "text": ""}\n'
