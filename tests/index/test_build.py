@@ -85,7 +85,23 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     assert low <= figure <= high
 
 
-@pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "PCA8,IVF8_HNSW4,PQ4x4,RFlat"])
+@pytest.mark.parametrize("factory", ["PQ4x4", "IVF8,PQ4x4", "IVF8_HNSW4,Flat,Refine(PQ4x4)", "OPQ4,PQ4x4"])
+def test_a_pq_without_polysemous_order_finds_the_same(factory: str, tmp_path: Path) -> None:
+    vectors, queries = draw(600), draw(20, 1)
+    params = Index(factory=factory, nprobe=2, ef_search=16)
+    plain = faiss.index_factory(WIDTH, factory, faiss.METRIC_INNER_PRODUCT)
+    plain.train(vectors)
+    plain.add(vectors)
+    set_effort(plain, params)
+    ours = build(write_embeddings(tmp_path / "e", vectors, [200, 400]), params)
+    for index, wanted in ((plain, {True}), (ours, {False})):
+        inner = [index, *(faiss.downcast_index(getattr(index, name)) for name in ("refine_index", "index") if hasattr(index, name))]
+        assert {part.do_polysemous_training for part in inner if hasattr(part, "do_polysemous_training")} == wanted
+    for found, expected in zip(search_index(ours, queries, 10), search_index(plain, queries, 10), strict=True):
+        assert (found == expected).all()
+
+
+@pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "PCA8,IVF8_HNSW4,PQ4x4np,RFlat"])
 def test_an_hnsw_of_centroids_is_that_of_faiss(factory: str, tmp_path: Path) -> None:
     """On one thread, where faiss itself puts centroids into the graph in their order."""
     vectors = draw(600)

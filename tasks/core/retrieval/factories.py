@@ -11,7 +11,7 @@ WIDTH = 64  # of the vectors that a string is tried for
 
 
 def parsed(factory: str) -> str:
-    """`factory`; ValueError if faiss does not know it. Whether it suits the width and number of the vectors is not looked at."""
+    """`factory`; ValueError if faiss does not know it or scores by distances. Width and number of the vectors are not looked at."""
     for kind, number in re.findall(r"(IVF|HNSW|)(\d+)", factory):
         least, most = LIMITS[kind]
         if not least <= int(number) <= most:
@@ -20,10 +20,13 @@ def parsed(factory: str) -> str:
         import faiss  # a fifth of a second, which the default does not need
 
         try:
-            faiss.index_factory(WIDTH, re.sub(r"IVF\d+", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)  # a list takes memory
+            index = faiss.index_factory(WIDTH, re.sub(r"IVF\d+", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)  # a list takes memory
         except RuntimeError as error:
             if not re.search(r"\bd\w* % ", str(error)):  # the width must be a multiple of something, and may be
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None
+        else:
+            if index.metric_type != faiss.METRIC_INNER_PRODUCT:  # faiss does not say so
+                raise ValueError("faiss makes it for L2 distances alone (a graph of PQ codes); expected one such as HNSW32 or HNSW32,SQ8")
     return factory
 
 

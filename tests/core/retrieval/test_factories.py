@@ -45,6 +45,8 @@ def test_what_faiss_knows_is_taken_whatever_the_width(factory: str) -> None:
         ("IVF2000000000,Flat", "IVF2000000000: expected a number from 1 to"),
         ("PQ16x0", "0: expected a number from 1 to 65,536$"),
         ("RR0,Flat", "0: expected a number from 1 to 65,536$"),
+        ("HNSW32,PQ16", "for L2 distances alone"),
+        ("OPQ16,HNSW32_PQ16,RFlat", "for L2 distances alone"),
     ],
 )
 def test_others_are_refused(factory: str, said: str) -> None:
