@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flows.intake.known import Mask, Part, Rows
+from flows.pipeline.splits import LEARNING, learning
 from tasks.core.sources.datasets import SPLITS
 from tasks.core.tables.id_sets import Hashes, hashes
 
@@ -20,7 +21,7 @@ EMPTY = hashes([""])[0]
 
 class Settings(NamedTuple):
     """What prepare refuses in the merged data set, or does with it. `whole`: a batch is a data set by itself; `qrels`: which needs
-    judgments; `negatives`: those of the source are read.
+    judgments; `train`: of that split too, for some model learns from them; `negatives`: those of the source are read.
     """
 
     unknown: bool = True
@@ -30,6 +31,7 @@ class Settings(NamedTuple):
     negatives: bool = True
     whole: bool = False
     qrels: bool = True
+    train: bool = True
 
 
 def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings:
@@ -37,7 +39,8 @@ def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings
     prepare = sections.get("prepare") or {}
     unknown, empty, ids = (prepare.get(name, "refuse") == "refuse" for name in ("unknown_documents", "empty_texts", "ids"))
     negatives = prepare.get("official_depth") != 0
-    return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, sections.get("queries") != "pseudo")
+    qrels, stages = sections.get("queries") != "pseudo", [f"{stage}@{key}" for stage, name in LEARNING.items() for key in sections.get(name) or {}]
+    return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, qrels, bool(learning(stages, sections)))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.trec_ids import WHITE
 
-VERSION = 2  # of what is checked: raise it with a new reason to keep a batch out, and batches that are in are checked once more
+VERSION = 3  # of what is checked: raise it with a new reason to keep a batch out, and batches that are in are checked once more
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "ids or judgments said twice", "judgments of unknown documents or queries"
 EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are in dev or test too"
@@ -114,8 +114,11 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
     _check_splits(now, then, findings, files=files, folder=folder)
     if not then.texts and (now.texts or settings.whole):
         findings.add(VOID, f"{files.documents}: would leave no document with a title or a text, expected at least one")
-    if settings.whole and settings.qrels and not any(sizes.values()):
-        findings.add(VOID, f"{folder / 'qrels'}: found no judgment, expected at least one")
+    if settings.whole and settings.qrels:
+        needed = {"dev": "to compare a new model with the champion"} | ({"train": "to train on"} if settings.train else {})
+        for split, use in needed.items():
+            if not sizes.get(split):
+                findings.add(VOID, f"{folder / 'qrels'}: found no judgment of {split}, expected some {use}")
     return Checked(len(part.documents), new, len(asked), sizes, duplicates, findings, texts.texts(), questions.texts())
 
 

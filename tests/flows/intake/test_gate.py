@@ -19,10 +19,11 @@ from tasks.prepare.readers.kinds import read
 DATA = {"corpus.jsonl": '{"_id": "d1", "text": "one"}\n', "queries.jsonl": '{"_id": "q1", "text": "What is one?"}\n'}
 HEADER = "query-id\tcorpus-id\tscore\n"
 TRAIN = {"qrels/train.tsv": f"{HEADER}q1\td1\t1\n"}
+DEV = {"qrels/dev.tsv": f"{HEADER}q1\td1\t1\n"}
 TABLES = {
     "corpus.csv": "id,text\nd3,three\n",
     "queries.csv": "id,text\nq3,what is three\n",
-    "qrels/train.csv": "query,doc,grade\nq3,d3,1\n",
+    "qrels/dev.csv": "query,doc,grade\nq3,d3,1\n",
 }
 
 
@@ -77,12 +78,12 @@ def test_a_judgment_that_prepare_drops_makes_no_split(project: Path) -> None:
 
 
 def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
-    put(project / "inbox/1", TABLES | {"qrels/dev.csv": ""})
+    put(project / "inbox/1", TABLES | {"qrels/test.csv": ""})
     put(project / "inbox/2", TABLES | {"corpus.csv": "\ufeff\n,\n"})
     for mode in ("append", "replace"):
         found = taken(project, mode)
         expected = "empty, expected a header and rows below it"
-        assert found["1"].wrong == (f"1 empty parts: {project / 'inbox/1/qrels/dev.csv'}: {expected}",)
+        assert found["1"].wrong == (f"1 empty parts: {project / 'inbox/1/qrels/test.csv'}: {expected}",)
         assert found["2"].lines[0] == f"{project / 'inbox/2/corpus.csv'}: {expected}"
 
 
@@ -90,7 +91,12 @@ def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
     ("files", "params", "reason"),
     [
         (DATA, {}, "qrels: found no qrels, expected train.tsv"),
-        (DATA | {"qrels/dev.tsv": HEADER}, {}, "1 empty parts: PATH/qrels: found no judgment, expected at least one"),
+        (DATA | {"qrels/dev.tsv": HEADER}, {}, "1 empty parts: PATH/qrels: found no judgment of dev, expected some to compare"),
+        (DATA | TRAIN, {}, "1 empty parts: PATH/qrels: found no judgment of dev, expected some to compare"),
+        (DATA | DEV, {}, ""),
+        (DATA | DEV, {"rounds": {"star": {"steps": 0}}}, ""),
+        (DATA | DEV, {"rounds": {"star": {}}}, "1 empty parts: PATH/qrels: found no judgment of train, expected some to train on"),
+        (DATA | {"qrels/train.tsv": HEADER}, {"adore": {"a": {}}}, "2 empty parts: PATH/qrels: found no judgment of dev"),
         (DATA | {"qrels/train.tsv": f"{HEADER[:-1]}\tnote\nq1\td1\t1\n"}, {}, "1 malformed lines: PATH/qrels/train.tsv:1: found 4 columns"),
         (DATA | {"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "1 splits without a relevant document: PATH/qrels/train.tsv: would"),
         (TRAIN | {"queries.jsonl": DATA["queries.jsonl"]}, {"prepare": {"unknown_documents": "drop"}}, "corpus.jsonl: not found"),

@@ -266,8 +266,8 @@ def test_check_keeps_nothing(project: Path) -> None:
 
 def test_the_last_good_batch_replaces_the_data_set(project: Path) -> None:
     rule = Intake(inbox="inbox", mode="replace")
-    put(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, train={("q3", "d3"): 1})
-    put(project / "inbox/2", None, None, train={("q3", "d3"): 1})
+    put(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, dev={("q3", "d3"): 1})
+    put(project / "inbox/2", None, None, dev={("q3", "d3"): 1})
     taken = take_in(rule, "demo", project)
     assert taken.spec == f"beir:{project / 'inbox/1'}"
     assert [batch.state for batch in taken.batches] == ["accepted", "quarantined"], "a batch is a whole data set"
