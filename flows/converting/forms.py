@@ -3,8 +3,9 @@
     Tevatron (passages)    query_id, query, positive_passages and negative_passages [{docid, title (optional), text}]
     Tevatron (ids)         query_id, query_text or query, positive_document_ids, negative_document_ids; the texts are in a corpus
     FlagEmbedding          query, pos [text], neg [text]; scores (pos_scores, neg_scores) are ignored
-    sentence-transformers  a query (anchor, query, question or sentence1), a text (positive, answer or sentence2), then either negatives
-                           (negative, negative_1 ...), or a label (label, labels, score, scores): 1 positive, 0 negative
+    sentence-transformers  a query (anchor, query, question or sentence1), a text (positive, answer, sentence2 or docs), then either
+                           negatives (negative, negative_1 ...), or a label (label, labels, score, scores): 1 positive, 0 negative; text
+                           and label may be lists of one length (its labeled-list)
 
 Formats: Tevatron's TrainDataset (src/tevatron/retriever/dataset.py), FlagEmbedding's examples/finetune, and sentence-transformers'
 Dataset Overview and mine_hard_negatives. sentence-transformers goes by the order of columns, not by names; here names count, so a file
@@ -24,10 +25,10 @@ from tasks.core.stage.errors import UserError
 
 EXPECTED = (
     "the keys of Tevatron (query_id, query, positive_passages; or query_id, query_text, positive_document_ids), "
-    "FlagEmbedding (query, pos), or sentence-transformers (anchor, query, question or sentence1, and positive, answer or sentence2)"
+    "FlagEmbedding (query, pos), or sentence-transformers (anchor, query, question or sentence1, and positive, answer, sentence2 or docs)"
 )
 ANCHORS = ("anchor", "query", "question", "sentence1")
-POSITIVES = ("positive", "answer", "sentence2")
+POSITIVES = ("positive", "answer", "sentence2", "docs")
 LABELS = ("label", "labels", "score", "scores")
 MORE = ("answers", "metadata")
 NEGATIVE = re.compile(r"negative(?:_([0-9]{1,9}))?")
@@ -161,15 +162,20 @@ def _sentence_transformers(at: str, keys: Sequence[str]) -> Form | None:
 def _pair(at: str, row: Row, *, query: str, text: str, negatives: Sequence[str], label: str, columns: Sequence[str]) -> Example:
     if other := [key for key in row if key not in columns]:
         refuse(f"{at}: found {', '.join(other)}, expected the keys of the first line ({', '.join(columns)})")
-    passage = Passage(None, "", string(at, text, row.get(text)))
-    others = [Passage(None, "", string(at, name, row[name])) for name in negatives if row.get(name) is not None]
     asked = string(at, query, row.get(query))
     if not label:
-        return Example(at, None, asked, [passage], others)
-    value = row.get(label)
-    if not isinstance(value, int | float) or value not in (0, 1):
-        raise UserError(f"{at}: found {_what(label, value)}, expected 1 (a positive) or 0 (a negative); choose a threshold and write these")
-    return Example(at, None, asked, [passage] if value else [], [] if value else [passage])
+        others = [Passage(None, "", string(at, name, row[name])) for name in negatives if row.get(name) is not None]
+        return Example(at, None, asked, [Passage(None, "", string(at, text, row.get(text)))], others)
+    texts, values = row.get(text), row.get(label)
+    if not isinstance(texts, list):
+        texts, values = [texts], [values]
+    elif not isinstance(values, list) or len(values) != len(texts):
+        raise UserError(f"{at}: found {_what(label, values)}, expected a list of {len(texts)}, one for each of {text}")
+    if wrong := [value for value in values if not isinstance(value, int | float) or value not in (0, 1)]:
+        raise UserError(f"{at}: found {_what(label, wrong[0])}, expected 1 (a positive) or 0 (a negative); choose a threshold and write these")
+    passages = [Passage(None, "", string(at, text, one)) for one in texts]
+    positives, others = ([one for one, value in zip(passages, values, strict=True) if bool(value) is wanted] for wanted in (True, False))
+    return Example(at, None, asked, positives, others)
 
 
 def _query(at: str, row: Row, name: str) -> tuple[str, str]:

@@ -64,6 +64,8 @@ def test_flag_embedding() -> None:
         ({"sentence1": "who", "sentence2": "one", "label": 0}, [], ["one"]),
         ({"sentence1": "who", "sentence2": "one", "score": 1.0}, ["one"], []),
         ({"query": "who", "answer": "one", "labels": 0.0}, [], ["one"]),
+        ({"query": "who", "docs": ["one", "two", "three"], "labels": [0, 1.0, False]}, ["two"], ["one", "three"]),
+        ({"anchor": "who", "positive": ["one", "two"], "labels": [1, 1]}, ["one", "two"], []),
     ],
 )
 def test_sentence_transformers(row: dict[str, Any], positives: list[str], negatives: list[str]) -> None:
@@ -120,6 +122,11 @@ def test_other_keys_are_refused(keys: list[str], message: str) -> None:
         ({"anchor": "a", "positive": "b", "score": 1}, {"score": 0.8}, "found score 0.8, expected 1 (a positive) or 0 (a negative)"),
         ({"anchor": "a", "positive": "b", "score": 1}, {"score": float("nan")}, "found score nan"),
         ({"anchor": "a", "positive": "b", "label": 1}, {"label": "1"}, "found label '1'"),
+        ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"labels": [0, None]}, "found no labels, expected 1"),
+        ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"labels": [1]}, "found labels [1], expected a list of 2, one for each of docs"),
+        ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"labels": 1}, "found labels 1, expected a list of 2"),
+        ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"docs": ["b", 3]}, "found docs 3, expected a string"),
+        ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"docs": "b"}, "found labels [1, 0], expected 1"),
         ({"anchor": "a", "positive": "b", "label": 1}, {"label": None}, "found no label"),
         ({"anchor": "a", "positive": "b", "label": 1}, {"label": 2}, "found label 2"),
     ],
