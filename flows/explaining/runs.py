@@ -248,7 +248,7 @@ def evaluation(one: Configuration) -> str:
     for section, stage in MEASURED.items():
         if one.model in (one.sections.get(section) or {}):
             return f"{stage}@{one.model}"
-    known = [name for section in MEASURED for name in one.sections.get(section) or {}]
+    known = [BM25, *(name for section in MEASURED for name in one.sections.get(section) or {})]
     raise Refused(f"{one.model}: no such model in params.yaml, expected one of {', '.join(known)}")
 
 

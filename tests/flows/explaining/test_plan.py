@@ -118,7 +118,7 @@ def test_the_stages_of_a_model() -> None:
         "evaluate_bm25",
     ]
     assert [training(one[name]) for name in ("star", "tower", "hybrid")] == ["train@star", "adore@tower", "fuse@hybrid"]
-    with pytest.raises(Refused, match=r"nobody: no such model in params\.yaml, expected one of star, tower, hybrid, again"):
+    with pytest.raises(Refused, match=r"nobody: no such model in params\.yaml, expected one of bm25, star, tower, hybrid, again"):
         evaluation(one["nobody"])
     with pytest.raises(Refused, match="again: cannot be measured on other data"):
         training(one["again"])
