@@ -39,8 +39,9 @@ def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings
     prepare = sections.get("prepare") or {}
     unknown, empty, ids = (prepare.get(name, "refuse") == "refuse" for name in ("unknown_documents", "empty_texts", "ids"))
     negatives = prepare.get("official_depth") != 0
-    qrels, stages = sections.get("queries") != "pseudo", [f"{stage}@{key}" for stage, name in LEARNING.items() for key in sections.get(name) or {}]
-    return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, qrels, bool(learning(stages, sections)))
+    qrels = sections.get("queries") != "pseudo"
+    train = learning([f"{stage}@{key}" for stage, name in LEARNING.items() for key in sections.get(name) or {}], sections)
+    return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, qrels, bool(train))
 
 
 @dataclass(frozen=True)

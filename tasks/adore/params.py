@@ -58,6 +58,7 @@ class QuerySide(Params):
     batch_tokens: TrainingTokens = None
     nprobe: Count = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
     ef_search: Count = Field(512, ge=1, description="HNSW indexes: candidates kept per query")
+    k_factor: Count = Field(4, ge=1, description="refinement (RFlat, Refine(...)): candidates scored again, per result")
     train_size: Count = Field(262144, ge=1, description="maximum number of vectors to train an index on, sampled with the seed (JPQ: all)")
     seed: Seed = Field(42, ge=0, description="seeds query order, sampling, replay, dropout, and the index's training sample")
 

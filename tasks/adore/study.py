@@ -40,7 +40,7 @@ class Recipe:
 
     def __init__(self, factory: str, params: Study) -> None:
         self.factory, self.seed = factory, params.seed
-        self.nprobe, self.ef_search, self.train_size = params.nprobe, params.ef_search, params.train_size
+        self.nprobe, self.ef_search, self.k_factor, self.train_size = params.nprobe, params.ef_search, params.k_factor, params.train_size
 
 
 def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries: Path, qrels: Path, name: str) -> dict[str, Any]:

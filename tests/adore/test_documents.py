@@ -63,7 +63,8 @@ INDEXES: dict[str, faiss.Index] = {}  # OPQ takes a second to train
 
 def built(embeddings: Embeddings, factory: str) -> faiss.Index:
     if factory not in INDEXES:
-        INDEXES[factory] = build(embeddings, SimpleNamespace(factory=factory, nprobe=4, ef_search=512, train_size=10**6, seed=0))
+        recipe = SimpleNamespace(factory=factory, nprobe=4, ef_search=512, k_factor=4, train_size=10**6, seed=0)
+        INDEXES[factory] = build(embeddings, recipe)
     return faiss.deserialize_index(faiss.serialize_index(INDEXES[factory]))
 
 

@@ -204,6 +204,24 @@ def test_nprobe_is_written_into_the_file(factory: str, expected: int, tmp_path: 
     assert faiss.extract_index_ivf(faiss.read_index(str(tmp_path / "i"))).nprobe == expected
 
 
+@pytest.mark.parametrize("factory", ["PQ4x4,RFlat", "OPQ4,IVF4,PQ4x4,RFlat", "IVF4,PQ4x4,Refine(SQ8)"])
+def test_refined_indexes_score_more_candidates_again(factory: str, tmp_path: Path) -> None:
+    vectors, queries = draw(600), draw(20, 1)
+    embeddings = write_embeddings(tmp_path / "e", vectors, [600])
+    exact = np.argsort(-(queries @ vectors.T), axis=1, kind="stable")[:, :10]
+    found = {}
+    for k_factor in (1, 5, 60):
+        faiss.write_index(build(embeddings, Index(factory=factory, nprobe=4, k_factor=k_factor)), str(tmp_path / "i"))
+        index = faiss.read_index(str(tmp_path / "i"))
+        assert index.k_factor == k_factor
+        scores, rows = search_index(index, queries, 10)
+        assert (np.diff(scores, axis=1) <= 0).all()
+        found[k_factor] = np.mean([len(np.intersect1d(*pair)) / 10 for pair in zip(rows, exact, strict=True)])
+    assert found[1] < found[5] < found[60]
+    assert found[60] > 0.95, "all 600 rows"
+    assert Index().k_factor == 4
+
+
 @pytest.mark.parametrize("factory", ["HNSW8", "PCA8,HNSW8", "HNSW8,RFlat", "PCA8,HNSW8_SQ8,RFlat"])
 def test_ef_search_is_written_into_the_file(factory: str, tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(100), [100])

@@ -26,7 +26,7 @@ def parsed(factory: str) -> str:
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None
         else:
             if index.metric_type != faiss.METRIC_INNER_PRODUCT:  # faiss does not say so
-                raise ValueError("faiss makes it for L2 distances alone (a graph of PQ codes); expected one such as HNSW32 or HNSW32,SQ8")
+                raise ValueError("faiss makes it for L2 distances alone; expected one for inner products, such as HNSW32 or HNSW32,SQ8")
     return factory
 
 

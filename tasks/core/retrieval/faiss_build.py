@@ -37,6 +37,8 @@ class Recipe(Protocol):
     @property
     def ef_search(self) -> int: ...
     @property
+    def k_factor(self) -> int: ...
+    @property
     def train_size(self) -> int: ...
     @property
     def seed(self) -> int: ...
@@ -120,7 +122,7 @@ def skip_polysemous(index: Any) -> None:
     By default faiss reorders them for polysemous search (Douze et al. 2016): up to two seconds of one core per sub-quantizer. `np` behind
     a PQ in a factory string does the same for the indexes that take it.
     """
-    if isinstance(index, faiss.IndexPQ | faiss.IndexIVFPQ):
+    if hasattr(index, "do_polysemous_training"):
         index.do_polysemous_training = False
     for inner in ("base_index", "refine_index", "index"):  # of refinements and transforms
         if isinstance(part := getattr(index, inner, None), faiss.Index):
@@ -204,10 +206,12 @@ def faiss_errors(found: str, key: str) -> Iterator[None]:
 
 
 def set_effort(index: Any, params: Recipe) -> None:
-    """Write nprobe or efSearch into the index itself, so that every program that opens the file uses it."""
+    """Write nprobe, efSearch, and k_factor into the index itself, so that every program that opens the file uses them."""
     inverted = faiss.try_extract_index_ivf(index)  # looks through transforms, id maps and refinements
     inner = index
     while isinstance(inner, faiss.IndexRefine | faiss.IndexPreTransform):
+        if isinstance(inner, faiss.IndexRefine):
+            inner.k_factor = params.k_factor
         inner = faiss.downcast_index(inner.base_index if isinstance(inner, faiss.IndexRefine) else inner.index)
     if inverted is not None:
         inverted.nprobe = min(params.nprobe, inverted.nlist)

@@ -123,7 +123,7 @@ def test_other_keys_are_refused(keys: list[str], message: str) -> None:
         ({"anchor": "a", "positive": "b", "score": 1}, {"score": float("nan")}, "found score nan"),
         ({"anchor": "a", "positive": "b", "label": 1}, {"label": "1"}, "found label '1'"),
         ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"labels": [0, None]}, "found no labels, expected 1"),
-        ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"labels": [1]}, "found labels [1], expected a list of 2, one for each of docs"),
+        ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"labels": [1]}, "found labels [1], expected a list of 2, one for each"),
         ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"labels": 1}, "found labels 1, expected a list of 2"),
         ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"docs": ["b", 3]}, "found docs 3, expected a string"),
         ({"query": "a", "docs": ["b", "c"], "labels": [1, 0]}, {"docs": "b"}, "found labels [1, 0], expected 1"),
