@@ -99,10 +99,13 @@ class Round(Params):
         "same formula; hinge: see margin; margin_mse, kl: distillation from the scores of `negatives` (usually a teacher); "
         "tasks.train.mine:my_loss: a function of your own (docs/CONTRIBUTING.md)",
     )
+    distill: bool = Field(
+        False, description="a loss of your own: compare each query's own documents with the scores of `negatives`, as kl does"
+    )
     margin: float = Field(1.0, gt=0, description="hinge: target difference of scores, after division by temperature")
-    teacher_temperature: float = Field(1.0, gt=0, description="kl, margin_mse: divides the teacher's scores")
+    teacher_temperature: float = Field(1.0, gt=0, description="distillation: divides the teacher's scores")
     nll_weight: float = Field(
-        0.0, ge=0, description="kl, margin_mse: weight of an additional nll over the positive and all negatives (SimLM: 0.2)"
+        0.0, ge=0, description="distillation: weight of an additional nll over the positive and all negatives (SimLM: 0.2)"
     )
     in_batch: bool = Field(True, description="also use the other queries' documents as negatives, with known positives masked")
     guide: Literal["none", "init"] = Field(
@@ -216,6 +219,10 @@ class Round(Params):
             )
         if self.guide_margin and self.guide == "none":
             raise ValueError("guide_margin needs a guide; set guide: init, or guide_margin: 0")
+        if self.distill and ":" not in self.loss:
+            raise ValueError(
+                f"distill is for a loss of your own, found loss {self.loss}; set distill: false (margin_mse and kl distill anyway)"
+            )
         if self.distilled and self.hard == 0:
             raise ValueError(
                 f"loss {self.loss} compares each query's hard negatives; it requires hard_negatives and a source of negatives with scores"
@@ -257,4 +264,4 @@ class Round(Params):
     @property
     def distilled(self) -> bool:
         """Whether the loss reads the scores of the table of negatives."""
-        return self.loss in ("margin_mse", "kl")
+        return self.distill or self.loss in ("margin_mse", "kl")

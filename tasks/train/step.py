@@ -112,7 +112,10 @@ def distillation(
     allowed_BG = F.pad(negative_BS[rows_B1, own_BH], (1, 0), value=True)
     valid_BG = allowed_BG & torch.isfinite(teacher_BG)
     teacher_BG = teacher_BG.nan_to_num() / params.teacher_temperature
-    loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG, weight_B)
+    if own := named_code(params.loss):
+        loss = own_loss(own(group_BG, teacher_BG, valid_BG, weight_B), written(params.loss))
+    else:
+        loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG, weight_B)
     return loss + params.nll_weight * nll(scores_BS, negative_BS, weight_B) if params.nll_weight else loss
 
 

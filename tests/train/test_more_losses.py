@@ -187,6 +187,7 @@ def test_a_step_of_each_other_loss() -> None:
         ({"negatives": "none", "in_batch": False}, "so there are no negatives"),
         ({"negatives": "none", "loss": "kl"}, "requires hard_negatives"),
         ({"loss": "kl", "hardest": True}, "choose one"),
+        ({"loss": "kl", "distill": True}, "distill is for a loss of your own"),
         ({"optimizer_from": "continue"}, "requires schedule_steps"),
         ({"optimizer_from": "moments", "lora": {}}, "moments has no state for lora's adapters"),
         ({"start_share": 0.3, "projector": "linear"}, "start_share has nothing to average"),
@@ -202,8 +203,8 @@ def test_inconsistent_rounds_are_refused(values: dict[str, object], words: str) 
 def own_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
     """`own_loss(body)` is the name of a function of a project's own."""
 
-    def write(body: str) -> str:
-        (tmp_path / "mine.py").write_text(f"def loss(scores_BS, negative_BS, own_BS, weight_B):\n    {body}\n")
+    def write(body: str, given: str = "scores_BS, negative_BS, own_BS, weight_B") -> str:
+        (tmp_path / "mine.py").write_text(f"def loss({given}):\n    {body}\n")
         return "tasks.train.mine:loss@0123456789abcdef"
 
     monkeypatch.setattr(tasks.train, "__path__", [*tasks.train.__path__, str(tmp_path)])
@@ -221,6 +222,20 @@ def test_a_step_of_a_loss_of_ones_own(own_loss: Callable[[str], str]) -> None:
     counted = ~batch.positive & batch.own
     expected = sum(float(over[q, s]) * (1.0, 3.0)[q] for q in range(2) for s in range(6) if counted[q, s])
     assert float(batch_loss(scores, batch, round_of(loss=name))[0]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_step_to_a_teacher_with_a_loss_of_ones_own(own_loss: Callable[[str, str], str]) -> None:
+    """It gets the scores of each query's own documents, the teacher's over its temperature, which of them count, and the weights."""
+    scores = torch.randn(2, 4, generator=torch.Generator().manual_seed(5))
+    batch = replace(batch_of([[2.0, 1.0, math.nan], [1.0, 0.5, -1.0]]), weights=np.array([1.0, 3.0], dtype=np.float32))
+    name = own_loss("return (group_BG * teacher_BG * valid_BG * weight_B[:, None]).sum()", "group_BG, teacher_BG, valid_BG, weight_B")
+    own = round_of(loss=name, negatives="ce", distill=True, teacher_temperature=4.0, nll_weight=0.2)
+    s = (scores / 0.5).tolist()
+    expected = s[0][0] * 2 / 4 + s[0][2] * 1 / 4 + 3 * (s[1][1] * 1 / 4 + s[1][2] * -1 / 4)
+    alone = batch_loss(scores, batch, round_of(loss="nll"))[0]
+    assert float(batch_loss(scores, batch, own)[0]) == pytest.approx(expected + 0.2 * float(alone), abs=1e-5)
+    with pytest.raises(ValueError, match="choose one"):
+        round_of(loss=name, negatives="ce", distill=True, hardest=True)
 
 
 @pytest.mark.parametrize(("body", "told"), [("return scores_BS.sum(1)", r"shape \[2\]"), ("return 1.0", "a float")])
