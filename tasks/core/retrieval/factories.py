@@ -1,17 +1,26 @@
 """faiss factory strings, checked before anything is computed for them."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 # The least and the largest number that may follow. faiss takes others, and then crashes (HNSW0, HNSW1, RR0) or runs out of memory.
 LIMITS = {"IVF": (1, 2**24), "HNSW": (2, 2**10), "": (1, 2**16)}
+UNFIT = {  # parts of strings that faiss takes for inner products, and why they are of no use here
+    r"L2norm\b": "scores would be cosines, not inner products; remove it",
+    r"ITQ\d*\b": "scores would be cosines of centered vectors, not inner products; expected OPQ, PCA or RR",
+    r"PCAWR?\d+": "scores of whitened vectors are not inner products; expected PCA or PCAR",
+    r"SQ8_direct\w*": "it takes whole numbers from 0 to 255 alone; expected SQ8",
+    r"SQ\w*,MinMax|MinMax(?:FP16)?\b": "faiss does not search it; expected SQ8",
+    r"IDMap2?\b": "rows have their numbers already; remove it",
+    r"(?<![_(])NSG\d*\b": "its graph cannot be filled a shard at a time; expected HNSW",
+}
 WIDTH = 64  # of the vectors that a string is tried for
 
 
 def parsed(factory: str) -> str:
-    """`factory`; ValueError if faiss does not know it or scores by distances. Width and number of the vectors are not looked at."""
+    """`factory`; ValueError if faiss does not know it, or makes no inner products with it. Vectors are not looked at."""
     for kind, number in re.findall(r"(IVF|HNSW|)(\d+)", factory):
         least, most = LIMITS[kind]
         if not least <= int(number) <= most:
@@ -27,7 +36,30 @@ def parsed(factory: str) -> str:
         else:
             if index.metric_type != faiss.METRIC_INNER_PRODUCT:  # faiss does not say so
                 raise ValueError("faiss makes it for L2 distances alone; expected one for inner products, such as HNSW32 or HNSW32,SQ8")
+            if why := unfit(factory):
+                raise ValueError(why)
+            if isinstance(index, faiss.IndexRefine):
+                _refuse_unscored(index.refine_index)
     return factory
+
+
+def unfit(factory: str) -> str:
+    """Why a factory string that faiss knows is of no use for the inner products of vectors that come a shard at a time; empty if it is."""
+    for pattern, why in UNFIT.items():
+        if found := re.search(rf"(?:^|[,(_]){pattern}", factory):
+            return f"{found[0].lstrip(',(_')}: {why}"
+    return ""
+
+
+def _refuse_unscored(index: Any) -> None:
+    """ValueError for an index that cannot score single vectors; as the second of a refinement it would end the process at a search."""
+    import faiss
+
+    try:
+        faiss.downcast_index(index).get_distance_computer()
+    except RuntimeError:
+        kind = type(faiss.downcast_index(index)).__name__
+        raise ValueError(f"faiss cannot refine with {kind}; expected RFlat, or Refine(...) of SQ8, SQfp16 or PQ16") from None
 
 
 def reason(error: RuntimeError) -> str:

@@ -1,5 +1,6 @@
 """Factory strings that faiss does not know, or that end the process, are refused before anything is computed."""
 
+import re
 import subprocess
 import sys
 
@@ -24,7 +25,9 @@ from tasks.index.params import Index
         "IVF16777216_HNSW32,PQ16",
         "PCA96,IVF4096,SQ8",
         "HNSW32,Flat,RFlat",
-        "ITQ96,SQ8",
+        "PCAR96,SQ8",
+        "IVF64_NSG32,Flat",
+        "SQ4,Refine(SQ8)",
         "RR32,Flat",
     ],
 )
@@ -47,10 +50,23 @@ def test_what_faiss_knows_is_taken_whatever_the_width(factory: str) -> None:
         ("RR0,Flat", "0: expected a number from 1 to 65,536$"),
         ("HNSW32,PQ16", "for L2 distances alone"),
         ("OPQ16,HNSW32_PQ16,RFlat", "for L2 distances alone"),
+        ("PCA32,L2norm,Flat", "L2norm: scores would be cosines"),
+        ("ITQ96,SQ8", "ITQ96: scores would be cosines"),
+        ("PCAW32,Flat", "PCAW32: scores of whitened vectors are not inner products"),
+        ("PCAWR32,IVF4,SQ8", "PCAWR32: scores of whitened vectors"),
+        ("IVF4,SQ8_direct", "SQ8_direct: it takes whole numbers from 0 to 255"),
+        ("HNSW32_SQ8_direct_signed", "SQ8_direct_signed: it takes whole numbers"),
+        ("Flat,Refine(L2norm,Flat)", "L2norm: scores"),
+        ("IDMap,Flat", "IDMap: rows have their numbers already"),
+        ("Flat,IDMap2", "IDMap2: rows have their numbers already"),
+        ("PCA32,NSG32,SQ8", "NSG32: its graph cannot be filled a shard at a time"),
+        ("MinMaxFP16,SQ8", "MinMaxFP16: faiss does not search it"),
+        ("SQ8,Refine(PQ16x4fs)", "cannot refine with IndexPQFastScan"),
+        ("SQ8,Refine(PCA32,IVF4,Flat)", "cannot refine with IndexPreTransform"),
     ],
 )
 def test_others_are_refused(factory: str, said: str) -> None:
-    with pytest.raises(UserError, match=rf"^params.yaml: index.factory: found '{factory}'; .*{said}"):
+    with pytest.raises(UserError, match=rf"^params.yaml: index.factory: found '{re.escape(factory)}'; .*{said}"):
         validate(Index, {"factory": factory}, "params.yaml", section="index")
     with pytest.raises(UserError, match=r"^params.yaml: study.s.factories.1: found"):
         validate(Study, {"round": "star", "factories": ["Flat", factory]}, "params.yaml", section="study.s")
