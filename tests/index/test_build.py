@@ -16,7 +16,7 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.retrieval.faiss_build import build, build_file, recall, set_effort, training_sample
-from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_index
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
@@ -85,6 +85,19 @@ def test_recall_equals_a_plain_loop(factory: str, low: float, high: float, tmp_p
     assert low <= figure <= high
 
 
+@pytest.mark.parametrize("factory", ["PCA16,Flat", "PCAR16,SQfp16", "PCA16,Flat,RFlat"])
+def test_a_pca_of_all_dimensions_keeps_inner_products(factory: str, tmp_path: Path) -> None:
+    """Vectors far from the origin, as encoders make them: with centered queries, faiss's default, their order is another."""
+    vectors, queries = draw(600) + 2 * draw(1, 2), draw(20, 1) + 2 * draw(1, 3)
+    build_file(write_embeddings(tmp_path / "e", vectors, [200, 400]), Index(factory=factory), tmp_path / "i")
+    index = open_index(tmp_path / "i", 600, WIDTH)
+    scores, rows = search_index(index, queries, 10)
+    plain = queries.astype(np.float64) @ vectors.astype(np.float64).T
+    np.testing.assert_allclose(scores, np.take_along_axis(plain, rows, 1), rtol=0.01, atol=0.05)
+    assert plain_recall(rows, queries, vectors, 10) > 0.98
+    refuse_other_scores(index, "here")  # decoded vectors score like it
+
+
 @pytest.mark.parametrize("factory", ["PQ4x4", "IVF8,PQ4x4", "IVF8_HNSW4,Flat,Refine(PQ4x4)", "OPQ4,PQ4x4"])
 def test_a_pq_without_polysemous_order_finds_the_same(factory: str, tmp_path: Path) -> None:
     vectors, queries = draw(600), draw(20, 1)
@@ -101,7 +114,7 @@ def test_a_pq_without_polysemous_order_finds_the_same(factory: str, tmp_path: Pa
         assert (found == expected).all()
 
 
-@pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "PCA8,IVF8_HNSW4,PQ4x4np,RFlat"])
+@pytest.mark.parametrize("factory", ["IVF8_HNSW4,Flat", "RR8,IVF8_HNSW4,PQ4x4np,RFlat"])
 def test_an_hnsw_of_centroids_is_that_of_faiss(factory: str, tmp_path: Path) -> None:
     """On one thread, where faiss itself puts centroids into the graph in their order."""
     vectors = draw(600)
@@ -261,6 +274,26 @@ def test_unreadable_index_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"{name}: unreadable faiss index") as refused:
             open_index(tmp_path / name)
         assert "\n" not in str(refused.value)
+
+
+def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
+    """Older versions made them of HNSW32,PQ16; the least distance would be the last of a list."""
+    index = faiss.IndexHNSWFlat(WIDTH, 4)
+    index.add(draw(10))
+    faiss.write_index(index, str(tmp_path / "l2"))
+    with pytest.raises(UserError, match=r"l2: its scores are distances, expected inner products .*; run index again$"):
+        open_index(tmp_path / "l2", 10, WIDTH)
+
+
+def test_an_index_larger_than_memory_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """faiss asks for what a corrupt length says."""
+
+    def fails(*_: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(faiss, "read_index", fails)
+    with pytest.raises(UserError, match=r"i: unreadable faiss index, corrupt or larger than the free memory"):
+        open_index(tmp_path / "i")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

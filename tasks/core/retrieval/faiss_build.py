@@ -48,7 +48,8 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *,
     """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train.
 
     PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
-    its hundreds of clusterings on one thread would take too long. On a `gpu`, inverted lists are clustered and filled, if faiss can.
+    its hundreds of clusterings on one thread would take too long, and so do RQ's and the last bits of what PCA and RR project. On a
+    `gpu`, inverted lists are clustered and filled, if faiss can.
     """
     threads = torch.get_num_threads()
     faiss.omp_set_num_threads(threads)  # its OpenMP may not be torch's and does not know runtime.yaml
@@ -147,6 +148,7 @@ def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
 def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
     """Train what stands before the index proper: PCA and the like on one thread, OPQ on all. Returns the sample as the index sees it.
 
+    A PCA only projects: faiss would also subtract the mean m, from queries too, and (q - m) (d - m) ranks d by q d - m d.
     `sample` is [N, D]. `train` then finds this done (faiss, IndexPreTransform::train).
     """
     inner, vectors = index, sample
@@ -160,6 +162,8 @@ def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
                 faiss.omp_set_num_threads(threads if isinstance(step, faiss.OPQMatrix) else 1)
                 step.train(vectors)
                 faiss.omp_set_num_threads(threads)
+                if isinstance(step, faiss.PCAMatrix):
+                    step.have_bias = False
             vectors = step.apply(vectors)
     return vectors
 

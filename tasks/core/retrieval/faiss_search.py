@@ -20,7 +20,7 @@ TOLERANCE = 1e-3  # of the largest score
 
 
 def open_index(path: Path, rows: int | None = None, width: int | None = None, *, threads: int | None = None) -> Any:
-    """The faiss index of a file; UserError if it cannot be read or does not have `rows` vectors of `width`.
+    """The faiss index of a file; UserError if it cannot be read, scores by distances, or does not have `rows` vectors of `width`.
 
     The vectors of a Flat stay in the file: the system reads what a search needs, once for all processes. From here on faiss searches
     with `threads` threads; none: as many as it finds cores.
@@ -29,8 +29,12 @@ def open_index(path: Path, rows: int | None = None, width: int | None = None, *,
         faiss.omp_set_num_threads(threads)
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if _is_flat(path) else 0)
+    except MemoryError:  # a corrupt length, or too little
+        raise UserError(f"{path}: unreadable faiss index, corrupt or larger than the free memory; make room or run index again") from None
     except RuntimeError as error:
         raise UserError(f"{path}: unreadable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+        raise UserError(f"{path}: its scores are distances, expected inner products (an older version made such); run index again")
     for name, found, expected in (("vectors", index.ntotal, rows), ("width", index.d, width)):
         if expected is not None and found != expected:
             raise UserError(
