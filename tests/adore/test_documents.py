@@ -187,12 +187,14 @@ def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: 
                     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("factory", ["Flat", "PQ4x4", "OPQ2_4,PQ2x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16"])
+@pytest.mark.parametrize(
+    "factory", ["Flat", "PQ4x4", "OPQ2_4,PQ2x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ2,IVF1,PQ2x8", "SQ8", "HNSW16", "PCA4,Flat"]
+)
 def test_scores_over_any_index_are_its_own(factory: str, embeddings: Embeddings, queries: np.ndarray) -> None:
     agree(Compressed(built(embeddings, factory), CPU, "adore.a.index"), queries)
 
 
-@pytest.mark.parametrize("factory", ["PCA4,Flat", "L2norm,Flat", "PQ4x4fs"])
+@pytest.mark.parametrize("factory", ["L2norm,Flat", "PQ4x4fs"])
 def test_an_index_whose_scores_are_not_those_of_its_vectors_is_refused(factory: str, embeddings: Embeddings) -> None:
     with pytest.raises(UserError, match=r"params.yaml: adore.a.index: this index does not score by its decoded vectors"):
         Compressed(built(embeddings, factory), CPU, "adore.a.index")
@@ -221,7 +223,7 @@ def test_what_an_index_finds_is_scored_by_the_uncompressed_vectors(
     np.testing.assert_array_equal(asked.grad[0].numpy(), vectors[rows[0, 0]])
 
 
-TRAINABLE = ["PQ2", "OPQ2,IVF1,PQ2x8", "OPQ2_4,PQ2"]  # 256 centroids take a while to find
+TRAINABLE = ["PQ2", "OPQ2,IVF1,PQ2x8", "OPQ2_4,PQ2", "PCA4,PQ2"]  # 256 centroids take a while to find
 
 
 @pytest.mark.parametrize("factory", TRAINABLE)
@@ -263,7 +265,7 @@ def test_gradients_of_centroids_and_queries_by_hand(factory: str, embeddings: Em
             expected[m, centroids.codes[row, m]] += weight * rotated[m * S : (m + 1) * S]
     assert centroids.weight.grad is not None and asked.grad is not None
     np.testing.assert_allclose(centroids.weight.grad.numpy(), expected, rtol=1e-4, atol=1e-5)
-    if factory != "OPQ2_4,PQ2":  # there the decoded vector lies in the smaller space
+    if factory not in ("OPQ2_4,PQ2", "PCA4,PQ2"):  # there the decoded vector lies in the smaller space
         decoded = [faiss_decoded(index, int(row)) for row in rows[0]]
         np.testing.assert_allclose(asked.grad[0].numpy(), np.array(decoded).T @ weights[0], rtol=1e-3, atol=1e-3)
 

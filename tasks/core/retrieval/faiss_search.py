@@ -86,7 +86,7 @@ def refuse_other_scores(index: Any, where: str) -> None:
         inverted.make_direct_map()
     if (inverted is not None and isinstance(faiss.downcast_index(inverted), faiss.IndexIVFFastScan)) or not _scores_decoded(index):
         raise UserError(
-            f"{where}: this index does not score by its decoded vectors, as required here; expected Flat, IVF, PQ, OPQ, SQ or HNSW"
+            f"{where}: this index does not score by its decoded vectors, as required here; expected Flat, IVF, PQ, OPQ, PCA, SQ or HNSW"
         )
 
 
