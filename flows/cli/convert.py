@@ -87,6 +87,11 @@ def convert(
     if not corpus:
         print("the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus")
     sets = []
+    if made.titled:
+        print(
+            f"documents with a title: {made.titled:,}; text.titles=true puts it before the text, as Tevatron does; otherwise it is not read"
+        )
+        sets.append("--set text.titles=true")
     if made.leaks:
         print(f"training queries that are in dev or test too: {made.leaks:,}; prepare.leaks=drop removes them from train")
         sets.append("--set prepare.leaks=drop")

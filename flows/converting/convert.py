@@ -56,10 +56,13 @@ class Shares:
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written. `queries` and `judgments`: by split; `white`: ids with white space; `leaks`: queries of train in dev or test."""
+    """What was written. `titled`: documents with a title; `queries` and `judgments`: by split; `white`: ids with white space; `leaks`:
+    queries of train in dev or test.
+    """
 
     forms: dict[Path, str]
     documents: int
+    titled: int
     queries: dict[str, int]
     judgments: dict[str, int]
     negatives: int
@@ -184,7 +187,9 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
     rejected = (f"{quoted(query)}\t{quoted(doc)}" for query, doc in store.negatives())
     first = next(rejected, None)
     negatives = _lines(folder / "negatives.tsv", chain([first], rejected), header="query-id\tcorpus-id") if first else 0
-    return Converted(forms, store.documents, queries, judgments, negatives, store.count_left_out(), store.white, store.leaks())
+    return Converted(
+        forms, store.documents, store.titled, queries, judgments, negatives, store.count_left_out(), store.white, store.leaks()
+    )
 
 
 def _lines(path: Path, lines: Iterable[str], *, header: str = "") -> int:

@@ -40,7 +40,7 @@ class Store:
 
     def __init__(self, database: sqlite3.Connection, corpus: TextIO) -> None:
         self._database, self._corpus = database, corpus
-        self.documents = self.white = 0  # documents that were written; ids with white space
+        self.documents = self.titled = self.white = 0  # documents that were written, and those with a title; ids with white space
         self.left_out: Counter[str] = Counter()
 
     def index_texts(self) -> None:
@@ -74,6 +74,7 @@ class Store:
             if not empty:
                 self._corpus.write(ENCODER.encode({"_id": name, "title": passage.title, "text": passage.text}) + "\n")
                 self.documents += 1
+                self.titled += bool(passage.title.strip())
         return None if empty else place
 
     def query(self, at: str, name: str | None, text: str, *, more: Mapping[str, Any] | None = None) -> int | None:

@@ -76,6 +76,18 @@ def test_the_command_says_how_dev_and_test_are_taken(
     assert {path.name for path in Path("out/qrels").iterdir()} == {"train.tsv", "dev.tsv", "test.tsv"}
 
 
+def test_titles_are_read_as_tevatron_reads_them(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("corpus.jsonl", passage("d1") | {"title": "a title"}, passage("d2") | {"title": " "}, passage("d3"))
+    write("train.jsonl", tevatron("q1", "d3"))
+    assert cli.main(["convert", "out", "train.jsonl", "--corpus", "corpus.jsonl", "--dev-share", "0", "--test-share", "0"]) == 0
+    *_, said, following = capsys.readouterr().out.splitlines()
+    assert said.startswith("documents with a title: 1; text.titles=true ")
+    assert following == "next: retemper new my-project --data out --set text.titles=true"
+
+
 def test_the_command_says_where_no_query_became_dev(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
