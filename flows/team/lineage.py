@@ -284,7 +284,8 @@ def _parameters(params: Mapping[str, Any]) -> str:
     for key, value in params.items():
         if ": " not in key:  # of data/source.json
             fields += value.items() if isinstance(value, dict) else [(key, value)]
-    return ", ".join(f"{key} {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}" for key, value in fields)
+    plain = {key: isinstance(value, str) and value != "" and value == value.strip() for key, value in fields}  # others are in quotes
+    return ", ".join(f"{key} {value if plain[key] else json.dumps(value, ensure_ascii=False)}" for key, value in fields)
 
 
 def _head(found: Lineage, files: bool = True) -> Iterator[str]:

@@ -82,6 +82,12 @@ def test_only_sources_that_were_read_are_named() -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_parameters_whose_blanks_matter_are_in_quotes() -> None:
+    reads({"params.yaml": {"text": {"separator": " ", "stemmer": "english"}, "query_prefix": ""}})
+    assert '  separator " ", stemmer english, query_prefix ""' in lineage.as_short_text(lineage.trace("b")).splitlines()
+
+
+@pytest.mark.usefixtures("here")
 def test_the_short_form_is_printed_unless_the_whole_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     reads({"data/source.json": {"dataset.digest": "1"}})
     Path("data/source.json").write_text(json.dumps({"dataset": {"source": "demo\x1b", "digest": "1", "files": {"corpus.jsonl": "2"}}}))
