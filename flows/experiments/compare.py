@@ -34,7 +34,7 @@ class Side:
 
     name: str
     values: Mapping[str, float]
-    stages: Lock = field(default_factory=dict)  # without the model's own name: train, encode, ...
+    stages: Lock = field(default_factory=dict)  # by their names in dvc.yaml
     model: str = ""
 
 
@@ -149,7 +149,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
         )
     table = pq.read_table(path, columns=["query", measure])
     values = dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
-    made = {one.removesuffix(f"@{model}"): lock[one] for one in ancestors(lock, stage)}
+    made = {one: lock[one] for one in ancestors(lock, stage)}
     return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, made, model)
 
 
@@ -263,7 +263,7 @@ def differences(first: Side, other: Side) -> Iterator[str]:
         yield "how a run file was made is not recorded"
         return
     renamed = first.model != other.model
-    was, now = (_parameters(side, renamed) for side in (first, other))
+    was, now = (_parameters(side, than if renamed else None) for side, than in ((first, other), (other, first)))
     shared = {_entry(key) for key in was} & {_entry(key) for key in now}
     changed = [key for key in {**was, **now} if was.get(key) != now.get(key) and (not renamed or _entry(key) in shared)]
     for key in changed[:LISTED]:
@@ -274,18 +274,31 @@ def differences(first: Side, other: Side) -> Iterator[str]:
         old, new = _tracked(first.stages, file), _tracked(other.stages, file)
         if keys := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):
             yield f"{what}: {', '.join(keys)}"
-    if unlike := sorted(first.stages.keys() ^ other.stages.keys()):
+    ours, theirs = _own(first, other), _own(other, first)
+    if unlike := sorted(stage for found, others in ((ours, theirs), (theirs, ours)) for one, stage in found.items() if one not in others):
         yield f"stages of one alone: {', '.join(unlike)}"
 
 
-def _parameters(side: Side, renamed: bool) -> dict[str, Any]:
-    found = {key: value for entry in side.stages.values() for key, value in flat(dict(parameters(entry))).items()}
-    if not renamed:
+def _own(side: Side, other: Side) -> dict[str, str]:
+    """Stages that `other` does not go through, by their names without the model's: `train` of two models is one step of both."""
+    return {stage.removesuffix(f"@{side.model}"): stage for stage in side.stages if stage not in other.stages}
+
+
+def _parameters(side: Side, other: Side | None) -> dict[str, Any]:
+    """By dotted key. With an `other` model, the side's own entry is `rounds.MODEL`, and by its name too where the other goes through it."""
+    found = _flat(side)
+    if other is None:
         return found
-    return {
+    theirs = {_entry(key) for key in _flat(other)}
+    named = {
         ".".join("MODEL" if place == 1 and part == side.model else part for place, part in enumerate(key.split("."))): found[key]
         for key in found
     }
+    return named | {key: value for key, value in found.items() if _entry(key) in theirs}
+
+
+def _flat(side: Side) -> dict[str, Any]:
+    return {key: value for entry in side.stages.values() for key, value in flat(dict(parameters(entry))).items()}
 
 
 def _entry(key: str) -> str:

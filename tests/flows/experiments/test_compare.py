@@ -16,7 +16,7 @@ from scipy import stats
 
 from flows.cli.main import main
 from flows.experiments import store
-from flows.experiments.compare import compare
+from flows.experiments.compare import Side, compare, differences
 from flows.repository.git import git
 from flows.repository.lock import read_lock
 from flows.storage.cache import intact, listing, object_id, object_path
@@ -135,6 +135,25 @@ def test_models_and_code_of_one_working_tree(project: Project, capsys: pytest.Ca
     assert "warmup: rounds.MODEL.lr: 5e-05 -> 1e-05; code: train\n" in shown
     assert "warmup: lacks 1 of the queries of star\n" in shown
     assert "warmup gains" not in shown
+
+
+def test_a_stage_that_both_go_through_is_of_neither_alone() -> None:
+    shared = ["prepare", "train@warmup", "encode@warmup"]
+    warmup = Side("warmup", {}, dict.fromkeys([*shared, "retrieve@warmup"], {}), "warmup")
+    star = Side("star", {}, dict.fromkeys([*shared, "mine@warmup", "train@star", "encode@star", "retrieve@star"], {}), "star")
+    reranked = Side("ce", {}, dict.fromkeys([*star.stages, "rerank@ce"], {}), "ce")
+    assert list(differences(warmup, star)) == ["stages of one alone: encode@star, mine@warmup, train@star"], "retrieve is a step of both"
+    assert list(differences(star, reranked)) == ["stages of one alone: rerank@ce"]
+    assert list(differences(star, star)) == []
+
+
+def test_a_round_that_the_other_model_is_made_from_is_compared_by_its_name() -> None:
+    def trained(lr: float) -> dict[str, Any]:
+        return {"train@star": {"params": {"data/params.json": {"rounds.star": {"lr": lr}}}}}
+
+    star, reranked = Side("star", {}, trained(1e-5), "star"), Side("ce", {}, trained(2e-5), "ce")
+    assert list(differences(star, reranked)) == ["rounds.star.lr: 1e-05 -> 2e-05"]
+    assert list(differences(reranked, star)) == ["rounds.star.lr: 2e-05 -> 1e-05"]
 
 
 def test_p_values_are_holms_over_all(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
