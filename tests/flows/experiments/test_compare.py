@@ -138,10 +138,12 @@ def test_models_and_code_of_one_working_tree(project: Project, capsys: pytest.Ca
 
 
 def test_a_stage_that_both_go_through_is_of_neither_alone() -> None:
-    shared = ["prepare", "train@warmup", "encode@warmup"]
-    warmup = Side("warmup", {}, dict.fromkeys([*shared, "retrieve@warmup"], {}), "warmup")
-    star = Side("star", {}, dict.fromkeys([*shared, "mine@warmup", "train@star", "encode@star", "retrieve@star"], {}), "star")
-    reranked = Side("ce", {}, dict.fromkeys([*star.stages, "rerank@ce"], {}), "ce")
+    def side(model: str, *stages: str) -> Side:
+        return Side(model, {}, {stage: {} for stage in stages}, model)
+
+    shared = ("prepare", "train@warmup", "encode@warmup")
+    made = (*shared, "mine@warmup", "train@star", "encode@star", "retrieve@star")
+    warmup, star, reranked = side("warmup", *shared, "retrieve@warmup"), side("star", *made), side("ce", *made, "rerank@ce")
     assert list(differences(warmup, star)) == ["stages of one alone: encode@star, mine@warmup, train@star"], "retrieve is a step of both"
     assert list(differences(star, reranked)) == ["stages of one alone: rerank@ce"]
     assert list(differences(star, star)) == []
