@@ -284,8 +284,13 @@ def _parameters(params: Mapping[str, Any]) -> str:
     for key, value in params.items():
         if ": " not in key:  # of data/source.json
             fields += value.items() if isinstance(value, dict) else [(key, value)]
-    plain = {key: isinstance(value, str) and value != "" and value == value.strip() for key, value in fields}  # others are in quotes
-    return ", ".join(f"{key} {value if plain[key] else json.dumps(value, ensure_ascii=False)}" for key, value in fields)
+    return ", ".join(f"{key} {_told(value)}" for key, value in fields)
+
+
+def _told(value: Any) -> str:
+    """A text without quotes, unless it is empty or begins or ends with a blank."""
+    bare = isinstance(value, str) and value != "" and value == value.strip()
+    return str(value) if bare else json.dumps(value, ensure_ascii=False)
 
 
 def _head(found: Lineage, files: bool = True) -> Iterator[str]:
