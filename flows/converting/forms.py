@@ -173,7 +173,6 @@ def _pair(at: str, row: Row, *, query: str, text: str, negatives: Sequence[str],
         raise UserError(f"{at}: found {_what(label, values)}, expected a list of {len(texts)}, one for each of {text}")
     if wrong := [value for value in values if not isinstance(value, int | float) or value not in (0, 1)]:
         raise UserError(f"{at}: found {_what(label, wrong[0])}, expected 1 (a positive) or 0 (a negative); choose a threshold")
-        raise UserError(f"{at}: found {_what(label, wrong[0])}, expected 1 (a positive) or 0 (a negative); choose a threshold and write these")
     passages = [Passage(None, "", string(at, text, one)) for one in texts]
     positives, others = ([one for one, value in zip(passages, values, strict=True) if bool(value) is wanted] for wanted in (True, False))
     return Example(at, None, asked, positives, others)
