@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, longest_pair
+from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, longest_pair, pair_tokenizer
 from tasks.core.stage.devices import best_batch_tokens, compute_dtype, most_tokens
 from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts, query_texts
-from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.training.loop import Schedule, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.ranks import first_alone
@@ -42,7 +41,8 @@ class Work:
 def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
     """Train on `device`, alone or as a rank of `gang`, whose first one writes."""
     params, args, scratch = work.params, work.args, work.scratch
-    model, tokenizer = load_classifier(work.source, params.seed if params.head == "new" else None), load_tokenizer(work.source)
+    model = load_classifier(work.source, params.seed if params.head == "new" else None)
+    tokenizer = pair_tokenizer(model, work.source)
     if params.steps:
         dtype = compute_dtype(device, params.precision)
         best = best_batch_tokens(device, dtype, gradients=True)

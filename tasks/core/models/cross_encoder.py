@@ -109,15 +109,32 @@ def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
 def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, device: torch.device, dtype: torch.dtype) -> CrossEncoder:
     """The cross-encoder of a local folder, `batch_tokens` at a time (none: what suits the device).
 
-    UserError if it is not a classifier or does not have exactly one label.
+    UserError if it is not a classifier or does not have exactly one label, or as `pair_tokenizer`.
     """
-    model, tokenizer = load_classifier(folder), load_tokenizer(folder)
+    model = load_classifier(folder)
+    tokenizer = pair_tokenizer(model, folder)
     model = place(model, device, dtype).eval()
     last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1][-1:]
     for linear in last:  # bf16 has 8 bits: a logit of 8 to 16 would be a multiple of 1/16, and many documents of a list would tie
         linear.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
     batch_tokens = batch_tokens or best_batch_tokens(device, dtype)
     return CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens, device)
+
+
+def pair_tokenizer(model: Any, folder: Path) -> Any:
+    """The tokenizer of a classifier's folder. It pads on the right, so that every token has the place that it has without padding.
+
+    UserError for a decoder that takes another token for padding: it scores by the last token before that.
+    """
+    tokenizer = load_tokenizer(folder)
+    tokenizer.padding_side = "left" if model.config.model_type == "xlnet" else "right"  # XLNet scores by the last place
+    causal = any(getattr(module, "is_causal", False) for module in model.modules())
+    if causal and model.config.pad_token_id != tokenizer.pad_token_id:
+        raise UserError(
+            f"{folder / 'config.json'}: found pad_token_id {model.config.pad_token_id}, expected {tokenizer.pad_token_id}, the "
+            "tokenizer's, since this model scores by the last token before padding; change either"
+        )
+    return tokenizer
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:

@@ -7,13 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, RobertaConfig, RobertaForSequenceClassification
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from tasks.core.models import cross_encoder
 from tasks.core.models.cross_encoder import load_classifier, load_cross_encoder, padded
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokens import cut_by_budget
 from tests.fake_gpu import GPU, fake_gpu
+from tests.starts import byte_tokenizer
 
 CPU, FP32 = torch.device("cpu"), torch.float32
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wizards", "watch", "from", "the", "hill"]
@@ -137,3 +144,35 @@ def test_a_pair_is_cut_to_the_positions_of_a_model_of_robertas_kind(tiny_encoder
     encoder = load_cross_encoder(tmp_path, 256, 512, CPU, FP32)
     assert encoder.max_length == 19
     assert np.isfinite(encoder.scores([("some words " * 30, "other words " * 30)])).all()
+
+
+def saved(kind: str, folder: Path, *, pad: int | None = 257) -> Path:
+    """A classifier of `kind`, drawn at random, whose tokenizer pads on the left with token 257."""
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48
+    }  # fmt: skip
+    sizes |= {"num_key_value_heads": 4} if kind == "qwen2" else {}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, vocab_size=258, pad_token_id=pad, bos_token_id=None, eos_token_id=256, num_labels=1, **sizes)
+    model = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    model.save_pretrained(folder)
+    byte_tokenizer("left", ends=True).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "qwen2"])
+def test_a_tokenizer_that_pads_on_the_left_moves_no_score(kind: str, tmp_path: Path) -> None:
+    encoder = load_cross_encoder(saved(kind, tmp_path), 64, 10_000, CPU, FP32)
+    found, alone = encoder.scores(pairs()), [encoder.scores([pair])[0] for pair in pairs()]
+    np.testing.assert_allclose(found, alone, atol=1e-4)
+    assert np.std(found) > 0.02
+
+
+@pytest.mark.parametrize("pad", [None, 256])
+def test_a_decoder_that_takes_another_token_for_padding_is_refused(pad: int | None, tmp_path: Path) -> None:
+    wanted = rf"config\.json: found pad_token_id {pad}, expected 257, the tokenizer's, since this model scores by the last token before"
+    with pytest.raises(UserError, match=wanted):
+        load_cross_encoder(saved("qwen2", tmp_path, pad=pad), 64, 200, CPU, FP32)
