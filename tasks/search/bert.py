@@ -30,12 +30,13 @@ FAMILY = {"bert": 0, "roberta": None, "xlm-roberta": None}  # position of the fi
 def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
     """The vector float32 [1, D] of `text` (prefix included), cut to `max_length` tokens, by the query tower of an encoder folder.
 
-    None for an encoder that is not built like BERT, has another pooling or head, or cannot be read: `tasks.core.models.bi_encoder`
-    loads it, or says what is wrong.
+    None for an encoder that is not built like BERT, has another pooling or head, adds no special tokens (a text may then have none), or
+    cannot be read: `tasks.core.models.bi_encoder` loads it, or says what is wrong.
     """
     try:
         built = described(encoder)
-        vector_1D = None if built is None else vector(built, read_tokenizer(encoder, max_length), text, _open)
+        tokenizer = read_tokenizer(encoder, max_length)
+        vector_1D = vector(built, tokenizer, text, _open) if built and tokenizer.encode("").ids else None
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
     return vector_1D if vector_1D is not None and np.isfinite(vector_1D).all() else None
@@ -130,9 +131,14 @@ def last_hidden(weights: Any, config: Mapping[str, Any], ids_L: list[int]) -> Fl
     """The last hidden states [L, H]. `weights` is an open safetensors file."""
     read, epsilon = reader(weights), config["layer_norm_eps"]
     heads, first = config["num_attention_heads"], FAMILY[config["model_type"]]
-    start = config["pad_token_id"] + 1 if first is None else first
     words, positions = (weights.get_slice(f"embeddings.{name}_embeddings.weight") for name in ("word", "position"))
-    x_LH = np.concatenate([words[one : one + 1] for one in ids_L]) + positions[start : start + len(ids_L)]
+    if first is None:  # fairseq does not count padding's tokens within a text
+        padding = config["pad_token_id"]
+        counted_L = np.array(ids_L) != padding
+        places_L = counted_L.cumsum() * counted_L + padding
+    else:
+        places_L = np.arange(first, first + len(ids_L))
+    x_LH = np.concatenate([words[one : one + 1] for one in ids_L]) + positions[: places_L.max() + 1][places_L]
     x_LH = norm(x_LH + read("embeddings.token_type_embeddings.weight")[0], "embeddings.LayerNorm", read, epsilon)
     for number in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{number}"

@@ -27,6 +27,7 @@ TEXTS = [
     "",
     "many words " * 40,
     "[MASK] [SEP] <s>",
+    "[PAD] stands [PAD] [PAD] for padding",
 ]
 SHAPES = {
     "mean, cosine": Shape("mean", "none", "cosine"),
@@ -87,8 +88,16 @@ def test_the_default_encoder_is_read(minilm: Path) -> None:
 def test_positions_begin_behind_the_padding_of_roberta(model: type, config: type, tiny_encoder: Path, tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 40_000}
     torch.manual_seed(0)
-    made = model(config(**sizes, max_position_embeddings=40, pad_token_id=1))
+    made = model(config(**sizes, max_position_embeddings=40, pad_token_id=0))
     assert_same(saved(drawn(made), SHAPES["cls, dot"], tiny_encoder, tmp_path / "m"))
+
+
+def test_a_tokenizer_that_may_find_no_token_is_left_to_torch(tiny_encoder: Path, tmp_path: Path) -> None:
+    folder = saved(load_towers(tiny_encoder).query.transformer, Shape("cls"), tiny_encoder, tmp_path / "m")
+    described = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(described | {"post_processor": None}))
+    assert query_vector(folder, "\u200b", 16) is None
+    assert resident_vector(folder, 16) is None
 
 
 def test_two_towers_answer_with_the_query_tower(tiny_encoder: Path, tmp_path: Path) -> None:

@@ -31,11 +31,26 @@ def with_spare(lengths_B: Ints, size: int) -> Ints:
     return np.concatenate([lengths_B, np.full(spare // longest, longest), np.full(int(spare % longest > 0), spare % longest)])
 
 
+def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
+    """Position ids [T] of rows of token ids, one behind the other, each from `first` on.
+
+    In fairseq's models, whose `first` is the pad id + 1, a pad token in a text has the pad id for its position and is not counted.
+    """
+    found_T = spread(first, lengths_B)
+    padding_T = ids_T == first - 1
+    if not first or not padding_T.any():
+        return found_T
+    before_T = padding_T.cumsum() - padding_T
+    starts_B = lengths_B.cumsum() - lengths_B
+    found_T -= before_T - np.repeat(before_T[starts_B], lengths_B)
+    return np.where(padding_T, first - 1, found_T)
+
+
 def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of `rows`, one behind the other, and their position ids from `first` on, int64 [T]; T is `size` if that is more."""
+    """Token ids of `rows`, one behind the other, and their position ids (`positions`), int64 [T]; T is `size` if that is more."""
     total = int(lengths_B.sum())
     ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)
     ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])
     positions_T = np.full(len(ids_T), first, dtype=np.int64)
-    positions_T[:total] += spread(0, lengths_B)
+    positions_T[:total] = positions(ids_T[:total], lengths_B, first)
     return torch.from_numpy(ids_T), torch.from_numpy(positions_T)

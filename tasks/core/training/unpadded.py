@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed, rounded, with_spare
+from tasks.core.models.unpadded_rows import first_position, placed, positions, rounded, with_spare
 from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, moved, sent
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -81,8 +81,9 @@ class Unpadded:
     def padded(self, rows: list[Ints]) -> torch.Tensor:
         """The last hidden states of rows of token ids, float32 [B, L, H], 0 behind a row's last."""
         lengths_B = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        positions_T = torch.from_numpy(spread(self.first, lengths_B))
-        hidden_TH, _ = self.hidden((torch.from_numpy(np.concatenate(rows)), positions_T), lengths_B)
+        ids_T = np.concatenate(rows)
+        positions_T = positions(ids_T, lengths_B, self.first)
+        hidden_TH, _ = self.hidden((torch.from_numpy(ids_T), torch.from_numpy(positions_T)), lengths_B)
         mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
         source_N = np.where(mask_BL.ravel(), mask_BL.cumsum() - 1, len(hidden_TH))
         given = (sent(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))

@@ -1,11 +1,14 @@
 """Rows one behind the other, filled up to a size that many batches have."""
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
-from tasks.core.models.unpadded_rows import placed, rounded, with_spare
+from tasks.core.models.unpadded_rows import placed, positions, rounded, with_spare
 from tasks.core.text.tokens import Tokens
 
 
@@ -32,3 +35,13 @@ def test_tokens_are_placed_and_filled_up() -> None:
     ids_T, positions_T = placed(tokens, np.array([2, 0]), np.array([6, 4]), 2, 13)
     assert ids_T.tolist() == [14, 15, 16, 17, 18, 19, 10, 11, 12, 13, 9, 9, 9]
     assert positions_T.tolist() == [2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 2, 2, 2]
+
+
+def test_padding_within_a_text_has_no_place_of_its_own_in_roberta() -> None:
+    rows = [[5, 1, 6, 1, 1, 7], [1], [8, 9], [1, 4], [3]]
+    wanted = [RobertaEmbeddings.create_position_ids_from_input_ids(torch.tensor([row]), 1)[0].tolist() for row in rows]
+    flat, lengths = np.array([*chain(*rows)]), np.array([*map(len, rows)])
+    assert positions(flat, lengths, 2).tolist() == [*chain(*wanted)]
+    assert positions(flat, lengths, 0).tolist() == [0, 1, 2, 3, 4, 5, 0, 0, 1, 0, 1, 0]
+    tokens = Tokens(flat, np.cumsum([0, *lengths]), np.arange(5, dtype=np.int32), Path(), 1, 8, "", "")
+    assert placed(tokens, np.array([3, 0]), np.array([2, 6]), 2, 10)[1].tolist() == [*wanted[3], *wanted[0], 2, 2]
