@@ -2,16 +2,22 @@
 
 import json
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from tasks.base.params import Base
 from tasks.core.models.bi_encoder import Towers, load_towers, truncate
 from tasks.core.models.folder import Shape, read_shape
+from tasks.core.models.pooling import pool
 from tasks.core.stage.errors import UserError
-from tasks.core.text.tokenizer import load_tokenizer, longest_text
+from tasks.core.text.tokenizer import largest_id, load_tokenizer, longest_text
+
+PROBE, PADDING = "Which texts are about rivers of the north?", 13  # a text, and tokens of padding behind it
+CLOSE = 1e-3  # of the largest number of a vector; float32 is off by 1e-6
 
 
 def wanted_shape(folder: Path, params: Base) -> Shape:
@@ -25,10 +31,39 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
     """The source's tokenizer, with texts limited to the transformer's positions; UserError for tokens that the transformer lacks."""
     tokenizer, transformer = load_tokenizer(folder), towers.document.transformer
     known = transformer.config.vocab_size
-    if len(tokenizer) > known:
-        raise UserError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the transformer {known}; expected a matching pair")
+    if (tokens := largest_id(tokenizer) + 1) > known:
+        raise UserError(f"{folder}: the tokenizer has {tokens} tokens, the transformer {known}; expected a matching pair")
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest_text(transformer) or tokenizer.model_max_length)
     return tokenizer
+
+
+def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
+    """UserError where a text's vector depends on padding, as in ConvBERT and FNet, or on token types, which are left out here."""
+    padding = min(PADDING, tokenizer.model_max_length // 2)
+    given = dict(tokenizer(PROBE, truncation=True, max_length=tokenizer.model_max_length - padding, return_tensors="pt"))
+    ids_1L = given["input_ids"]
+    ids_1P, mask_1P = (F.pad(part, (0, padding), value=value) for part, value in ((ids_1L, tokenizer.pad_token_id), (ids_1L * 0 + 1, 0)))
+    for tower in (towers.query, towers.document):
+        transformer = tower.transformer
+        known = signature(transformer.forward).parameters
+        with torch.inference_mode():
+            plain = tower(ids_1L, ids_1L * 0 + 1)
+            padded = tower(ids_1P, mask_1P)
+            typed = plain
+            if "token_type_ids" in given and "token_type_ids" in known:
+                hidden_1LH = transformer(**{name: value for name, value in given.items() if name in known}).last_hidden_state
+                typed = tower.finish(pool(hidden_1LH, ids_1L * 0 + 1, tower.shape.pooling))
+        most = CLOSE * plain.abs().max()
+        kind = transformer.config.model_type
+        if not (padded - plain).abs().max() <= most:
+            raise UserError(
+                f"{folder}: found a transformer ({kind}) whose vectors depend on padding; expected one that masks it, such as BERT"
+            )
+        if not (typed - plain).abs().max() <= most:
+            raise UserError(
+                f"{folder}: found a tokenizer whose token_type_ids change the vectors of this transformer ({kind}); expected none, or "
+                "zeros over BERT; if it was trained without, remove token_type_ids from model_input_names in tokenizer_config.json"
+            )
 
 
 def refuse_other_tokenizer(name: str, tokenizer: Any, folder: Path) -> None:

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from tasks.base.params import Base
-from tasks.base.shape import fitted_tokenizer, shaped_towers, wanted_shape
-from tasks.core.models.bi_encoder import load_towers
+from tasks.base.shape import fitted_tokenizer, refuse_unlike, shaped_towers, wanted_shape
+from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.text.tokenizer import load_tokenizer
+from tests.starts import byte_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -168,3 +169,58 @@ def test_one_more_encoder_shares_the_tokenizer(tiny_encoder: Path, tmp_path: Pat
     (tmp_path / "source/vocab.txt").unlink(missing_ok=True)
     with pytest.raises(UserError, match=r"encoders.other.source: found another tokenizer, expected the one of encoder.source"):
         another(tmp_path, tmp_path / "source", monkeypatch)
+
+
+def tiny_towers(kind: str, longest: int = 512) -> Towers:
+    """A transformer of `kind`, drawn at random, for the tokens of `byte_tokenizer`; its padding has an embedding."""
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+        "max_position_embeddings": longest,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    transformer = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=258, pad_token_id=257, **sizes))
+    with torch.no_grad():
+        for weight in transformer.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    tower = Encoder(transformer, Shape()).eval()
+    return Towers(tower, tower)
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("convbert", 512), ("nystromformer", 512), ("fnet", 512), ("fnet", 12)])
+def test_vectors_that_depend_on_padding_are_refused(kind: str, longest: int) -> None:
+    tokenizer = byte_tokenizer("right", ends=True)
+    tokenizer.model_max_length = longest
+    refuse_unlike(Path("m"), tiny_towers("bert", longest), tokenizer)
+    with pytest.raises(UserError, match=rf"^m: found a transformer \({kind}\) whose vectors depend on padding; expected one that masks it"):
+        refuse_unlike(Path("m"), tiny_towers(kind, longest), tokenizer)
+
+
+def test_token_types_that_change_vectors_are_refused() -> None:
+    """GPT-2 adds the embedding of token 0 for type 0, and nothing for none."""
+    tokenizer = byte_tokenizer("left", ends=True)
+    refuse_unlike(Path("m"), tiny_towers("gpt2"), tokenizer)
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    refuse_unlike(Path("m"), tiny_towers("bert"), tokenizer)
+    with pytest.raises(UserError, match=r"^m: found a tokenizer whose token_type_ids change the vectors of this transformer \(gpt2\)"):
+        refuse_unlike(Path("m"), tiny_towers("gpt2"), tokenizer)
+
+
+def test_the_stage_refuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_towers("convbert").document.transformer.save_pretrained(tmp_path / "m")
+    byte_tokenizer("right", ends=True).save_pretrained(tmp_path / "m")
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("encoder: {source: m}\nbase: {}\n")
+    places = [f"--{name}={name}" for name in ("encoder", "state", "tokenizer")]
+    monkeypatch.setattr(sys, "argv", ["base", *places])
+    with pytest.raises(UserError, match="depend on padding"):
+        import_module("tasks.base.__main__").main()
+    assert not Path("encoder").exists() and not Path("tokenizer").exists()
+
+
+def test_a_tokenizer_with_gaps_in_its_ids_is_measured_by_the_largest(tiny_encoder: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    made = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
+    made["model"]["vocab"]["wizards"] = 70_000
+    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(made))
+    with pytest.raises(UserError, match=r"the tokenizer has 70001 tokens, the transformer"):
+        fitted_tokenizer(tmp_path / "m", load_towers(tmp_path / "m"))

@@ -90,7 +90,11 @@ def read_shape(folder: Path) -> Shape:
         wanted = "Transformer, Pooling, and any number of " + " | ".join(KINDS)
         raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected {wanted}")
     texts = folder / "sentence_bert_config.json"
-    max_length = read_json(texts).get("max_seq_length") if texts.exists() else None
+    settings = read_json(texts) if texts.exists() else {}
+    output = ((settings.get("modality_config") or {}).get("text") or {}).get("method_output_name", "last_hidden_state")
+    if output not in ("last_hidden_state", ["last_hidden_state"]):
+        raise UserError(f"{texts}: found text's method_output_name {output}, expected last_hidden_state")
+    max_length = settings.get("max_seq_length")
     general = folder / "config_sentence_transformers.json"
     described = read_json(general) if general.exists() else {}
     query_prefix, document_prefix = read_prompts(described)

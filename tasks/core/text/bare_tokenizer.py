@@ -55,8 +55,8 @@ class BareTokenizer:
         self.backend_tokenizer.no_padding()
         self.pad_token_id, self.cls_token_id = known
 
-    def __len__(self) -> int:
-        return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
+    def get_vocab(self) -> dict[str, int]:
+        return self.backend_tokenizer.get_vocab(with_added_tokens=True)
 
     def __call__(
         self, text: str | list[str], *, add_special_tokens: bool = True, truncation: bool = False, max_length: int | None = None, **_: Any

@@ -15,7 +15,7 @@ from tasks.core.stage.progress import Progress
 from tasks.core.tables.batching import joined
 from tasks.core.tables.ids import IDS, Ints, spread
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
-from tasks.core.text.tokenizer import prompt_tokens
+from tasks.core.text.tokenizer import largest_id, prompt_tokens
 from tasks.core.text.words import Words, word_by_word
 
 Texts = Iterable[tuple[list[str], list[str]]]  # (ids, texts), a batch at a time
@@ -95,8 +95,8 @@ class Passages:
 
 
 def token_type(tokenizer: Any) -> np.dtype[Any]:
-    """In what token ids are stored: uint16, or int32 for a large vocabulary."""
-    return np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.int32)
+    """In what token ids are stored: uint16, or int32 for a large vocabulary, or one with gaps."""
+    return np.dtype(np.uint16 if largest_id(tokenizer) < 2**16 else np.int32)
 
 
 def rows_by(tokenizer: Any, cut: Cut) -> Callable[[list[str], list[str]], Rows]:

@@ -1,10 +1,12 @@
 """The tokenizer of a model folder, and the model's maximum length."""
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
 from tasks.core.text.bare_tokenizer import BareTokenizer, Known
 
 REMOTE_CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # of config.json and tokenizer_config.json
@@ -27,7 +29,19 @@ def load_tokenizer(folder: Path) -> Any:
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
     drop_code(tokenizer.init_kwargs)
+    if any(read_json(path).get("do_lower_case") for path in folder.glob("sentence_*_config.json")):
+        _lower(tokenizer.backend_tokenizer)
     return tokenizer
+
+
+def _lower(backend: Any) -> None:
+    """Let a tokenizer lowercase every text, as sentence-transformers does where a folder says do_lower_case."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    described = json.loads(backend.to_str())["normalizer"] or {}
+    parts = described.get("normalizers", [described])
+    if not any(part.get("type") == "Lowercase" or part.get("lowercase") for part in parts):
+        backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if described else [])])
 
 
 def kept_tokenizer(folder: Path, known: Known | None = None) -> Any:
@@ -38,6 +52,11 @@ def kept_tokenizer(folder: Path, known: Known | None = None) -> Any:
 @cache
 def _kept(folder: Path, known: Known | None) -> Any:
     return BareTokenizer(folder, known) if known else load_tokenizer(folder)
+
+
+def largest_id(tokenizer: Any) -> int:
+    """The largest of a tokenizer's ids, which is more than its number of tokens - 1 where ids have gaps."""
+    return max(tokenizer.get_vocab().values())
 
 
 def prompt_tokens(tokenizer: Any, prefix: str) -> int:

@@ -270,3 +270,15 @@ def test_nothing_of_theirs_is_imported_by_us() -> None:
     assert "sentence_transformers" in sys.modules  # by this file
     for name in ("bi_encoder", "folder", "head", "layers", "pooling"):
         assert "import sentence_transformers" not in Path(sys.modules[f"tasks.core.models.{name}"].__file__ or "").read_text()
+
+
+def test_another_output_than_the_last_hidden_states_is_refused(start: Start, tmp_path: Path) -> None:
+    folder = shutil.copytree(start("bert_max"), tmp_path / "m")
+    path = folder / "sentence_bert_config.json"
+    for output in ("last_hidden_state", "pooler_output"):
+        text = {"method": "forward", "method_output_name": output}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"modality_config": {"text": text}}))
+        if output == "last_hidden_state":
+            read_shape(folder)
+    with pytest.raises(UserError, match=r"sentence_bert_config\.json: found text's method_output_name pooler_output, expected"):
+        read_shape(folder)
