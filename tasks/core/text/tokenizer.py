@@ -56,7 +56,8 @@ def _kept(folder: Path, known: Known | None) -> Any:
 
 def largest_id(tokenizer: Any) -> int:
     """The largest of a tokenizer's ids, which is more than its number of tokens - 1 where ids have gaps."""
-    return max(tokenizer.get_vocab().values())
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return max(ids.values())
 
 
 def prompt_tokens(tokenizer: Any, prefix: str) -> int:
