@@ -17,6 +17,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import largest_id, load_tokenizer, longest_text
 
 PROBE, PADDING = "Which texts are about rivers of the north?", 13  # a text, and tokens of padding behind it
+LENGTH = 64  # of both at most
 CLOSE = 1e-3  # of the largest number of a vector; float32 is off by 1e-6
 
 
@@ -39,8 +40,9 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
 
 def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
     """UserError where a text's vector depends on padding, as in ConvBERT and FNet, or on token types, which are left out here."""
-    padding = min(PADDING, tokenizer.model_max_length // 2)
-    given = dict(tokenizer(PROBE, truncation=True, max_length=tokenizer.model_max_length - padding, return_tensors="pt"))
+    length = min(tokenizer.model_max_length, LENGTH)  # a tokenizer without a limit has 1e30
+    padding = min(PADDING, length // 2)
+    given = dict(tokenizer(PROBE, truncation=True, max_length=length - padding, return_tensors="pt"))
     ids_1L = given["input_ids"]
     ids_1P, mask_1P = (F.pad(part, (0, padding), value=value) for part, value in ((ids_1L, tokenizer.pad_token_id), (ids_1L * 0 + 1, 0)))
     for tower in (towers.query, towers.document):

@@ -84,7 +84,7 @@ class Chunker:
     """Cuts articles into chunks. It remembers words, so one serves for all articles of a process."""
 
     def __init__(self, tokenizer: Any, params: Chunk) -> None:
-        self.tokenizer, self.params, self.frame = tokenizer, params, frame(tokenizer)
+        self.tokenizer, self.params, self.frame, self.dtype = tokenizer, params, frame(tokenizer), token_type(tokenizer)
         self.table = Words(tokenizer) if word_by_word(tokenizer) else None
 
     def __call__(self, ids: list[str], texts: list[str]) -> Part:
@@ -96,7 +96,7 @@ class Chunker:
             for found in tokenised(texts, self.tokenizer, room, self.table)
         ]
         chunks = [chunk for found in kept for chunk in found]
-        tokens = np.array([token for chunk in chunks for token in (before, *chunk.ids, behind)], dtype=token_type(self.tokenizer))
+        tokens = np.array([token for chunk in chunks for token in (before, *chunk.ids, behind)], dtype=self.dtype)
         starts = np.array([start + 1 for chunk in chunks for start in chunk.starts], dtype=PLACE)
         lengths = np.array([len(chunk.ids) + 2 for chunk in chunks], dtype=np.int32)
         counts = np.array([len(chunk.starts) for chunk in chunks], dtype=np.int32)

@@ -135,8 +135,8 @@ class Numbers:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def __len__(self) -> int:
-        return self.size
+    def get_vocab(self) -> dict[str, int]:
+        return {"0": 0, f"{self.size - 1}": self.size - 1}
 
     def __call__(self, texts: list[str], max_length: int, **_: object) -> dict[str, list[list[int]]]:
         return {"input_ids": [list(map(int, text.split()))[:max_length] for text in texts]}
