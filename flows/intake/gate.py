@@ -54,6 +54,7 @@ class Checked:
     new: int
     queries: int
     judgments: dict[str, int]
+    negatives: int
     duplicates: int
     findings: Findings
     texts: list[str]
@@ -102,8 +103,9 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
             part.add_judgments(split, judged)
             _check_judged(judged, known, findings, own=own, asked=asked, before=before, settings=settings)
     sizes = {split: sum(len(rows.docs) for rows in part.judged.get(split, ())) for split in files.qrels}
-    train = judged_queries(known.parts(folder.name, part), "train")  # prepare reads the negatives of no others
+    train, negatives = judged_queries(known.parts(folder.name, part), "train"), 0  # prepare reads the negatives of no others
     for listed in blocks(reader.negatives(malformed)):
+        negatives += len(listed)
         there, read = _are_known([one.doc for one in listed], known, own), np.isin(hashes([one.query for one in listed]), train)
         for one, document_known, is_read in zip(listed, there, read.tolist(), strict=True):
             if settings.unknown and settings.negatives and is_read and not document_known:
@@ -119,7 +121,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         for split, use in needed.items():
             if not sizes.get(split):
                 findings.add(VOID, f"{folder / 'qrels'}: found no judgment of {split}, expected some {use}")
-    return Checked(len(part.documents), new, len(asked), sizes, duplicates, findings, texts.texts(), questions.texts())
+    return Checked(len(part.documents), new, len(asked), sizes, negatives, duplicates, findings, texts.texts(), questions.texts())
 
 
 def may_come(reason: str) -> bool:

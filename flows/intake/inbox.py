@@ -288,6 +288,7 @@ class Inbox:
             duplicates=checked.duplicates,
             queries=checked.queries,
             judgments=checked.judgments,
+            negatives=checked.negatives,
         )
         if begun.wrong:
             return begun

@@ -31,6 +31,7 @@ class Batch:
     duplicates: int = 0
     queries: int = 0
     judgments: Mapping[str, int] = field(default_factory=dict)
+    negatives: int = 0
     shift: Mapping[str, Any] = field(default_factory=dict)  # of documents and of queries: flows.intake.shift.Shift
 
     @property
@@ -53,6 +54,7 @@ class Batch:
     def figures(self) -> str:
         judged = ", ".join(f"{count:,} {split} judgments" for split, count in self.judgments.items())
         parts = [f"{self.documents:,} documents ({self.new:,} new)", f"{self.queries:,} queries", judged]
+        parts += [f"{self.negatives:,} negatives"] * bool(self.negatives)
         parts += [f"shift of {kind}: {Shift(**one).words}" for kind, one in self.shift.items()]
         return ", ".join(filter(None, parts))
 

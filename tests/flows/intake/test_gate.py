@@ -190,7 +190,12 @@ def test_negatives_of_a_document_that_loses_its_text_are_dropped(project: Path) 
     Path("params.yaml").write_text(json.dumps({"prepare": {"empty_texts": "drop"}}))
     put(project / "inbox/1", {"corpus.jsonl": '{"_id": "d2", "text": "two"}\n', "negatives.tsv": "query-id\tcorpus-id\nq1\td2\n"})
     put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d2", "text": ""}\n'})
-    assert {batch.state for batch in taken(project).values()} == {"accepted"}
+    found = taken(project)
+    assert {batch.state for batch in found.values()} == {"accepted"}
+    assert [found[name].figures for name in "12"] == [
+        "1 documents (1 new), 0 queries, 1 negatives",
+        "1 documents (0 new), 0 queries",
+    ]
 
 
 @pytest.mark.parametrize(
