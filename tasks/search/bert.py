@@ -35,8 +35,10 @@ def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
     """
     try:
         built = described(encoder)
+        if built is None:
+            return None
         tokenizer = read_tokenizer(encoder, max_length)
-        vector_1D = vector(built, tokenizer, text, _open) if built and tokenizer.encode("").ids else None
+        vector_1D = vector(built, tokenizer, text, _open) if tokenizer.encode("").ids else None
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
     return vector_1D if vector_1D is not None and np.isfinite(vector_1D).all() else None
