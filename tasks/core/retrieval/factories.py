@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 # The least and the largest number that may follow. faiss takes others, and then crashes (HNSW0, HNSW1, RR0) or runs out of memory.
-LIMITS = {"IVF": (1, 2**24), "HNSW": (2, 2**10), "": (1, 2**16)}
+LIMITS = {"IVF": (1, 2**24), "HNSW": (2, 2**10), "x": (1, 16), "": (1, 2**16)}  # x: bits of a code, so 2**16 centroids
+TIMES = {"": 1, "k": 2**10, "M": 2**20}  # IVF64k: 65,536 lists
 UNFIT = {  # parts of strings that faiss takes for inner products, and why they are of no use here
     r"L2norm\b": "scores would be cosines, not inner products; remove it",
     r"ITQ\d*\b": "scores would be cosines of centered vectors, not inner products; expected OPQ, PCA or RR",
@@ -21,15 +22,15 @@ WIDTH = 64  # of the vectors that a string is tried for
 
 def parsed(factory: str) -> str:
     """`factory`; ValueError if faiss does not know it, or makes no inner products with it. Vectors are not looked at."""
-    for kind, number in re.findall(r"(IVF|HNSW|)(\d+)", factory):
+    for kind, number, suffix in re.findall(r"(IVF|HNSW|x(?=\d+(?![\dx]))|)(\d+)([kM]?)", factory):
         least, most = LIMITS[kind]
-        if not least <= int(number) <= most:
-            raise ValueError(f"{kind}{number}: expected a number from {least} to {most:,}")
+        if not least <= int(number) * TIMES[suffix] <= most:
+            raise ValueError(f"{kind}{number}{suffix}: expected a number from {least} to {most:,}")
     if factory != "Flat":
         import faiss  # a fifth of a second, which the default does not need
 
         try:
-            index = faiss.index_factory(WIDTH, re.sub(r"IVF\d+", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)  # a list takes memory
+            index = faiss.index_factory(WIDTH, re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)  # a list takes memory
         except RuntimeError as error:
             if not re.search(r"\bd\w* % ", str(error)):  # the width must be a multiple of something, and may be
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None

@@ -29,6 +29,10 @@ from tasks.index.params import Index
         "IVF64_NSG32,Flat",
         "SQ4,Refine(SQ8)",
         "RR32,Flat",
+        "IVF64k_HNSW32,PQ16",
+        "IVF16M,Flat",
+        "RQ1x16_6x8",
+        "PLSQ2x20x6",
     ],
 )
 def test_what_faiss_knows_is_taken_whatever_the_width(factory: str) -> None:
@@ -40,13 +44,16 @@ def test_what_faiss_knows_is_taken_whatever_the_width(factory: str) -> None:
     [
         ("Flatt", "faiss says: could not parse index string Flatt$"),
         ("PQ", "faiss says: could not parse index string PQ$"),
-        ("PQ16x99", "faiss says: .*nbits larger than 24"),
+        ("PQ16x99", "x99: expected a number from 1 to 16$"),
+        ("PRQ2x4x17", "x17: expected a number from 1 to 16$"),
+        ("IVF17M,Flat", "IVF17M: expected a number from 1 to 16,777,216$"),
+        ("IVF64(IVF16385k,Flat),Flat", "IVF16385k: expected a number from 1 to 16,777,216$"),
         ("LSH", "faiss says: .*METRIC_L2"),
         ("HNSW0", "HNSW0: expected a number from 2 to 1,024$"),
         ("IVF4_HNSW1,Flat", "HNSW1: expected a number from 2 to 1,024$"),
         ("IVF0,Flat", "IVF0: expected a number from 1 to 16,777,216$"),
         ("IVF2000000000,Flat", "IVF2000000000: expected a number from 1 to"),
-        ("PQ16x0", "0: expected a number from 1 to 65,536$"),
+        ("PQ16x0", "x0: expected a number from 1 to 16$"),
         ("RR0,Flat", "0: expected a number from 1 to 65,536$"),
         ("HNSW32,PQ16", "for L2 distances alone"),
         ("OPQ16,HNSW32_PQ16,RFlat", "for L2 distances alone"),
@@ -70,6 +77,15 @@ def test_others_are_refused(factory: str, said: str) -> None:
         validate(Index, {"factory": factory}, "params.yaml", section="index")
     with pytest.raises(UserError, match=r"^params.yaml: study.s.factories.1: found"):
         validate(Study, {"round": "star", "factories": ["Flat", factory]}, "params.yaml", section="study.s")
+
+
+def test_a_check_makes_no_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take memory: 512 MB for IVF16M."""
+    made: list[str] = []
+    make = faiss.index_factory
+    monkeypatch.setattr(faiss, "index_factory", lambda width, factory, metric: (made.append(factory), make(width, factory, metric))[1])
+    assert validate(Index, {"factory": "IVF4k_HNSW32,PQ16"}, "params.yaml", section="index").factory == "IVF4k_HNSW32,PQ16"
+    assert made == ["IVF1_HNSW32,PQ16"]
 
 
 def test_the_default_needs_no_faiss() -> None:
