@@ -15,7 +15,7 @@ import torch
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.faiss_build import build, build_file, recall, set_effort, training_sample
+from tasks.core.retrieval.faiss_build import build, build_file, recall, set_effort
 from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_index
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
@@ -128,60 +128,6 @@ def test_an_hnsw_of_centroids_is_that_of_faiss(factory: str, tmp_path: Path) -> 
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "plain").read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("factory", "wanted"),
-    [
-        ("IVF8_HNSW4,Flat", {"IndexHNSWFlat.add": {1}}),
-        ("PCA8,IVF8_HNSW4,Flat,RFlat", {"PCAMatrix.train": {1}, "IndexHNSWFlat.add": {1}}),
-        ("PCA8,SQ8", {"PCAMatrix.train": {1}}),
-        ("OPQ4_8,Flat", {"OPQMatrix.train": {4}}),
-    ],
-)
-def test_what_depends_on_threads_has_one(
-    factory: str, wanted: dict[str, set[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether the bits of these differ with the number of threads depends on the CPU, so we ask how many there were."""
-    embeddings = write_embeddings(tmp_path / "e", draw(600), [200, 400])
-    used: dict[str, set[int]] = {}
-
-    def watch(owner: Any, name: str) -> None:
-        method = getattr(owner, name)
-
-        def watched(self: Any, vectors: np.ndarray) -> None:
-            used.setdefault(f"{owner.__name__}.{name}", set()).add(faiss.omp_get_max_threads())
-            method(self, vectors)
-
-        monkeypatch.setattr(owner, name, watched)
-
-    for owner, name in ((faiss.PCAMatrix, "train"), (faiss.OPQMatrix, "train"), (faiss.IndexHNSWFlat, "add")):
-        watch(owner, name)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        build(embeddings, Index(factory=factory))
-        assert faiss.omp_get_max_threads() == 4, "the rest has them all"
-    finally:
-        torch.set_num_threads(threads)
-    assert used == wanted
-
-
-def test_hnsw_is_reproducible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings = write_embeddings(tmp_path / "e", draw(3000), [1000, 2000])
-    used: set[int] = set()  # two cores may come to the same graph by chance
-    add = faiss.IndexHNSWFlat.add
-    monkeypatch.setattr(faiss.IndexHNSWFlat, "add", lambda self, x: (used.add(faiss.omp_get_max_threads()), add(self, x))[1])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(4)  # which filling it would use
-    try:
-        for name in ("a", "b"):
-            faiss.write_index(build(embeddings, Index(factory="HNSW8")), str(tmp_path / name))
-        assert faiss.omp_get_max_threads() == 4, "the search has them all again"
-    finally:
-        torch.set_num_threads(threads)
-    assert used == {1}
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_the_same_seed_builds_the_same_file(tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "e", draw(500), [200, 300])
     files = []
@@ -256,18 +202,6 @@ def test_invalid_factory_is_refused_in_one_line(factory: str, tmp_path: Path) ->
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("size", [1, 40, 200, 500])
-def test_the_training_sample_is_drawn_from_all_rows(size: int, tmp_path: Path) -> None:
-    vectors = np.arange(200, dtype=np.float32)[:, None] * np.ones((1, 3), dtype=np.float32)
-    embeddings = write_embeddings(tmp_path / "e", vectors.astype(np.float16), [50, 1, 149])
-    sample = training_sample(embeddings, size, 3)
-    chosen = sample[:, 0].astype(int).tolist()
-    assert sample.dtype == np.float32 and len(set(chosen)) == min(size, 200) and chosen == sorted(chosen)
-    if size == 40:
-        assert max(chosen) > 150 > 60 > min(chosen)
-        assert chosen != training_sample(embeddings, size, 4)[:, 0].astype(int).tolist()
-
-
 def test_unreadable_index_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"no index")
     for name in ("bad", "missing"):
@@ -281,7 +215,7 @@ def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:
     index = faiss.IndexHNSWFlat(WIDTH, 4)
     index.add(draw(10))
     faiss.write_index(index, str(tmp_path / "l2"))
-    with pytest.raises(UserError, match=r"l2: its scores are distances, expected inner products .*; run index again$"):
+    with pytest.raises(UserError, match=r"l2: found an index of distances, expected one of inner products; run index again$"):
         open_index(tmp_path / "l2", 10, WIDTH)
 
 

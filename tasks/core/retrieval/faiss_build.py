@@ -16,7 +16,7 @@ import torch
 from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.factories import reason
-from tasks.core.retrieval.faiss_search import FLAT
+from tasks.core.retrieval.faiss_search import FLAT, layers
 from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError, user_error
@@ -56,13 +56,7 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *,
     index = _empty(embeddings, params, key)
     skip_polysemous(index)
     if not index.is_trained:
-        sample = training_sample(embeddings, params.train_size, params.seed)
-        with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
-            prepared = train_transforms(index, sample, threads)
-            if "_HNSW" in params.factory:
-                fill_centroids(index, prepared, threads, gpu)
-            with clustered_on(gpu, index):
-                index.train(sample)
+        train(index, embeddings, params, key, threads=threads, gpu=gpu)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
     target = index
@@ -72,7 +66,8 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *,
         else:
             with faiss_errors(f"{params.factory}, which does not go to the GPU", key):
                 target = gpu.copy(index, len(embeddings))
-    if "HNSW" in params.factory:  # its graph depends on the order of threads
+    *_, proper = layers(index)
+    if isinstance(proper, faiss.IndexHNSW):  # its graph depends on the order of threads
         faiss.omp_set_num_threads(1)
     for _, block in embeddings.blocks():
         with faiss_errors(f"{params.factory}, which takes no vectors", key):
@@ -84,6 +79,15 @@ def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *,
         index = faiss.index_gpu_to_cpu(target)
         set_effort(index, params)
     return index
+
+
+def train(index: Any, embeddings: Embeddings, params: Recipe, key: str, *, threads: int, gpu: FaissGpu | None) -> None:
+    """Train an empty index on a sample of the rows, which is in memory only as long as this lasts."""
+    sample = training_sample(embeddings, params.train_size, params.seed)
+    with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
+        fill_centroids(index, train_transforms(index, sample, threads), threads, gpu)
+        with clustered_on(gpu, index):
+            index.train(sample)
 
 
 def build_file(embeddings: Embeddings, params: Recipe, path: Path, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> None:
@@ -123,11 +127,11 @@ def skip_polysemous(index: Any) -> None:
     By default faiss reorders them for polysemous search (Douze et al. 2016): up to two seconds of one core per sub-quantizer. `np` behind
     a PQ in a factory string does the same for the indexes that take it.
     """
-    if hasattr(index, "do_polysemous_training"):
-        index.do_polysemous_training = False
-    for inner in ("base_index", "refine_index", "index"):  # of refinements and transforms
-        if isinstance(part := getattr(index, inner, None), faiss.Index):
-            skip_polysemous(faiss.downcast_index(part))
+    for layer in layers(index):
+        refining = [faiss.downcast_index(layer.refine_index)] if isinstance(layer, faiss.IndexRefine) else []
+        for part in (layer, *refining):
+            if hasattr(part, "do_polysemous_training"):
+                part.do_polysemous_training = False
 
 
 @contextmanager
@@ -151,12 +155,10 @@ def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
     A PCA only projects: faiss would also subtract the mean m, from queries too, and (q - m) (d - m) ranks d by q d - m d.
     `sample` is [N, D]. `train` then finds this done (faiss, IndexPreTransform::train).
     """
-    inner, vectors = index, sample
-    if isinstance(inner, faiss.IndexRefine):
-        inner = faiss.downcast_index(inner.base_index)
-    if isinstance(inner, faiss.IndexPreTransform):
-        chain: Any = inner.chain  # a std::vector; faiss' own types say list
-        for place in range(chain.size()):
+    vectors = sample
+    for layer in layers(index):
+        chain: Any = layer.chain if isinstance(layer, faiss.IndexPreTransform) else None  # a std::vector; faiss' own types say list
+        for place in range(chain.size() if chain else 0):
             step = faiss.downcast_VectorTransform(chain.at(place))
             if not step.is_trained:
                 faiss.omp_set_num_threads(threads if isinstance(step, faiss.OPQMatrix) else 1)
@@ -169,15 +171,22 @@ def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
 
 
 def fill_centroids(index: Any, vectors: Floats, threads: int, gpu: FaissGpu | None = None) -> None:
-    """The centroids of an IVF that stand in an HNSW: clustered on all threads, put into its graph on one, as `train` would do on one.
+    """The centroids of an IVF that stand in an HNSW, if they do: clustered on all threads, put into its graph on one.
 
-    `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss, Level1Quantizer::train_q1).
+    That is what `train` does on one thread. `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss,
+    Level1Quantizer::train_q1).
     """
-    ivf = faiss.extract_index_ivf(index)
+    *_, ivf = layers(index)
+    quantizer = faiss.downcast_index(ivf.quantizer) if isinstance(ivf, faiss.IndexIVF) else None
+    if not isinstance(quantizer, faiss.IndexHNSW):
+        return
     clustering = faiss.Clustering(ivf.d, ivf.nlist, ivf.cp)
     clustering.train(vectors, gpu.flat(ivf.d, faiss.METRIC_L2) if gpu else faiss.IndexFlatL2(ivf.d))
+    centroids = faiss.vector_to_array(clustering.centroids).reshape(ivf.nlist, ivf.d)
+    if not quantizer.is_trained:
+        quantizer.train(centroids)
     faiss.omp_set_num_threads(1)
-    faiss.downcast_index(ivf.quantizer).add(faiss.vector_to_array(clustering.centroids).reshape(ivf.nlist, ivf.d))
+    quantizer.add(centroids)
     faiss.omp_set_num_threads(threads)
 
 
@@ -211,23 +220,23 @@ def faiss_errors(found: str, key: str) -> Iterator[None]:
 
 def set_effort(index: Any, params: Recipe) -> None:
     """Write nprobe, efSearch, and k_factor into the index itself, so that every program that opens the file uses them."""
-    inverted = faiss.try_extract_index_ivf(index)  # looks through transforms, id maps and refinements
-    inner = index
-    while isinstance(inner, faiss.IndexRefine | faiss.IndexPreTransform):
-        if isinstance(inner, faiss.IndexRefine):
-            inner.k_factor = params.k_factor
-        inner = faiss.downcast_index(inner.base_index if isinstance(inner, faiss.IndexRefine) else inner.index)
-    if inverted is not None:
-        inverted.nprobe = min(params.nprobe, inverted.nlist)
-    elif isinstance(inner, faiss.IndexHNSW):
-        inner.hnsw.efSearch = params.ef_search
+    for layer in layers(index):
+        if isinstance(layer, faiss.IndexRefine):
+            layer.k_factor = params.k_factor
+        elif isinstance(layer, faiss.IndexIVF):
+            layer.nprobe = min(params.nprobe, layer.nlist)
+        elif isinstance(layer, faiss.IndexHNSW):
+            layer.hnsw.efSearch = params.ef_search
 
 
 def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
     """`size` rows sampled uniformly (all, if there are fewer), float32 [size, D], in row order."""
     chosen = np.sort(np.random.default_rng(seed).permutation(len(embeddings))[:size])
-    parts = [block[chosen[(chosen >= first) & (chosen < first + len(block))] - first] for first, block in embeddings.blocks()]
-    return np.concatenate(parts).astype(np.float32)
+    sample = np.empty((len(chosen), embeddings.manifest.width), dtype=np.float32)
+    for first, block in embeddings.blocks():
+        begin, end = np.searchsorted(chosen, [first, first + len(block)])
+        sample[begin:end] = block[chosen[begin:end] - first]
+    return sample
 
 
 def recall(found_QK: Ints, scores_QK: Floats, exact_QK: Ints, k: int) -> float:

@@ -1,5 +1,6 @@
 """faiss indexes: opened, set up and searched. Inner product throughout; ties as in tasks.core.retrieval.ranked."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,26 @@ def open_index(path: Path, rows: int | None = None, width: int | None = None, *,
     except RuntimeError as error:
         raise UserError(f"{path}: unreadable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
     if index.metric_type != faiss.METRIC_INNER_PRODUCT:
-        raise UserError(f"{path}: its scores are distances, expected inner products (an older version made such); run index again")
+        raise UserError(f"{path}: found an index of distances, expected one of inner products; run index again")
     for name, found, expected in (("vectors", index.ntotal, rows), ("width", index.d, width)):
         if expected is not None and found != expected:
             raise UserError(
                 f"{path}: found {name} {found}, expected {expected}: it belongs to another corpus or encoder; encode and index again"
             )
     return index
+
+
+def layers(index: Any) -> Iterator[Any]:
+    """`index`, and what it searches through: a refinement's first index, the index behind transforms. The last is the index proper."""
+    while True:
+        index = faiss.downcast_index(index)
+        yield index
+        if isinstance(index, faiss.IndexRefine):
+            index = index.base_index
+        elif isinstance(index, faiss.IndexPreTransform):
+            index = index.index
+        else:
+            return
 
 
 def _is_flat(path: Path) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import faiss
 import torch
 
+from tasks.core.retrieval.faiss_search import layers
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
@@ -61,9 +62,7 @@ def demanded_gpu(device: torch.device) -> FaissGpu:
 
 def without_gpu(index: Any) -> str:
     """Why faiss keeps `index` on the CPU; empty if it does not."""
-    inner = faiss.downcast_index(index)
-    if isinstance(inner, faiss.IndexPreTransform):
-        inner = faiss.downcast_index(inner.index)
+    inner = next(layer for layer in layers(index) if not isinstance(layer, faiss.IndexPreTransform))
     if not isinstance(inner, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexIVFPQ | faiss.IndexIVFScalarQuantizer):
         return f"faiss has no {type(inner).__name__} for GPUs"
     if isinstance(inner, faiss.IndexIVFPQ) and inner.pq.nbits != 8:
