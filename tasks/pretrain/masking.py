@@ -15,7 +15,7 @@ def hide(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generat
     probability 0.8, a uniformly random token of the vocabulary with 0.1, itself with 0.1.
     """
     chance, kind = rng.random((2, len(ids)))
-    drawn = rng.integers(0, len(vocabulary), size=len(ids))
+    drawn = vocabulary.ids[rng.integers(0, len(vocabulary), size=len(ids))]
     hidden: Bools = (chance < share) & ~vocabulary.special[ids]
     seen = np.where(hidden & (kind < MASKED), vocabulary.mask, ids)
     seen = np.where(hidden & (kind >= MASKED) & (kind < MASKED + RANDOM), drawn, seen)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
+from tasks.core.text.tokenizer import largest_id
 from tasks.core.text.without_jax import stopwords
 
 Bools = npt.NDArray[np.bool_]
@@ -25,24 +26,28 @@ class Vocabulary:
     stops: Bools
     special: Bools
     mask: int
+    ids: Ints  # of tokens, in order: of all of V, unless the tokenizer's ids have gaps
 
     def __len__(self) -> int:
-        return len(self.begins)
+        return len(self.ids)
 
 
 def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
     """The tables of a WordPiece, byte-level BPE or SentencePiece tokenizer; UserError if it has no mask token."""
     if tokenizer.mask_token_id is None:
         raise UserError(f"{where}: the tokenizer has no mask token, which pre-training requires; choose another encoder")
-    pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    numbers: dict[str, int] = tokenizer.get_vocab()
+    pieces = [""] * (largest_id(tokenizer) + 1)  # a gap is no piece of a word
+    for piece, number in numbers.items():
+        pieces[number] = piece
     special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
-    space = next((sign for sign in SPACES if sum(piece.startswith(sign) for piece in pieces) > len(pieces) / 10), None)
+    space = next((sign for sign in SPACES if sum(piece.startswith(sign) for piece in pieces) > len(numbers) / 10), None)
     first = [piece.startswith(space) if space else not piece.startswith("##") for piece in pieces]
     text = [piece.removeprefix(space or "##") for piece in pieces]
     wordy = np.array([any(map(str.isalnum, piece)) for piece in text]) & ~special
     begins = np.array(first) & wordy
     stops = begins & np.array([piece.lower() in STOPWORDS for piece in text])
-    return Vocabulary(begins, wordy & ~begins, stops, special, int(tokenizer.mask_token_id))
+    return Vocabulary(begins, wordy & ~begins, stops, special, int(tokenizer.mask_token_id), np.unique(list(numbers.values())))
 
 
 def whole_words(ids: Ints, vocabulary: Vocabulary) -> Ints:

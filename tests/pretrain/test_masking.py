@@ -1,5 +1,7 @@
 """BERT's masking: 15 % of the tokens, 80 / 10 / 10, special tokens never."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -32,3 +34,23 @@ def test_first_own_and_masking_fractions(tiny_encoder: Path) -> None:
     drawn = seen[hidden][~masked & ~kept]
     assert near(len(drawn), total, 0.1)
     assert len(set(drawn.tolist())) > 0.9 * len(drawn) * (1 - len(drawn) / (2 * len(vocabulary))), "random tokens are uniform"
+
+
+def test_ids_with_gaps_are_never_drawn(tiny_encoder: Path, tmp_path: Path) -> None:
+    """A vocabulary may have ids beyond the number of its tokens; a token there begins a word as any other."""
+    shutil.copytree(tiny_encoder, tmp_path / "m")
+    made = json.loads((tmp_path / "m" / "tokenizer.json").read_text())
+    vocab = made["model"]["vocab"]
+    vocab["wizards"] = 61_000
+    (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(made))
+    plain, vocabulary = (read_vocabulary(load_tokenizer(folder), "tiny") for folder in (tiny_encoder, tmp_path / "m"))
+    assert len(vocabulary) == len(load_tokenizer(tmp_path / "m")) <= len(plain) + 1
+    assert vocabulary.begins[61_000] and not vocabulary.begins[40_000] and not vocabulary.continues[40_000]
+    names = ("begins", "continues", "stops", "special")
+    known = np.setdiff1d(plain.ids, np.setdiff1d(plain.ids, vocabulary.ids))
+    assert all((getattr(vocabulary, name)[known] == getattr(plain, name)[known]).all() for name in names)
+    ids = np.full(300_000, 2000)
+    seen, hidden = hide(ids, vocabulary, 0.9, np.random.default_rng(5))
+    drawn = np.setdiff1d(seen[hidden], [vocabulary.mask, 2000])
+    assert len(drawn) > 10_000 and np.isin(drawn, vocabulary.ids).all()
+    assert (hide(ids, plain, 0.9, np.random.default_rng(5))[1] == hidden).all()

@@ -115,11 +115,8 @@ class Pieces:
     def __init__(self, pieces: list[str]) -> None:
         self.pieces = pieces
 
-    def __len__(self) -> int:
-        return len(self.pieces)
-
-    def convert_ids_to_tokens(self, ids: Any) -> list[str]:
-        return [self.pieces[i] for i in ids]
+    def get_vocab(self) -> dict[str, int]:
+        return {piece: number for number, piece in enumerate(self.pieces)}
 
 
 @pytest.mark.parametrize("space", ["Ġ", "▁"])
