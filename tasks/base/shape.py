@@ -10,15 +10,16 @@ import torch
 from torch.nn import functional as F
 
 from tasks.base.params import Base
-from tasks.core.models.bi_encoder import Towers, load_towers, truncate
+from tasks.core.models.bi_encoder import Encoder, Towers, causal_first, load_towers, truncate
 from tasks.core.models.folder import Shape, read_shape
+from tasks.core.models.limits import CLOSE, FAILURES, one_line
 from tasks.core.models.pooling import pool
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import largest_id, load_tokenizer, longest_text
 
 PROBE, PADDING = "Which texts are about rivers of the north?", 13  # a text, and tokens of padding behind it
 LENGTH = 64  # of both at most
-CLOSE = 1e-3  # of the largest number of a vector; float32 is off by 1e-6
+SEEN = 1e-5  # of the largest number of a token's output, which changes by more with any token that it sees
 
 
 def wanted_shape(folder: Path, params: Base) -> Shape:
@@ -39,7 +40,9 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
 
 
 def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
-    """UserError where a text's vector depends on padding, as in ConvBERT and FNet, or on token types, which are left out here."""
+    """UserError where a transformer does not read a text alone, or a text's vector depends on padding, as in ConvBERT and FNet, or on
+    token types, which are left out here, or not on all of its tokens.
+    """
     length = min(tokenizer.model_max_length, LENGTH)  # a tokenizer without a limit has 1e30
     padding = min(PADDING, length // 2)
     given = dict(tokenizer(PROBE, truncation=True, max_length=length - padding, return_tensors="pt"))
@@ -48,6 +51,8 @@ def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
     for tower in (towers.query, towers.document):
         transformer = tower.transformer
         known = signature(transformer.forward).parameters
+        kind = transformer.config.model_type
+        _refuse_blind(folder, tower, ids_1L)
         with torch.inference_mode():
             plain = tower(ids_1L, ids_1L * 0 + 1)
             padded = tower(ids_1P, mask_1P)
@@ -56,7 +61,6 @@ def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
                 hidden_1LH = transformer(**{name: value for name, value in given.items() if name in known}).last_hidden_state
                 typed = tower.finish(pool(hidden_1LH, ids_1L * 0 + 1, tower.shape.pooling))
         most = CLOSE * plain.abs().max()
-        kind = transformer.config.model_type
         if not (padded - plain).abs().max() <= most:
             raise UserError(
                 f"{folder}: found a transformer ({kind}) whose vectors depend on padding; expected one that masks it, such as BERT"
@@ -66,6 +70,29 @@ def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
                 f"{folder}: found a tokenizer whose token_type_ids change the vectors of this transformer ({kind}); expected none, or "
                 "zeros over BERT; if it was trained without, remove token_type_ids from model_input_names in tokenizer_config.json"
             )
+
+
+def _refuse_blind(folder: Path, tower: Encoder, ids_1L: torch.Tensor) -> None:
+    """UserError where a transformer fails on a text, or its tokens see no others, or the pooled first one none of the later ones."""
+    kind = tower.transformer.config.model_type
+    with torch.inference_mode():
+        try:  # the same first token, the same last one
+            plain, firsts, lasts = (tower.outputs(each_1L, each_1L * 0 + 1)[0] for each_1L in _alike(ids_1L))
+        except FAILURES as error:
+            said = one_line(error)
+            raise UserError(f"{folder}: found a transformer ({kind}) that fails on a text ({said}); expected one such as BERT") from None
+    later, earlier = ((plain[n] - other[n]).abs().max() > SEEN * plain[n].abs().max() for n, other in ((0, firsts), (-1, lasts)))
+    if len(plain) < 2 or later:
+        return
+    if not earlier:
+        raise UserError(f"{folder}: found a transformer ({kind}) whose tokens see no others; expected one with attention, such as BERT")
+    if "cls" in tower.shape.pooling.split("+"):
+        raise causal_first(folder, kind)
+
+
+def _alike(ids_1L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A text, one of its first token alone, and one of its last."""
+    return ids_1L, ids_1L[:, :1].expand_as(ids_1L), ids_1L[:, -1:].expand_as(ids_1L)
 
 
 def refuse_other_tokenizer(name: str, tokenizer: Any, folder: Path) -> None:

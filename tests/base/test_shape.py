@@ -173,10 +173,11 @@ def test_one_more_encoder_shares_the_tokenizer(tiny_encoder: Path, tmp_path: Pat
 
 def tiny_towers(kind: str, longest: int = 512) -> Towers:
     """A transformer of `kind`, drawn at random, for the tokens of `byte_tokenizer`; its padding has an embedding."""
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind in ("gpt2", "codegen") else {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
         "max_position_embeddings": longest,
     }  # fmt: skip
+    sizes |= {"bloom": {"n_head": 4}, "codegen": {"rotary_dim": 8}, "jamba": {"num_experts": 2}, "mamba": {"state_size": 8}}.get(kind, {})
     torch.manual_seed(0)
     transformer = AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=258, pad_token_id=257, **sizes))
     with torch.no_grad():
@@ -204,6 +205,41 @@ def test_token_types_that_change_vectors_are_refused() -> None:
     refuse_unlike(Path("m"), tiny_towers("bert"), tokenizer)
     with pytest.raises(UserError, match=r"^m: found a tokenizer whose token_type_ids change the vectors of this transformer \(gpt2\)"):
         refuse_unlike(Path("m"), tiny_towers("gpt2"), tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["bloom", "codegen", "mamba", "jamba"])
+def test_the_first_token_of_any_causal_transformer_is_refused(kind: str) -> None:
+    """Even of those whose layers do not say that they are causal; those without a layer of attention keep nothing for later tokens."""
+    tokenizer, towers = byte_tokenizer("right", ends=True), tiny_towers(kind)
+    assert not towers.document.causal
+    refuse_unlike(Path("m"), towers, tokenizer)
+    for pooling in ("cls", "mean+cls"):
+        tower = Encoder(towers.document.transformer, Shape(pooling)).eval()
+        with pytest.raises(
+            UserError, match=rf"^m: found pooling cls over a causal transformer \({kind}\), whose first token sees no other"
+        ):
+            refuse_unlike(Path("m"), Towers(tower, tower), tokenizer)
+    encoder = tiny_towers("bert").document
+    encoder.shape = Shape("cls")
+    refuse_unlike(Path("m"), Towers(encoder, encoder), tokenizer)
+
+
+def test_a_transformer_that_reads_no_text_is_refused(tmp_path: Path) -> None:
+    tokenizer, towers = byte_tokenizer("right", ends=True), tiny_towers("bert")
+    blind = towers.document.transformer
+    for layer in blind.encoder.layer:
+        torch.nn.init.zeros_(layer.attention.output.dense.weight)
+    with pytest.raises(UserError, match=r"^m: found a transformer \(bert\) whose tokens see no others; expected one with attention"):
+        refuse_unlike(Path("m"), towers, tokenizer)
+    blind.encoder.layer[0].attention.output.dense = torch.nn.Linear(8, 8)
+    with pytest.raises(
+        UserError, match=r"^m: found a transformer \(bert\) that fails on a text \(mat1 and mat2 .*\); expected one such as"
+    ):
+        refuse_unlike(Path("m"), towers, tokenizer)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 32}
+    AutoModel.from_config(AutoConfig.for_model("vit", **sizes)).save_pretrained(tmp_path / "vit")
+    with pytest.raises(UserError, match=r"vit: found a model without a vocabulary \(vit\); expected one that reads texts$"):
+        load_towers(tmp_path / "vit")
 
 
 def test_the_stage_refuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

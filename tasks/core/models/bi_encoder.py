@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from torch.nn import functional as F
@@ -34,7 +35,7 @@ from tasks.core.models.folder import (
 )
 from tasks.core.models.head import Head, write_module
 from tasks.core.models.layers import Layer, check_widths
-from tasks.core.models.limits import model_class
+from tasks.core.models.limits import bf16_refused, model_class, no_cache, one_line
 from tasks.core.models.masks import attention_mask
 from tasks.core.models.pooling import places, pool
 from tasks.core.stage.errors import UserError
@@ -68,7 +69,8 @@ class Encoder(nn.Module):
         self.hidden = int(transformer.config.hidden_size)  # H
         self.pooled = self.hidden * len(shape.pooling.split("+"))  # P
         self.head: Head | None = None if shape.head == "none" else Head(self.pooled, shape.head, shape.layers)
-        self.causal = any(getattr(module, "is_causal", False) for module in transformer.modules())  # a token does not see later ones
+        self.causal = any(getattr(module, "is_causal", False) for module in transformer.modules())  # of some that see no later tokens
+        self.options = no_cache(transformer)
 
     @property
     def full_width(self) -> int:
@@ -82,10 +84,16 @@ class Encoder(nn.Module):
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, prompt: int = 0) -> torch.Tensor:
         """`prompt`: tokens that each text begins with and that are not its own, for encoders that do not pool them."""
-        more = {"position_ids": places(mask_BL), "use_cache": False} if self.causal else {}
-        attended = attention_mask(mask_BL, self.transformer.config)
-        hidden_BLH = self.transformer(input_ids=ids_BL, attention_mask=attended, **more).last_hidden_state
-        return self.finish(pool(hidden_BLH, mask_BL, self.shape.pooling, 0 if self.shape.pools_prompt else prompt))
+        return self.finish(pool(self.outputs(ids_BL, mask_BL), mask_BL, self.shape.pooling, 0 if self.shape.pools_prompt else prompt))
+
+    def outputs(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """The tokens' outputs, [B, L, H]."""
+        config = self.transformer.config
+        more = {"position_ids": places(mask_BL)} if self.causal else {}
+        with bf16_refused(config):
+            found = self.transformer(input_ids=ids_BL, attention_mask=attention_mask(mask_BL, config), **more, **self.options)
+        outputs_BLH: torch.Tensor = found.last_hidden_state
+        return outputs_BLH
 
     def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:
         """Pooled hidden states [B, P] to vectors [B, D]: the head, the first `shape.width` numbers, and length 1 for cosine."""
@@ -129,13 +137,13 @@ def load_transformer(folder: Path) -> Any:
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise UserError(
-            f"{folder}: cannot be loaded ({str(error).strip().splitlines()[0]}); expected config.json and model.safetensors"
-        ) from None
+    except (OSError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
+        raise UserError(f"{folder}: cannot be loaded ({one_line(error)}); expected config.json and model.safetensors") from None
     drop_code(transformer.config)
     if not hasattr(transformer.config, "hidden_size"):
         raise UserError(f"{folder}: found a model of several parts ({transformer.config.model_type}); expected one that only reads texts")
+    if not hasattr(transformer.config, "vocab_size"):
+        raise UserError(f"{folder}: found a model without a vocabulary ({transformer.config.model_type}); expected one that reads texts")
     if transformer.config.is_encoder_decoder:
         raise UserError(
             f"{folder}: found an encoder with a decoder ({transformer.config.model_type}); expected an encoder without one, such as BERT"
@@ -162,15 +170,19 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
         encoder.head.load([path for path, _ in held])
     poolings = shape.pooling.split("+")
     if encoder.causal and "cls" in poolings:
-        raise UserError(
-            f"{folder}: found pooling cls over a causal transformer ({transformer.config.model_type}), whose first token sees no other; "
-            "expected last or mean"
-        )
+        raise causal_first(folder, transformer.config.model_type)
     wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
     if wrong:
         raise UserError(f"{folder}: weight {wrong} contains NaN or infinity; train that model again, or choose another")
     encoder.eval()
     return Towers(encoder, encoder)
+
+
+def causal_first(where: Path | str, kind: str) -> UserError:
+    """What pooling cls over a causal transformer of type `kind` deserves."""
+    return UserError(
+        f"{where}: found pooling cls over a causal transformer ({kind}), whose first token sees no other; expected last or mean"
+    )
 
 
 def document_folder(folder: Path) -> Path:

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from tasks.core.models.folder import refuse_adapters
+from tasks.core.models.limits import CLOSE, FAILURES, bf16_refused, no_cache, one_line
 from tasks.core.models.masks import attention_mask
 from tasks.core.stage.ahead import one_ahead
 from tasks.core.stage.devices import Coming, best_batch_tokens, moved, place
@@ -26,6 +28,8 @@ from tasks.core.text.tokens import cut_by_budget
 
 Floats = npt.NDArray[np.float32]
 Rows = dict[str, list[list[int]]]  # what a tokenizer makes of some texts, by name
+PROBES = (("rivers", "no"), ("Which are rivers of the north?", "A river of the north that is known for its bridges."))  # pairs
+LENGTH = 64  # tokens of one at most
 PART = 2048  # pairs tokenized at a time for a GPU: few, for it not to wait, and enough for full batches of similar length
 
 
@@ -48,9 +52,7 @@ class CrossEncoder:
 
     def logits(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits [B, 1] of tokenized pairs."""
-        mask = attention_mask(tensors["attention_mask"], self.model.config)
-        logits: torch.Tensor = self.model(**{**tensors, "attention_mask": mask}).logits
-        return logits
+        return _logits(self.model, tensors)
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Floats:
         """The logit of every (query, document), float32 [P]; UserError if one is not finite."""
@@ -124,7 +126,8 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, 
 def pair_tokenizer(model: Any, folder: Path) -> Any:
     """The tokenizer of a classifier's folder. It pads on the right, so that every token has the place that it has without padding.
 
-    UserError for a decoder that takes another token for padding: it scores by the last token before that.
+    UserError for a decoder that takes another token for padding: it scores by the last token before that. And for any classifier that
+    fails on pairs, or whose scores depend on padding, so on the other pairs of a batch.
     """
     tokenizer = load_tokenizer(folder)
     tokenizer.padding_side = "left" if model.config.model_type == "xlnet" else "right"  # XLNet scores by the last place
@@ -134,7 +137,29 @@ def pair_tokenizer(model: Any, folder: Path) -> Any:
             f"{folder / 'config.json'}: found pad_token_id {model.config.pad_token_id}, expected {tokenizer.pad_token_id}, the "
             "tokenizer's, since this model scores by the last token before padding; change either"
         )
+    longest = longest_pair(model, tokenizer, LENGTH)
+    given: Rows = dict(tokenizer(*map(list, zip(*PROBES, strict=True)), truncation=True, max_length=longest))
+    kind = model.config.model_type
+    try:
+        with torch.inference_mode():
+            together_B = _logits(model, padded(given, tokenizer))[:, 0]
+            alone_B = torch.cat(
+                [_logits(model, padded({name: [rows[n]] for name, rows in given.items()}, tokenizer))[:, 0] for n in (0, 1)]
+            )
+    except FAILURES as error:
+        said = one_line(error)
+        raise UserError(f"{folder}: found a reranker ({kind}) that fails on a pair ({said}); expected one such as BERT") from None
+    if (together_B - alone_B).abs().max() > CLOSE * alone_B.abs().max():
+        raise UserError(f"{folder}: found a reranker ({kind}) whose scores depend on padding; expected one that masks it, such as BERT")
     return tokenizer
+
+
+def _logits(model: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Logits [B, 1] of tokenized pairs."""
+    given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], model.config)}
+    with bf16_refused(model.config):
+        logits: torch.Tensor = model(**given, **no_cache(model)).logits
+    return logits
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
@@ -164,8 +189,8 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
                 output_loading_info=True,
                 **({} if seed is None else {"num_labels": 1, "ignore_mismatched_sizes": True}),
             )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
+        reason = one_line(error)
         raise UserError(f"{folder}: cannot be loaded as a reranker ({reason}); expected config.json and model.safetensors") from None
     drop_code(model.config)
     lacking = sorted(str(key) for key in report["missing_keys"])

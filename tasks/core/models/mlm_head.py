@@ -14,6 +14,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
 
 FOLDER = "mlm_head"
 WEIGHTS = "model.safetensors"
@@ -48,11 +49,13 @@ class MLMHead(nn.Module):
 
 
 def find_head(model: Path) -> dict[str, torch.Tensor]:
-    """The head of an encoder folder or inside a Hugging Face model folder, under this module's names; empty if there is none."""
+    """The head of an encoder folder or inside a Hugging Face model folder, under this module's names; empty if there is none, or one of
+    another output layer than the word embeddings.
+    """
     if (model / FOLDER / WEIGHTS).exists():
         return load_file(model / FOLDER / WEIGHTS)
     weights = model / WEIGHTS
-    if not weights.exists():
+    if not weights.exists() or read_json(model / "config.json").get("tie_word_embeddings") is False:
         return {}
     with safe_open(weights, framework="pt") as file:
         present = set(file.keys())

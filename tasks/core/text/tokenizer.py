@@ -83,6 +83,7 @@ def drop_code(settings: Any) -> None:
 
 def longest_text(model: Any) -> int | None:
     """Number of tokens that a transformer has positions for; None if unlimited. RoBERTa-like models count positions from padding + 1."""
-    positions: int | None = getattr(model.config, "max_position_embeddings", None)
+    found: int | None = getattr(model.config, "max_position_embeddings", None)
+    positions = None if found == -1 else found  # XLNet's
     padding = getattr(getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None), "padding_idx", None)
     return positions if positions is None or padding is None else positions - padding - 1

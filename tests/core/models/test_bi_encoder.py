@@ -240,6 +240,8 @@ HARM = {
         lambda folder: (folder / "adapter_config.json").write_text("{}") and None,
         "adapter_config.json: found adapters, expected a model that has them merged",
     ),
+    "a width that is no number": (config("config.json", hidden_size="wide"), "cannot be loaded .*hidden_size"),
+    "a width that heads do not divide": (config("config.json", num_attention_heads=3), "cannot be loaded .*attention heads"),
     "half a config": (halved("config.json"), "cannot be loaded"),
     "a kind of model that does not exist": (config("config.json", model_type="zzz"), "cannot be loaded"),
     "an unknown pooling": (

@@ -46,6 +46,61 @@ def test_scores_are_those_of_one_pair_at_a_time(tiny_reranker: Path, max_length:
     assert len(load_cross_encoder(tiny_reranker, 16, 200, CPU, FP32).scores([])) == 0
 
 
+def classifier(kind: str, folder: Path, **settings: int | str) -> Path:
+    """A reranker of `kind`, drawn at random, over `byte_tokenizer`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 258}
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **sizes, **{"num_labels": 1, "pad_token_id": 257, **settings})
+    model = AutoModelForSequenceClassification.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    model.save_pretrained(folder)
+    byte_tokenizer("right", ends=True).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"), [("bloom", {"n_head": 4}), ("jamba", {"num_experts": 2}), ("xlnet", {"d_inner": 48, "d_head": 8})]
+)
+def test_scores_of_decoders_are_those_of_one_pair_at_a_time(kind: str, settings: dict[str, int], tmp_path: Path) -> None:
+    """Of Jamba's first layers, which have no attention, too; XLNet says that it has -1 positions."""
+    encoder = load_cross_encoder(classifier(kind, tmp_path / "m", **settings), 64, 200, CPU, FP32)
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
+    plain.config.use_cache = False
+    with torch.no_grad():
+        given = [encoder.tokenizer(q, d, truncation=True, max_length=64, return_tensors="pt") for q, d in pairs()]
+        wanted = [float(plain(**each).logits) for each in given]
+    np.testing.assert_allclose(encoder.scores(pairs()), wanted, rtol=1e-4, atol=1e-5)
+    assert np.std(wanted) > 0.001
+
+
+@pytest.mark.parametrize("kind", ["convbert", "fnet", "bloom"])
+def test_scores_that_depend_on_padding_are_refused(kind: str, tmp_path: Path) -> None:
+    """Bloom's, where its config.json names another token for padding: it scores by the last one that is not."""
+    settings = {"n_head": 4, "pad_token_id": 7} if kind == "bloom" else {}
+    with pytest.raises(UserError, match=rf"m: found a reranker \({kind}\) whose scores depend on padding; expected one that masks it"):
+        load_cross_encoder(classifier(kind, tmp_path / "m", **settings), 64, 200, CPU, FP32)
+
+
+def test_a_reranker_that_reads_no_pairs_is_refused(tiny_reranker: Path) -> None:
+    model = load_classifier(tiny_reranker)
+    model.classifier = torch.nn.Linear(3, 1)
+    with pytest.raises(UserError, match=r"found a reranker \(bert\) that fails on a pair \(mat1 and mat2 .*\); expected one such as BERT$"):
+        cross_encoder.pair_tokenizer(model, tiny_reranker)
+
+
+def test_a_reranker_that_fails_in_bf16_is_one_line(tmp_path: Path) -> None:
+    """DeBERTa's first version, under autocast."""
+    encoder = load_cross_encoder(classifier("deberta", tmp_path / "m"), 64, 200, CPU, FP32)
+    with (
+        pytest.raises(UserError, match=r"^found a transformer \(deberta\) that fails in bf16 \(value .*\); set precision: fp32$"),
+        torch.autocast("cpu", torch.bfloat16),
+    ):
+        encoder.scores(pairs())
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_a_batch_is_what_the_tokenizer_pads(side: str, tiny_reranker: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_reranker)

@@ -42,6 +42,7 @@ def test_a_text_of_that_length_goes_through_and_a_longer_one_does_not(kind: str,
 
 
 def test_model_without_position_limit_is_unlimited() -> None:
+    assert longest_text(AutoModel.from_config(AutoConfig.for_model("xlnet", d_model=32, n_layer=1, n_head=4, d_inner=8))) is None
     config = AutoConfig.for_model("t5", vocab_size=40, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     assert longest_text(AutoModel.from_config(config)) is None
 
