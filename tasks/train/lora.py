@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tasks.core.models.bi_encoder import Encoder, Towers
+from tasks.core.models.limits import one_line
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.train.params import Lora
@@ -39,7 +40,10 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
         tower.requires_grad_(False)
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore", category=FutureWarning):
             torch.manual_seed(draw_seed(seed, STREAM))
-            tower.transformer = peft.get_peft_model(tower.transformer, config)
+            try:
+                tower.transformer = peft.get_peft_model(tower.transformer, config)
+            except ValueError as error:  # of Mamba's layers
+                raise UserError(f"{where}.targets: peft refuses one of these layers ({one_line(error)}); name others") from None
         layers += names
     weights = [weight for tower in _each(towers) for weight in tower.parameters()]
     trained = sum(weight.numel() for weight in weights if weight.requires_grad)

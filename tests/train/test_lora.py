@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from tasks.core.encoding.packed import Packed
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
+from tasks.core.models.folder import Shape
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.judgments import lists_of
@@ -254,6 +255,17 @@ def test_a_transformer_without_linear_layers_is_refused(tiny_encoder: Path) -> N
     bare.transformer = tower.transformer.embeddings
     with pytest.raises(UserError, match=r"found a transformer without linear layers, expected some; set lora: null$"):
         adapt(Towers(bare, bare), Lora(), 5, WHERE)
+
+
+def test_layers_that_peft_refuses_are_one_line() -> None:
+    """Mamba reads the weights of some layers without calling them."""
+    config = AutoConfig.for_model("mamba", hidden_size=32, num_hidden_layers=1, state_size=8, vocab_size=64)
+    tower = Encoder(AutoModel.from_config(config), Shape())
+    with pytest.raises(
+        UserError, match=r"^lora.targets: peft refuses one of these layers \(.*'out_proj' is incompatible .*\); name others$"
+    ):
+        adapt(Towers(tower, tower), Lora(), 5, "lora")
+    assert adapt(Towers(tower, tower), Lora(targets=("x_proj",)), 5, "lora").startswith("LoRA of rank 8 on 1 linear layers")
 
 
 def test_a_missing_package_is_one_line(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
