@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
+from tasks.core.models.bi_encoder import Encoder, Towers, causal_first, load_towers
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.models.head import Head
-from tasks.core.models.masks import attention_mask
+from tasks.core.models.limits import FAILURES, one_line
 from tasks.core.models.mlm_head import MLMHead, load_head
 from tasks.core.models.pooling import pool
 from tasks.core.models.projector import make_projector
@@ -24,6 +25,7 @@ from tasks.core.text.tokenizer import longest_text
 from tasks.pretrain.decoder import Decoder, refuse_unlike_bert
 from tasks.pretrain.params import Pretrain, Scratch
 
+PER_LAYER = ("layer_types", "mlp_layer_types")  # settings of each layer, which transformers derives from others
 WEIGHTS, HEAD, DECODER = 11, 12, 13  # streams of draws
 
 
@@ -42,10 +44,7 @@ class Pretrainer(nn.Module):
 
     def hidden(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Eq. 4: the tokens' outputs, [B, L, H]."""
-        transformer = self.encoder.transformer
-        attended = attention_mask(mask_BL, transformer.config)
-        hidden_BLH: torch.Tensor = transformer(input_ids=ids_BL, attention_mask=attended).last_hidden_state
-        return hidden_BLH
+        return self.encoder.outputs(ids_BL, mask_BL)
 
     def pool(self, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """The texts' vectors before the projector, [B, H], float32: the transformer's, pooled. encoder.head is not applied."""
@@ -97,9 +96,14 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
     }
     if missing := [name for name in size if name not in config]:
         raise UserError(f"scratch: a {config.get('model_type')} model has no {missing[0]}; expected a BERT-like model")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(draw_seed(seed, WEIGHTS))
-        transformer = AutoModel.from_config(AutoConfig.for_model(**(config | size)), dtype=torch.float32)
+    size |= {name: scratch.heads for name in ("num_key_value_heads",) if name in config}
+    kept = {name: value for name, value in config.items() if name not in PER_LAYER} | size
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draw_seed(seed, WEIGHTS))
+            transformer = AutoModel.from_config(AutoConfig.for_model(**kept), dtype=torch.float32)
+    except (*FAILURES, StrictDataclassError) as error:
+        raise UserError(f"scratch: a {config.get('model_type')} model cannot have this size ({one_line(error)}); choose another") from None
     encoder = Encoder(transformer, replace(shape, head="none", layers=(), width=None))
     return Towers(encoder, encoder)
 
@@ -126,6 +130,8 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
     pooling = encoder.shape.pooling if params.pooling == "encoder" else params.pooling
     if "+" in pooling:
         raise UserError(f"pretrain: found an encoder of several poolings ({pooling}), expected one; set pooling: cls or mean in its entry")
+    if pooling == "cls" and encoder.causal:
+        raise causal_first("pretrain", encoder.transformer.config.model_type)
     decoder = None
     if params.objective == "retromae":
         refuse_unlike_bert(encoder.transformer)

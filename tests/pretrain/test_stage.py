@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.models.mlm_head import MLMHead, find_head, load_head
@@ -121,6 +121,13 @@ def test_mlm_head_comes_from_the_source(project: Path, tiny_encoder: Path) -> No
         ours = head(load_towers(project / "base").document.transformer(ids).last_hidden_state[0], model.get_input_embeddings().weight)
         torch.testing.assert_close(ours, model(ids).logits[0], rtol=1e-4, atol=1e-4)
     assert find_head(project / "whole/encoder"), "a pre-training can go on from a pre-training"
+
+
+def test_a_head_of_another_output_layer_is_not_taken_for_one_over_the_word_embeddings(tiny_encoder: Path, tmp_path: Path) -> None:
+    for tied in (True, False):
+        config = AutoConfig.from_pretrained(tiny_encoder, tie_word_embeddings=tied)
+        AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / str(tied))
+        assert bool(find_head(tmp_path / str(tied))) == tied
 
 
 def test_pretraining_without_mlm_keeps_its_head_unchanged(project: Path, run_here: Any) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
+from transformers import AutoConfig
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
@@ -233,6 +235,30 @@ def test_an_encoder_of_several_poolings_is_refused_unless_one_is_chosen(tiny_enc
     with pytest.raises(UserError, match=r"found an encoder of several poolings \(cls\+mean\), expected one; set pooling"):
         make_pretrainer(towers, None, pretrain(objective="ict"))
     assert make_pretrainer(towers, None, pretrain(objective="ict", pooling="mean")).pooling == "mean"
+
+
+def test_the_first_token_of_a_decoder_is_refused(start: Callable[[str], Path]) -> None:
+    towers = load_towers(start("qwen3"))
+    with pytest.raises(
+        UserError, match=r"^pretrain: found pooling cls over a causal transformer \(qwen3\), whose first token sees no other"
+    ):
+        make_pretrainer(towers, None, pretrain(objective="ict", pooling="cls"))
+    assert make_pretrainer(towers, None, pretrain(objective="ict")).pooling == "last"
+
+
+@pytest.mark.parametrize("kind", ["modernbert", "qwen3"])
+def test_a_new_size_does_not_keep_what_layers_or_heads_had(kind: str) -> None:
+    """Their config.json has a type for each layer, and numbers of key heads that another number of heads may not be a multiple of."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 64}
+    config = json.loads(AutoConfig.for_model(kind, **sizes, pad_token_id=0).to_json_string(use_diff=False))
+    config |= {"num_key_value_heads": 2} if kind == "qwen3" else {}
+    assert len(config["layer_types"]) == 2
+    transformer = random_towers(config, Shape(), Scratch(layers=3, width=24, heads=3), 1).document.transformer
+    assert (transformer.config.num_hidden_layers, len(transformer.config.layer_types), transformer.config.hidden_size) == (3, 3, 24)
+    assert transformer(input_ids=torch.arange(4)[None]).last_hidden_state.shape == (1, 4, 24)
+    if kind == "modernbert":
+        with pytest.raises(UserError, match=r"^scratch: a modernbert model cannot have this size \(.*\); choose another$"):
+            random_towers(config | {"hidden_activation": "none such"}, Shape(), SIZE, 1)
 
 
 @pytest.mark.parametrize("values", [{"temperature": 0}, {"phrase": [5, 4]}, {"beta": [0, 1]}, {"objective": "mlm", "mlm_weight": 0}])

@@ -260,12 +260,12 @@ def test_a_transformer_without_linear_layers_is_refused(tiny_encoder: Path) -> N
 def test_layers_that_peft_refuses_are_one_line() -> None:
     """Mamba reads the weights of some layers without calling them."""
     config = AutoConfig.for_model("mamba", hidden_size=32, num_hidden_layers=1, state_size=8, vocab_size=64)
-    tower = Encoder(AutoModel.from_config(config), Shape())
+    tower, other = (Encoder(AutoModel.from_config(config), Shape()) for _ in range(2))
     with pytest.raises(
         UserError, match=r"^lora.targets: peft refuses one of these layers \(.*'out_proj' is incompatible .*\); name others$"
     ):
         adapt(Towers(tower, tower), Lora(), 5, "lora")
-    assert adapt(Towers(tower, tower), Lora(targets=("x_proj",)), 5, "lora").startswith("LoRA of rank 8 on 1 linear layers")
+    assert adapt(Towers(other, other), Lora(targets=("x_proj",)), 5, "lora").startswith("LoRA of rank 8 on 1 linear layers")
 
 
 def test_a_missing_package_is_one_line(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
