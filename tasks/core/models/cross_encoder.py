@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +53,15 @@ class CrossEncoder:
 
     def logits(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits [B, 1] of tokenized pairs."""
-        return _logits(self.model, tensors)
+        given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
+        with bf16_refused(self.model.config):
+            logits: torch.Tensor = self.model(**given, **self.options).logits
+        return logits
+
+    @cached_property
+    def options(self) -> dict[str, bool]:
+        """What the model is told beside the tokens."""
+        return no_cache(self.model)
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Floats:
         """The logit of every (query, document), float32 [P]; UserError if one is not finite."""
@@ -137,29 +146,20 @@ def pair_tokenizer(model: Any, folder: Path) -> Any:
             f"{folder / 'config.json'}: found pad_token_id {model.config.pad_token_id}, expected {tokenizer.pad_token_id}, the "
             "tokenizer's, since this model scores by the last token before padding; change either"
         )
-    longest = longest_pair(model, tokenizer, LENGTH)
-    given: Rows = dict(tokenizer(*map(list, zip(*PROBES, strict=True)), truncation=True, max_length=longest))
-    kind = model.config.model_type
-    try:
-        with torch.inference_mode():
-            together_B = _logits(model, padded(given, tokenizer))[:, 0]
-            alone_B = torch.cat(
-                [_logits(model, padded({name: [rows[n]] for name, rows in given.items()}, tokenizer))[:, 0] for n in (0, 1)]
-            )
-    except FAILURES as error:
-        said = one_line(error)
-        raise UserError(f"{folder}: found a reranker ({kind}) that fails on a pair ({said}); expected one such as BERT") from None
-    if (together_B - alone_B).abs().max() > CLOSE * alone_B.abs().max():
-        raise UserError(f"{folder}: found a reranker ({kind}) whose scores depend on padding; expected one that masks it, such as BERT")
+    _refuse_unlike(CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, LENGTH), 2 * LENGTH, torch.device("cpu")), folder)
     return tokenizer
 
 
-def _logits(model: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Logits [B, 1] of tokenized pairs."""
-    given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], model.config)}
-    with bf16_refused(model.config):
-        logits: torch.Tensor = model(**given, **no_cache(model)).logits
-    return logits
+def _refuse_unlike(encoder: CrossEncoder, folder: Path) -> None:
+    """UserError for a classifier that fails on pairs, or whose scores depend on padding."""
+    kind = encoder.model.config.model_type
+    try:
+        together_P, alone_P = encoder.scores(PROBES), np.concatenate([encoder.scores([pair]) for pair in PROBES])
+    except FAILURES as error:
+        said = one_line(error)
+        raise UserError(f"{folder}: found a reranker ({kind}) that fails on a pair ({said}); expected one such as BERT") from None
+    if np.abs(together_P - alone_P).max() > CLOSE * np.abs(alone_P).max():
+        raise UserError(f"{folder}: found a reranker ({kind}) whose scores depend on padding; expected one that masks it, such as BERT")
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
