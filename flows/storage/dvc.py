@@ -7,6 +7,7 @@ whole run cache, every entry again, for every stage. Here, a stage fetches the r
 that it restores needs: a team's history costs a new clone nothing.
 """
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,9 +36,10 @@ from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corr
 from flows.storage.small_files import Place, copy
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
 from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.files import write_text
 
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
-UNPUSHED = Path(".retemper/unpushed")  # every dvc.lock that a run found or left unpushed: later ones do not name its outs
+UNPUSHED = Path(".retemper/unpushed")  # what is to be pushed: every stage computed since the last push, and every dvc.lock a run found so
 
 TURNS = "RETEMPER_TURNS"  # names a folder: among runs that share it and a cache, one computes a stage; the others wait and take its outs
 
@@ -143,10 +145,22 @@ def reproduce(stage: str, pull: bool) -> int:
     if pull:
         runs_on_demand(fetch)
     status = int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
+    if not status:
+        _keep_for_push(stage)
     if fetched and not status:
         with suppress(Exception), closing(Repo()) as repo, share_with_group():  # who made it is told, not needed
             _fetch_makings(repo, [read_lock()[stage]])
     return status
+
+
+def _keep_for_push(stage: str) -> None:
+    """Remember what dvc.lock says of a stage until it is pushed: a run may be killed before, and git then replace dvc.lock."""
+    from dvc.config import Config
+
+    entry = read_lock().get(stage)
+    if entry and Config.from_cwd()["core"].get("remote"):
+        with suppress(OSError):  # the stage itself is done
+            write_text(UNPUSHED / f"{entry_digest(entry)}.lock", json.dumps({"schema": "2.0", "stages": {stage: entry}}, default=str))
 
 
 def heal(corrupt: list[Download]) -> None:

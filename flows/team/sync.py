@@ -24,7 +24,8 @@ LOCK = Path("dvc.lock")
 LOST = "failed to transfer"  # to the cache or the remote: DVC says so, but exits with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.
 REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
-FORBIDDEN = re.compile(r"\[Errno (1|13|30)\]")  # from a folder or an ssh host's disk: no key would help
+FORBIDDEN = re.compile(r"\[Errno (1|13)\]")  # from a folder or an ssh host's disk: no key would help
+READ_ONLY = re.compile(r"\[Errno 30\]")
 NO_BUCKET = re.compile(r"NoSuchBucket|bucket does not exist", re.IGNORECASE)
 
 Warn = Callable[[str], None]
@@ -81,6 +82,8 @@ def remedy(remote: str, problem: str) -> str:
     """How to fix a remote's refusal: a clause to put after `problem`, empty where that is another fault."""
     if NO_BUCKET.search(problem):
         return "; create the bucket, or use another remote (retemper remote remove, retemper remote add)"
+    if READ_ONLY.search(problem):
+        return "; mount it for writing"
     if FORBIDDEN.search(problem):
         return "; give access: its group must be able to write there, and the whole team must be in that group"
     if REFUSED.search(problem):
@@ -97,7 +100,9 @@ def reason(remote: str, error: BaseException) -> str:
 
 
 def is_pushed(remote: str) -> bool:
-    """Whether the current dvc.lock was pushed to `remote` from here."""
+    """Whether the current dvc.lock, and all that was computed here before, was pushed to `remote` from here."""
+    if any(UNPUSHED.glob("*.lock")):
+        return False
     try:
         return bool(json.loads(PUSHED.read_text(encoding="utf-8")) == _state(remote))
     except (FileNotFoundError, ValueError):

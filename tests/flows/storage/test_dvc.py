@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.storage.cache import object_path
-from flows.storage.dvc import TURNS
+from flows.storage.dvc import TURNS, UNPUSHED
 from tasks.core.stage.frozen import freeze_parameters
 
 Executed = Callable[[dict[str, str]], set[str]]
@@ -150,3 +150,22 @@ def test_what_a_killed_push_or_pull_has_collected_is_not_taken_for_all(
     assert clone.call("pull", *stages, script=HALF).returncode == 137
     done = clone.call("run")
     assert (done.returncode, done.stderr, executed(read_states(done.stdout))) == (0, "", set())
+
+
+def test_what_a_killed_run_computed_is_sent_though_git_replaces_its_lock(finished: Any, tmp_path: Path, executed: Executed) -> None:
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.run()
+    finished.command("git", "commit", "--quiet", "-am", "computed")
+    (tmp_path / "remote").rename(tmp_path / "away")  # its push fails as it does where a kill comes first: nothing is sent
+    finished.rounds(a="1", b="9")
+    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
+    for path in (finished.folder / UNPUSHED).glob("*.lock"):
+        if "train@a" in path.read_text():  # of the whole dvc.lock, which a killed run does not keep
+            path.unlink()
+    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    (tmp_path / "away").rename(tmp_path / "remote")
+    assert executed(finished.run()) == set()
+    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "colleague"))
+    colleague = type(finished)(tmp_path / "colleague", finished.environment)
+    colleague.rounds(a="1", b="9")
+    assert executed(colleague.run()) == set()

@@ -148,6 +148,7 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
         ("unexpected error - Unable to locate credentials", "KEY"),
         ("failed to transfer 'x' - An error occurred (NoSuchBucket): The specified bucket does not exist", "; create the bucket"),
         ("failed to transfer 'x' - [Errno 13] Permission denied: '/srv/team/runs/x'", "; give access"),
+        ("unexpected error - [Errno 30] Read-only file system: '/srv/team/runs/61'", "; mount it for writing"),
         ("[Errno 113] No route to host", ""),
         ("failed to transfer 'x' - [Errno 28] No space left on device", "; make room"),
         ("failed to transfer 'x' - [Errno 122] Disk quota exceeded", "; make room"),
