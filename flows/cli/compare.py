@@ -31,7 +31,9 @@ def compare(
     *,
     split: Annotated[Split, typer.Option(help="Choose by dev; test is for the final figure.")] = Split.DEV,
     measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: report.metric.")] = None,
-    queries: Annotated[int, typer.Option(metavar="N", min=0, help="Show the N queries that gain most and the N that lose most.")] = 3,
+    queries: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Show the N queries that gain most and the N that lose most (default: 3).")
+    ] = None,
     query: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +49,11 @@ def compare(
     if len(systems) < 2:
         raise UserError(f"compare {systems[0]}: found one system, expected at least two")
     if query is not None:
+        if queries is not None:
+            raise UserError(
+                f"compare --query {query} --queries {queries}: found both, expected one query or those that differ most; leave one out"
+            )
         show(systems, query, split=split.value, measure=measure, as_json=as_json)
         return 0
-    compare(systems, split.value, measure, shown=queries, as_json=as_json)
+    compare(systems, split.value, measure, shown=3 if queries is None else queries, as_json=as_json)
     return 0

@@ -129,6 +129,15 @@ def test_an_unknown_query_is_one_line(query: str, line: str, capsys: pytest.Capt
     assert (printed.out, printed.err) == ("", f"retemper: {line}\n")
 
 
+@pytest.mark.usefixtures("project")
+def test_one_query_and_a_number_of_queries_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", "star", "warmup", "--query", "q1", "--queries", "5"])
+    assert capsys.readouterr().err == (
+        "retemper: compare --query q1 --queries 5: found both, expected one query or those that differ most; leave one out\n"
+    )
+
+
 def test_a_run_that_the_cache_lacks_is_one_line(project: Project) -> None:
     for path in project.objects.rglob("*"):
         if path.is_file() and path.read_bytes() == "".join(WARMUP).encode():
