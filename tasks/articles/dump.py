@@ -155,13 +155,23 @@ def check_closing(path: Path, tail: bytes) -> None:
 def read_pages(piece: Stream | Piece) -> Iterator[Page]:
     """The pages of one piece. Anything between pages (site information, the end tag) is ignored."""
     xml = decompressed(piece) if isinstance(piece, Stream) else piece.xml
-    place = xml.find(START)
+    place, before = xml.find(START), 0
     while place >= 0:
+        refuse_end(piece.path, xml[before:place])
         end = xml.find(END, place)
         if end < 0:
             raise UserError(f"{piece.path}: a page does not end ({xml[place : place + SHOWN]!r}...); download the file again")
-        yield read_page(piece.path, xml[place : end + len(END)])
-        place = xml.find(START, end)
+        before = end + len(END)
+        yield read_page(piece.path, xml[place:before])
+        place = xml.find(START, before)
+    refuse_end(piece.path, xml[before:])
+
+
+def refuse_end(path: Path, between: bytes) -> None:
+    """UserError if what is between two pages has the end of a page: its beginning is corrupt, and it would be lost."""
+    if END in between:
+        shown = between.strip()[:SHOWN]
+        raise UserError(f"{path}: a page ends that does not begin with {START.decode()} ({shown!r}...); download the file again")
 
 
 def read_page(path: Path, xml: bytes) -> Page:

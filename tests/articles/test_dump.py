@@ -298,6 +298,8 @@ def test_damage_is_reported_with_its_place(tmp_path: Path) -> None:
         ),
         "edge.xml.bz2": (multi[: starts[-1]], f"truncated at byte {starts[-1]}: no </mediawiki> at the end"),
         "half.xml": (WHOLE[:-500], f"truncated at byte {len(WHOLE) - 500}: no </mediawiki>"),
+        "first.xml": (WHOLE.replace(b"<page>", b"<pagx>", 1), "a page ends that does not begin with <page>"),
+        "last.xml": (b"<page ".join(WHOLE.rsplit(b"<page>", 1)), "a page ends that does not begin with <page>"),
         "other.xml": (b"<rss><page>x</page></rss>", "begins with '<rss><page>x</page></rss>', expected <mediawiki"),
         "empty.xml": (b"", "begins with '', expected <mediawiki"),
         "bad.xml.bz2": (whole[:200] + b"xxxx" + whole[204:], "corrupt"),
