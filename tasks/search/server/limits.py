@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 QUERY = 2000  # characters of a query
 MOST_K = 100  # documents of an answer
 MOST_QUERIES = 64  # of a request
+SHOWN = 64  # characters of a wrong id
 BODY = 256 * 1024  # bytes of a request's body
 BODY_SECONDS = 10.0  # for a request's body to come
 BATCH = 16  # queries searched together
@@ -72,7 +73,9 @@ async def body(request: Request, form: type[Body]) -> Body:
 def told(fault: Any) -> str:
     """A fault of pydantic's in one line."""
     where = ".".join(map(str, fault["loc"]))
-    return f"{where}{': ' if where else ''}{fault['msg']}"
+    wrong_id = fault["type"] == "string_pattern_mismatch"
+    why = f"found {fault['input'][:SHOWN]!r}, expected the id of an answer of /search" if wrong_id else fault["msg"]
+    return f"{where}{': ' if where else ''}{why}"
 
 
 def may(request: Request, key: str) -> bool:
