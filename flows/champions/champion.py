@@ -255,11 +255,20 @@ def details(champion: Champion) -> str:
         )
     if champion.comparison:
         lines.append(f"  against   {champion.comparison.get('reason', '')}")
-    lines.append(f"  data      {champion.data.get('source', 'unknown')} ({str(champion.data.get('digest', ''))[:12]})")
+    lines.append(f"  data      {_shown(str(champion.data.get('source', 'unknown')))} ({str(champion.data.get('digest', ''))[:12]})")
     lines += [f"  {kind:9} {digest}" for kind, digest in champion.digests.items() if kind.startswith("encoder")]
     lines += [f"  {name:9} {_settings(entry)}" for name, entry in champion.fusion.items()]
     lines.append(f"  commit    {champion.commit}")
     return "\n".join(lines)
+
+
+def _shown(source: str) -> str:
+    """A source as another machine may read it: a path within the project from there, any other absolute one by its last part."""
+    kind, colon, place = source.rpartition(":")
+    path = Path(place)
+    if not path.is_absolute():
+        return source
+    return f"{kind}{colon}{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}"
 
 
 def _settings(entry: Mapping[str, Any]) -> str:

@@ -71,7 +71,13 @@ def render(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters: dict[str, Callable[..., str]] = {"p": p_value, "figure": number, "source": source, "percent": percent}
+    filters: dict[str, Callable[..., str]] = {
+        "p": p_value,
+        "figure": number,
+        "source": source,
+        "placeless": summary.placeless,
+        "percent": percent,
+    }
     environment.filters |= filters | {"signed": lambda value: f"{value:+.4f}"}
     split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
     order, found = list(dict.fromkeys(names)), contents.weaknesses

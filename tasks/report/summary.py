@@ -19,8 +19,16 @@ def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder:
         return "Nothing: the encoder is as it came."
     train = (statistics.get("splits") or {}).get("train") or {}
     queries = f" on {train['queries']:,} queries with {train['positives']:,} relevant pairs" if train else ""
-    encoders = " and ".join([encoder, *(str(entry.get("source")) for entry in (sections.get("encoders") or {}).values())])
+    encoders = " and ".join(
+        [placeless(encoder), *(placeless(str(entry.get("source"))) for entry in (sections.get("encoders") or {}).values())]
+    )
     return f"{made}{queries}{f', from {encoders}' if encoder else ''}."
+
+
+def placeless(source: str) -> str:
+    """A source without the folders of one machine: an absolute path by its last part, anything else as it is."""
+    kind, colon, place = source.rpartition(":")
+    return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if place.startswith(("/", "~")) else source
 
 
 def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, bool, float]]:

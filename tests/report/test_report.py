@@ -14,6 +14,7 @@ from tasks.core.stage.files import folder_digest, write_json
 from tasks.core.tables.schemas import QRELS
 from tasks.report.examples import cut, ranked_first
 from tasks.report.page import source
+from tasks.report.summary import placeless
 from tasks.report.systems import DEPTH
 from tasks.rerank.params import Rerank
 from tasks.rescore.params import Rescore
@@ -191,6 +192,9 @@ def test_a_source_is_shown_without_its_folders() -> None:
     assert source("beir:/a/b/scifact/") == "beir:scifact"
     assert source("irds:beir/scifact") == "irds:beir/scifact"
     assert source("demo") == "demo"
+    placed = ("beir:/a/b/scifact/", "beir:../scifact", "irds:beir/scifact", "/a/model", "~/model", "some/model", "package:a/model")
+    named = ["beir:scifact", "beir:../scifact", "irds:beir/scifact", "model", "model", "some/model", "package:a/model"]
+    assert list(map(placeless, placed)) == named
 
 
 def test_two_equal_systems_are_level_without_a_sign(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,6 +195,8 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
     assert champion.describe(champion.choose(folder, f"{commit}:a")) == "champion/2: a (set)", "its metrics are lost"
     older = replace(crowned, settings={})
     assert champion.with_settings(folder, [older, crowned]) == [crowned, crowned], "records of before have those of their commit"
+    for given, shown in (("beir:/a/b/scifact", "beir:scifact"), (f"beir:{Path.cwd()}/data/x", "beir:data/x"), ("beir:../x", "beir:../x")):
+        assert f"  data      {shown} (" in champion.details(replace(crowned, data={"source": given}))
     assert "  hybrid    first bm25, second a, method linear, weight 0.2" in champion.details(crowned)
     assert champion.choose(folder, "hybrid").commit == commit, "it is found without a revision"
     with pytest.raises(UserError, match=r"dvc.lock has no encoder b, expected one of a, hybrid, lone$"):
