@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.command import ProjectCommand, group
+from tasks.core.stage.errors import counted
 
 app = group()
 
@@ -52,12 +53,14 @@ def clicks(
     taken = take_in(log, batch, wanted, known=data_set(intake, source, Path.cwd()))
     found = taken.propensities
     shown = ", ".join(f"{rank}: {found.values[rank]:.2f}" for rank in sorted(found.values)[:10])
-    measured = f"measured at {len(found.measured)} ranks, eta {found.eta:.2f} fitted" if found.measured else f"1 / rank^{found.eta:g}"
-    pairs = ", ".join(f"{count:,} pairs of {split}" for split, count in taken.pairs.items())
-    print(f"{batch}: {taken.queries:,} queries, {pairs}, of {taken.log.searches:,} searches")
+    measured = (
+        f"measured at {counted(len(found.measured), 'ranks')}, eta {found.eta:.2f} fitted" if found.measured else f"1 / rank^{found.eta:g}"
+    )
+    pairs = ", ".join(counted(count, f"pairs of {split}") for split, count in taken.pairs.items())
+    print(f"{batch}: {counted(taken.queries, 'queries')}, {pairs}, of {counted(taken.log.searches, 'searches')}")
     print(f"propensities by rank ({measured}): {shown}")
     for reason, count in taken.left_out.items():
-        print(f"left out: {count:,} pairs {reason}")
+        print(f"left out: {counted(count, f'pairs {reason}')}")
     if taken.log.skipped:
-        print(printable(f"skipped: {taken.log.skipped:,} lines, the first: {taken.log.first}"))
+        print(printable(f"skipped: {counted(taken.log.skipped, 'lines')}, the first: {taken.log.first}"))
     return 0

@@ -7,6 +7,7 @@ import typer
 
 from flows.cli.command import ProjectCommand, group
 from flows.cli.compare import Split
+from tasks.core.stage.errors import counted
 
 app = group()
 
@@ -22,5 +23,5 @@ def judgments(
     from flows.intake.judgments import take_in
 
     judged, blank = take_in(file, batch, split.value)
-    print(f"{batch / 'qrels' / f'{split.value}.tsv'}: {judged:,} judgments; {blank:,} rows without a score left out")
+    print(f"{batch / 'qrels' / f'{split.value}.tsv'}: {counted(judged, 'judgments')}; {counted(blank, 'rows without a score')} left out")
     return 0

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.command import Assignments, ProjectCommand, group
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 
 app = group()
 
@@ -76,8 +76,7 @@ def run(
         if not planned:
             print("0 stages may run: everything is up to date")
             return 0
-        count = "1 stage" if len(planned) == 1 else f"{len(planned)} stages"
-        print(f"{count} may run (fewer, where outputs come out the same or are in the cache)")
+        print(f"{counted(len(planned), 'stages')} may run (fewer, where outputs come out the same or are in the cache)")
         print(total_line(costs))
         return 0
     try:

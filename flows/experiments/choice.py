@@ -15,7 +15,7 @@ from flows.experiments.store import PARAMS, Experiment
 from flows.experiments.table import Layout, Setting
 from tasks.core.metrics.selection import best_of, best_system, metric_of, ties
 from tasks.core.metrics.tested import tests_of
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import UserError, counted, printable
 
 Check = Callable[[dict[str, Any]], object]
 
@@ -121,7 +121,7 @@ def tested(first: Standing, second: Standing, *, metric: str, layout: Layout | N
     except UserError as error:
         return f"the best two were not tested against each other: {error}"
     word = "differ" if row.p <= test.alpha else "do not differ"
-    return f"the best two {word} significantly on dev (p = {row.p:.2g}, {row.queries:,} queries)"
+    return f"the best two {word} significantly on dev (p = {row.p:.2g}, {counted(row.queries, 'queries')})"
 
 
 def _by_query(standing: Standing, metric: str, layout: Layout | None) -> dict[str, float]:

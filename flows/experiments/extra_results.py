@@ -16,7 +16,7 @@ from flows.results.pages import SIGNIFICANCE, Section
 from tasks.core.charts.page import table
 from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.tested import Tested
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder, read_json, write_json
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Made:
     def queries(self, split: str) -> str:
         """`300 queries`, and into how many groups the tests put them, if any share relevant documents."""
         queries, groups = (self.tests["splits"][split][count] for count in ("queries", "groups"))
-        return f"{queries:,} queries" + (f" in {groups:,} groups" if groups < queries else "")
+        return counted(queries, "queries") + (f" in {counted(groups, 'groups')}" if groups < queries else "")
 
     def rows(self, split: str, best: str) -> tuple[list[str], list[list[str]]]:
         """Header and a row for each system; `above` has the letters of those it is significantly above. `best` is marked."""
@@ -164,7 +164,7 @@ def best_here() -> str:
 def text(made: Made, best: str) -> str:
     """A table for each split, for a terminal."""
     about = made.about
-    lines = [f"extra.{made.name}: {about['source']}, {about['documents']:,} documents, zero-shot"]
+    lines = [f"extra.{made.name}: {about['source']}, {counted(about['documents'], 'documents')}, zero-shot"]
     for split in made.splits:
         lines += [f"{split}, {made.queries(split)}", text_table(*made.rows(split, best))]
     return "\n".join([*lines, *legend(made, best), about["texts"]])
@@ -177,7 +177,7 @@ def section(made: Made, best: str) -> Section:
         for split in made.splits
     ]
     about = made.about
-    told = [f"Zero-shot on {about['source']}, {about['documents']:,} documents", *legend(made, best), about["texts"]]
+    told = [f"Zero-shot on {about['source']}, {counted(about['documents'], 'documents')}", *legend(made, best), about["texts"]]
     note = " ".join(f"{line[0].upper()}{line[1:]}." for line in told)
     return Section(f"extra-{made.name}", f"On {made.name}", Markup("").join(parts), note)
 

@@ -22,7 +22,7 @@ from flows.repository.worktree import RUN, equip, in_room, link_sources, make_wo
 from flows.results import environments, timing
 from flows.storage.cache import cache_folder, intact, listing
 from flows.team.lineage import ancestors
-from tasks.core.stage.errors import USER_ERROR, Problem, UserError
+from tasks.core.stage.errors import USER_ERROR, Problem, UserError, counted
 
 LATENCY = "data/latency/"
 TOLERANCE = 0.01
@@ -89,7 +89,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
     display.line(f"\n{text_table(['out', 'digest', 'result'], rows)}")
     equal, unequal = (sum(row[2].startswith(word) for row in rows) for word in ("equal", "different"))
     close = len(rows) - equal - unequal
-    told = f"{equal} outs equal, {f'{close} close, ' if close else ''}{unequal} different"
+    told = f"{counted(equal, 'outs equal')}, {f'{close} close, ' if close else ''}{unequal} different"
     display.line(f"{revision} ({commit[:10]}): {told}{f', in {tree}' if into else ''}")
     for note in notes:
         display.line(note)

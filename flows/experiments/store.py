@@ -18,7 +18,7 @@ from flows.repository.worktree import code_files
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder, intact
 from tasks.core.metrics.selection import best_system, metric_of
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import UserError, counted, printable
 from tasks.core.stage.safe_yaml import parse_yaml
 
 PARAMS = "params.yaml"
@@ -145,7 +145,7 @@ def show(test: bool, as_json: bool) -> None:
     for baseline in dict.fromkeys(one.baseline for one in found):
         print(f"upon {printable(git('show', '-s', '--format=%h %s', baseline))}")
         print(f"{printable(table([one for one in found if one.baseline == baseline], test))}\n")
-    print(f"{len(found)} experiments; dvc exp apply NAME takes one over, dvc exp push origin NAME sends it to colleagues")
+    print(f"{counted(len(found), 'experiments')}; dvc exp apply NAME takes one over, dvc exp push origin NAME sends it to colleagues")
 
 
 def _text(one: Experiment, key: str) -> str:

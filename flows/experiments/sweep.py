@@ -39,7 +39,7 @@ from flows.repository.worktree import (
 )
 from flows.storage.dvc import TURNS
 from tasks.core.stage.code import PACKAGE, Reader
-from tasks.core.stage.errors import Problem, UserError
+from tasks.core.stage.errors import Problem, UserError, counted
 from tasks.core.stage.files import file_digest, write_text
 from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.references import freeze_references, frozen_references
@@ -113,7 +113,7 @@ def sweep(
         for old in FOLDER.glob("tree-*"):  # of earlier versions
             remove_worktree(old)
         waiting = [point for point in points if named[point] not in known]
-        display.line(f"{len(points)} points, {len(points) - len(waiting)} of them stored already")
+        display.line(f"{counted(len(points), 'points')}, {len(points) - len(waiting)} of them stored already")
         slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(min(jobs, len(waiting))):
             slots.put(slot)

@@ -25,7 +25,7 @@ from flows.repository.lock import commit_of, read_blob
 from flows.repository.worktree import SOURCE
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import metric_of
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import UserError, counted, printable
 from tasks.core.stage.files import read_json, write_text
 from tasks.core.stage.safe_yaml import parse_yaml
 
@@ -92,7 +92,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
     estimate = _estimate(chosen, now)
-    say(f"{chosen.bad - chosen.good} batches, {chosen.names[chosen.good]} to {chosen.names[chosen.bad - 1]}: {estimate}")
+    say(f"{counted(chosen.bad - chosen.good, 'batches')}, {chosen.names[chosen.good]} to {chosen.names[chosen.bad - 1]}: {estimate}")
     if dry_run:
         if as_json:
             print(json.dumps({"batches": list(chosen.names[chosen.good : chosen.bad]), "estimate": estimate}, indent=2))
@@ -104,7 +104,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
             data = inbox.merge(chosen.names[:count])
             parameters = reseeded(sections, repetition) | {"dataset": {**sections["dataset"], "source": data.spec}}
             one = Configuration(commit, parameters, {**source, "dataset": data.entry}, model)
-            return bench.measured(one, one, f"{count} batches" + (f", seed {repetition + 1}" if repetition else ""))
+            return bench.measured(one, one, counted(count, "batches") + (f", seed {repetition + 1}" if repetition else ""))
 
         try:
             found = search(chosen, train, fewer=lower_is_better(measure))
@@ -136,7 +136,9 @@ def search(chosen: Range, train: Train, *, fewer: bool = False) -> Found:
         made = train(count, repetition)
         queries = sorted(made.values.keys() & start.values.keys())
         if not queries:
-            raise UserError(f"dev: found no query in common between {chosen.good} and {count} batches, expected some to compare them on")
+            raise UserError(
+                f"dev: found no query in common between {chosen.good} and {counted(count, 'batches')}, expected some to compare them on"
+            )
         mean, error = paired([made.values[one] for one in queries], [start.values[one] for one in queries])
         return sign * mean, error, len(queries)
 
@@ -176,9 +178,9 @@ def range_of(inbox: Inbox, now: Champion | None, good: str | None, *, bad: str |
 
 def text(found: Found, chosen: Range, *, what: str, trained: int) -> str:
     """What was tried, and the batch."""
-    ends = f"first {chosen.good} batches" if chosen.good else "dataset.source alone"
-    noise = f"standard error {found.error:.4f}, {found.queries:,} queries"
-    told = [f"{what}: {found.drop:+.4f} with the first {chosen.bad} batches against {ends} ({noise})"]
+    ends = f"first {counted(chosen.good, 'batches')}" if chosen.good else "dataset.source alone"
+    noise = f"standard error {found.error:.4f}, {counted(found.queries, 'queries')}"
+    told = [f"{what}: {found.drop:+.4f} with the first {counted(chosen.bad, 'batches')} against {ends} ({noise})"]
     if found.batch is None:
         return "\n".join([*told, "no batch to find: that is no loss, or within its noise"])
     rows = [

@@ -13,6 +13,7 @@ from flows.repository.worktree import SOURCE
 from flows.storage import makings
 from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
+from tasks.core.stage.errors import counted
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references, written
 
@@ -35,7 +36,7 @@ class Estimate:
     @property
     def line(self) -> str:
         known = f" ({self.known} more known)" if self.known else ""
-        unknown = f" (not recorded: {self.untimed} stages)" if self.untimed else ""
+        unknown = f" (not recorded: {counted(self.untimed, 'stages')})" if self.untimed else ""
         return f"runs: {self.runs}{known}; trainings: {self.trainings} at most; by recorded times: {clock(self.seconds)}{unknown}"
 
 

@@ -18,7 +18,7 @@ from flows.process import locks
 from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import UserError, counted, printable
 
 FOLDER = Path(".retemper/why")
 LEVEL = 0.95
@@ -252,7 +252,7 @@ def text(explained: Explained) -> str:
         lines.append([row.factor, f"{row.contribution:+.4f}", interval, *error, "; ".join(row.differs)])
     blank = [""] if sampled else []
     lines.append(["total", f"{explained.difference:+.4f}", "", *blank, f"{explained.old_value:.4f} -> {explained.new_value:.4f}"])
-    queries = f" ({explained.queries:,} queries)" if explained.queries else ""
+    queries = f" ({counted(explained.queries, 'queries')})" if explained.queries else ""
     told = [
         f"{explained.measure} of {explained.model} on dev of {explained.new}{queries}, {explained.old} -> {explained.new}",
         text_table(header, lines),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.intake.shift import Shift
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import from_record, read_json, write_json
 
 ACCEPTED, QUARANTINE = Path(".retemper/accepted"), Path(".retemper/quarantine")
@@ -52,9 +53,9 @@ class Batch:
 
     @property
     def figures(self) -> str:
-        judged = ", ".join(f"{count:,} {split} judgments" for split, count in self.judgments.items())
-        parts = [f"{self.documents:,} documents ({self.new:,} new)", f"{self.queries:,} queries", judged]
-        parts += [f"{self.negatives:,} negatives"] * bool(self.negatives)
+        judged = ", ".join(counted(count, "judgments").replace(" ", f" {split} ") for split, count in self.judgments.items())
+        parts = [f"{counted(self.documents, 'documents')} ({self.new:,} new)", counted(self.queries, "queries"), judged]
+        parts += [counted(self.negatives, "negatives")] * bool(self.negatives)
         parts += [f"shift of {kind}: {Shift(**one).words}" for kind, one in self.shift.items()]
         return ", ".join(filter(None, parts))
 

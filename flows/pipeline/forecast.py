@@ -17,7 +17,7 @@ from flows.repository.lock import entry_digest, read_lock
 from flows.results.sizes import Size, current_size, outs, work
 from flows.storage import links, makings
 from flows.storage.cache import cache_folder
-from tasks.core.stage.errors import DiskError, UserError
+from tasks.core.stage.errors import DiskError, UserError, counted
 from tasks.core.stage.files import from_record
 from tasks.core.stage.params import FROZEN, read_parameters
 
@@ -70,7 +70,7 @@ def _forecast(stage: str, record: Mapping[str, Any] | None, *, size: Size | None
         larger = _ratio(outs(stage, size), outs(stage, then)) or 1.0
         seconds = seconds * (longer or 1.0) if seconds is not None else None
         kept = kept * larger if kept is not None else None
-        since += f" from {then.documents:,} documents"
+        since += f" from {counted(then.documents, 'documents')}"
         if longer and abs(longer - 1) > 0.01:
             since += f", time x {longer:,.2f}"
         if abs(larger - 1) > 0.01:
@@ -132,7 +132,7 @@ def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> Non
         device = place.stat().st_dev
         first, before = needed.get(device, (place, 0))
         needed[device] = first, before + amount
-    names = "1 stage" if len(found) == 1 else f"{len(found)} stages"
+    names = counted(len(found), "stages")
     for place, amount in needed.values():
         free = shutil.disk_usage(place).free
         if amount > free:

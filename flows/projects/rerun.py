@@ -17,7 +17,7 @@ from flows.repository.lock import LOCK, read_lock
 from flows.repository.worktree import RUN, equip, link_sources, run_in
 from flows.repository.worktree import SOURCE as SOURCES
 from flows.results import timing
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import read_json
 
 MIGRATIONS = "flows.parameters.migrations"
@@ -45,8 +45,9 @@ class Again:
         known = [seconds[stage] for stage in stages if stage in seconds]
         unknown = len(stages) - len(known)
         time = f"by recorded times at most {clock(sum(known))}" if known else "how long that takes is not recorded here"
-        more = f" (not recorded: {unknown} stages)" if known and unknown else ""
-        return [f"{len(self.because)} stages run again, {len(self.after)} may; {time}{more}:", *told]
+        more = f" (not recorded: {counted(unknown, 'stages')})" if known and unknown else ""
+        run = "runs" if len(self.because) == 1 else "run"
+        return [f"{counted(len(self.because), 'stages')} {run} again, {len(self.after)} may; {time}{more}:", *told]
 
 
 def again(planned: list[dict[str, Any]]) -> Again:

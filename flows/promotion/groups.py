@@ -10,6 +10,7 @@ from scipy import optimize, stats
 from flows.promotion import betting
 from tasks.core.metrics.clusters import Floats, Numbers, by_group, design_effect, numbered
 from tasks.core.metrics.paired_tests import no_spread
+from tasks.core.stage.errors import counted
 
 CAPPED = 0.05  # of the queries, which bets may leave out
 NEAR = 3.0  # times what the queries may leave unseen: where t's half-width is less, it is too small to be believed
@@ -72,7 +73,7 @@ class Draws:
         if self.groups == self.queries:
             return ""
         effect = design_effect(self.differences, self.numbers)
-        return f" in {self.groups:,} groups that share relevant documents, design effect {effect:.1f}"
+        return f" in {counted(self.groups, 'groups')} that share relevant documents, design effect {effect:.1f}"
 
 
 def draws(differences: Mapping[str, float], order: Sequence[str], groups: Mapping[str, str]) -> Draws:

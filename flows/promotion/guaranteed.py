@@ -38,7 +38,7 @@ from flows.promotion.groups import draws
 from flows.promotion.rule import Evidence, Promotion, Verdict
 from flows.promotion.vetoes import find_vetoes
 from tasks.core.metrics.confirmation import confirming
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 
 Values = Mapping[str, float]  # by query
 
@@ -89,7 +89,9 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
         told.append(f"better than none of the {len(against)} champions that none was shown to beat")
     if promoted and verdict.beaten:
         told.append(f"better than {', '.join(f'champion/{number}' for number in verdict.beaten)}")
-    told += [f"vetoed by {veto.group}: {veto.difference:+.4f} ({veto.queries} queries, p {veto.p:.2g})" for veto in verdict.vetoes]
+    told += [
+        f"vetoed by {veto.group}: {veto.difference:+.4f} ({counted(veto.queries, 'queries')}, p {veto.p:.2g})" for veto in verdict.vetoes
+    ]
     new = len(_all_new(evidence.new, evidence.fresh, evidence.groups).intersection(order))
     terms = f"guaranteed: {len(order)} of {len(evidence.new)} dev queries{seen.told}, {new} of them new"
     terms += f", {evidence.looks} systems tried on them" if evidence.looks > 1 else ""

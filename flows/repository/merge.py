@@ -18,7 +18,7 @@ from ruamel.yaml.error import YAMLError
 
 from flows.repository.git import git
 from flows.repository.lock import LOCK, Lock
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import write_text
 
 PARAMS = "params.yaml"
@@ -137,14 +137,15 @@ def _merge_lock(base: str, ours: str, theirs: str, known: Known) -> tuple[str, l
     merged = merge_locks(stages[0], stages[1], stages[2], known=known)
     whole["stages"] = dict(merged.lock)
     verified = sum(map(known, merged.lock.values()))
-    lines = [f"{LOCK}: {len(merged.lock)} entries, {len(merged.added)} of them from theirs{_named(merged.added)}"]
+    lines = [f"{LOCK}: {counted(len(merged.lock), 'entries')}, {len(merged.added)} of them from theirs{_named(merged.added)}"]
     if merged.both:
         lines.append(
             f"{LOCK}: computed on both sides, one was taken: {', '.join(f'{name} ({side})' for name, side in merged.both.items())}"
         )
     rest = len(merged.lock) - verified
     lines.append(
-        f"{LOCK}: the runs of {verified} entries are recorded in the cache" + (f"; the next run checks the other {rest}" if rest else "")
+        f"{LOCK}: the runs of {counted(verified, 'entries')} are recorded in the cache"
+        + (f"; the next run checks the other {rest}" if rest else "")
     )
     text = io.StringIO()
     yaml = YAML()

@@ -15,6 +15,7 @@ from flows.results.timing import Measured, Span
 from flows.storage import makings
 from tasks.core.charts.page import Cell, table
 from tasks.core.charts.vega import Node, arcs, figure
+from tasks.core.stage.errors import counted
 from tasks.core.stage.frozen import CODE
 
 INTAKE = Path(".retemper/intake.json")  # records of the batches that the last retraining here looked at: flows.intake.verdict.Batch
@@ -41,7 +42,7 @@ def body(
     seconds = {name: float(record["seconds"]) for name, record in records.items() if "seconds" in record}
     seconds |= {name: one.seconds for name, one in took.items()}
     found = [node(name, graph, lock, state=states.get(name, "Cached"), seconds=seconds.get(name)) for name in order]
-    note = f"{len(order)} stages; {_commit(here)}. {DOTS}"
+    note = f"{counted(len(order), 'stages')}; {_commit(here)}. {DOTS}"
     return Markup('<p class="note">{}</p>{}<details><summary>Every stage</summary>{}{}</details>{}').format(
         note,
         figure(arcs(found), "the graph of stages"),
@@ -139,7 +140,7 @@ def environments_table(order: Sequence[str], found: Mapping[str, Mapping[str, An
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in order:
         groups[makings.ran_with(found.get(name, {})) or "not recorded"].append(name)
-    rows = [[f"{len(names)} stages" if len(names) > 1 else names[0], told, ", ".join(names)] for told, names in groups.items()]
+    rows = [[counted(len(names), "stages") if len(names) > 1 else names[0], told, ", ".join(names)] for told, names in groups.items()]
     return Markup("<details><summary>Versions and hardware</summary>{}</details>").format(
         table(["stages", "ran with", "which"], rows, words=("ran with", "which"))
     )

@@ -24,6 +24,7 @@ from tasks.core.charts.page import Cell, page, table
 from tasks.core.charts.vega import Line, Point, curve_lines, figure, legend, lines
 from tasks.core.charts.vega import Span as Bar
 from tasks.core.charts.vega import spans as drawn_spans
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import read_json, write_text
 from tasks.core.stage.params import read_yaml
 
@@ -127,7 +128,7 @@ def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str
     parts = []
     if known:
         part = f", of which {len(known)} ran on this machine" if len(known) < len(above) else ""
-        parts.append(f"{clock(sum(known))} of work for {best}, in {len(above)} stages{part}.")
+        parts.append(f"{clock(sum(known))} of work for {best}, in {counted(len(above), 'stages')}{part}.")
     if row := cost.get(best):
         figures = {"a passage to encode": "encode_ms", "a search, median": "search_p50_ms"}
         if told := ", ".join(f"{row[key]:.2f} ms {what}" for what, key in figures.items() if key in row):
@@ -211,8 +212,8 @@ def timeline(spans: Sequence[timing.Span]) -> str:
     ]
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
     body = Markup('<p class="note">{}</p>{}{}<script type="application/json" id="spans">{}</script>').format(
-        f"{when}. {len(spans)} stages, {clock(busy)} of work in {clock(whole)}. Bars run from a stage's start until its outs are cached; "
-        "a dotted line before one is the wait for a device and for DVC to start.",
+        f"{when}. {counted(len(spans), 'stages')}, {clock(busy)} of work in {clock(whole)}. Bars run from a stage's start until its "
+        "outs are cached; a dotted line before one is the wait for a device and for DVC to start.",
         figure(drawn_spans([bar(span) for span in order]), "stages over time"),
         table(["stage", "start, s", "end, s", "seconds", "waited", "device", "state"], rows),
         Markup(embedded(spans)),

@@ -18,7 +18,7 @@ from flows.storage import makings
 from flows.storage.cache import cache_of
 from flows.team.lineage import ancestors, sources_of
 from tasks.core.models.export import Export, read_record
-from tasks.core.stage.errors import UserError, escaped
+from tasks.core.stage.errors import UserError, counted, escaped
 from tasks.core.stage.files import write_text
 
 CARD = "README.md"
@@ -97,7 +97,7 @@ def text(
         lines.append(f"- {kind}: `{named(entry['source'])}`, SHA-256 `{entry.get('digest')}`")
     if documents := stats.get("documents"):
         queries = ", ".join(f"{split} {value['queries']:,}" for split, value in stats.get("splits", {}).items())
-        lines.append(f"- {documents['count']:,} documents; queries: {queries}")
+        lines.append(f"- {counted(documents['count'], 'documents')}; queries: {queries}")
     lines += ["", "## Measures", "", *_measures(measured)]
     if now.comparison:
         lines += ["", escaped(str(now.comparison.get("reason", "")))]

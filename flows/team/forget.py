@@ -28,7 +28,7 @@ from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, h
 from flows.team.sync import reason
 from tasks.core.sources.datasets import local_path
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import write_text
 from tasks.core.stage.params import read_yaml
 
@@ -334,7 +334,7 @@ def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure
     rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
     rows += [["scratch", str(path), "1"] for path in plan.folders]
     rows += [["run cache", "recorded runs", str(len(plan.runs))]] if plan.runs else []
-    tell(f"{FILE}: {len(plan.marks)} records, {len(plan.new)} of them new")
+    tell(f"{FILE}: {counted(len(plan.marks), 'records')}, {len(plan.new)} of them new")
     if rows:
         tell(text_table(["where", "what", "number"], rows))
     if models:

@@ -23,7 +23,7 @@ from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.lineage import GRAPH
 from flows.team.sync import reason, remote_name
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.safe_yaml import refuse_bomb
 
 DAYS = 7.0
@@ -314,7 +314,8 @@ def _tell(where: str, found: Garbage, names: Mapping[Any, str], dry: bool, tell:
     if rows:
         tell(text_table(["not needed", "objects", "MB"], rows))
     verb = "would remove" if dry else "removed"
-    tell(f"{where}: {verb}: {len(found.objects)} objects, {megabytes(sum(found.objects.values()))} MB, {len(found.runs)} recorded runs")
+    runs = counted(len(found.runs), "runs").replace(" ", " recorded ")
+    tell(f"{where}: {verb}: {counted(len(found.objects), 'objects')}, {megabytes(sum(found.objects.values()))} MB, {runs}")
 
 
 def megabytes(size: int) -> str:

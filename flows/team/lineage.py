@@ -26,7 +26,7 @@ from flows.storage import makings
 from flows.storage.cache import cache_folder, file_md5, folder_digest, listing, object_path
 from flows.team.code import Code
 from tasks.core.stage.code import PACKAGE
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import UserError, counted, printable
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references
@@ -305,7 +305,7 @@ def _head(found: Lineage, files: bool = True) -> Iterator[str]:
             yield from (f"  {name}  sha256 {digest}" for name, digest in entry.get("files", {}).items())
     if documents := found.rows.get("documents"):
         queries = ", ".join(f"{split} {value['queries']:,}" for split, value in found.rows.get("splits", {}).items())
-        yield f"rows: {documents['count']:,} documents; queries: {queries}"
+        yield f"rows: {counted(documents['count'], 'documents')}; queries: {queries}"
     for split, values in found.metrics.items():
         yield f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float))
 

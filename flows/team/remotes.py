@@ -22,7 +22,7 @@ from flows.storage.dvc import PUSHED
 from flows.storage.remote import write_mark
 from flows.team.sync import remedy
 from tasks.core.sources.datasets import local_path
-from tasks.core.stage.errors import DiskError, UserError
+from tasks.core.stage.errors import DiskError, UserError, counted
 from tasks.core.stage.files import file_digest, new_file, write_text
 
 CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # committed, and this clone's own
@@ -135,7 +135,7 @@ def share(folder: Path) -> str:
         with repo.config.edit("local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
     register(folder, Path.cwd())
-    done = f"{moved} files moved there from {before}" if ours or same else f"{before} stays as it is, since others may use it"
+    done = f"{counted(moved, 'files')} moved there from {before}" if ours or same else f"{before} stays as it is, since others may use it"
     return f"cache: {folder} ({done}); set in {LOCAL_CONFIG} for this clone"
 
 

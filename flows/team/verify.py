@@ -11,7 +11,7 @@ from flows.storage import cache
 from flows.storage.dvc import PUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.team.sync import reason
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 
 
 def verify_cache() -> int:
@@ -27,7 +27,7 @@ def verify_cache() -> int:
             path.unlink(missing_ok=True)
 
         count, size = cache.verify(root, remove)
-    print(f"{root}: {count} objects, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt")
+    print(f"{root}: {counted(count, 'objects')}, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt")
     return 1 if wrong else 0
 
 
@@ -75,8 +75,8 @@ def verify_remote(name: str) -> int:
                 PUSHED.unlink(missing_ok=True)
     except Exception as error:  # from DVC, or any library that talks to remotes
         raise UserError(f"remote {name}: cannot be read: {reason(name, error)}") from None
-    incomplete = f", {len(hollow)} listings of missing objects" if hollow else ""
-    print(f"remote {name}: {len(files)} objects, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt{incomplete}")
+    incomplete = f", {counted(len(hollow), 'listings of missing objects')}" if hollow else ""
+    print(f"remote {name}: {counted(len(files), 'objects')}, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt{incomplete}")
     return 1 if wrong or hollow else 0
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from tasks.core.stage.errors import counted
 from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.schemas import SPLITS
 
@@ -74,10 +75,3 @@ def table(stats: Stats) -> str:
         lines.append(f"with a title alone: {counted(title_only, 'documents')}; empty unless text.titles is true")
     lines += [f"dropped: {counted(count, reason)}" for reason, count in stats["dropped"].items()]
     return "\n".join(lines)
-
-
-def counted(count: int, what: str) -> str:
-    """`2 documents without text`, but `1 document without text`. `what` begins with a plural."""
-    plural, space, rest = what.partition(" ")
-    singular = {"queries": "query"}.get(plural, plural.removesuffix("s"))
-    return f"{count:,} {singular if count == 1 else plural}{space}{rest}"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tasks.core.sources.datasets import csv_layout, parse_dataset
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.prepare.readers.csv_tables import read
-from tasks.prepare.stats import counted, table
+from tasks.prepare.stats import table
 
 FILES: dict[str, str | bytes] = {
     "corpus.csv": 'text,id,title,price\n"red, ""fast"" fish\nswim",d2,Fish,3\r\nblue fish,1,,\n\nläuft — 鱼,d4,,\n',

@@ -233,3 +233,10 @@ def escaped(text: str) -> str:
 def printable(text: str) -> str:
     """`text` as it may be shown or logged: no secrets from URLs, no control characters."""
     return escaped(redacted(text))
+
+
+def counted(count: int, what: str) -> str:
+    """`2 documents without text`, but `1 document without text`. `what` begins with a plural."""
+    plural, space, rest = what.partition(" ")
+    singular = {"queries": "query", "batches": "batch", "entries": "entry", "searches": "search"}.get(plural, plural.removesuffix("s"))
+    return f"{count:,} {singular if count == 1 else plural}{space}{rest}"

@@ -15,7 +15,7 @@ from flows.parameters import sources
 from flows.pipeline.stage import Transcript, _reader
 from flows.process.display import Display
 from flows.process.problems import tell
-from tasks.core.stage.errors import Problem, UserError, disk_fault, escaped, one_line_errors, printable, redacted
+from tasks.core.stage.errors import Problem, UserError, counted, disk_fault, escaped, one_line_errors, printable, redacted
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,18 @@ def test_lines_of_a_stage_are_escaped_where_they_are_read() -> None:
     assert lines == [r"own\x1b[2J", "\rprogress\\x1b[2J"]
     assert r"own\x1b[2J" in log.getvalue()
     assert "\x1b" not in log.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("count", "what", "told"),
+    [
+        (1, "stages", "1 stage"),
+        (0, "queries", "0 queries"),
+        (1, "queries of train", "1 query of train"),
+        (1, "batches", "1 batch"),
+        (1, "searches", "1 search"),
+        (1200, "entries", "1,200 entries"),
+    ],
+)
+def test_one_is_told_in_the_singular(count: int, what: str, told: str) -> None:
+    assert counted(count, what) == told
