@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.command import group
+from tasks.core.stage.errors import counted
 
 app = group()
 Files = list[Path] | None
@@ -74,7 +75,8 @@ def convert(
     )
     print(
         printable(
-            f"{folder}: {made.documents:,} documents; queries: {queries_by_split}; judgments: {judgments}; negatives: {made.negatives:,}"
+            f"{folder}: {counted(made.documents, 'documents')}; queries: {queries_by_split}; judgments: {judgments}; "
+            f"negatives: {made.negatives:,}"
         )
     )
     if shares.dev or shares.test:
@@ -100,5 +102,20 @@ def convert(
         sets.append("--set prepare.ids=escape")
     if made.negatives:
         sets.append("--set rounds.warmup.negatives=official")
-    print(printable(" ".join(["next: retemper new my-project --data", shlex.quote(str(folder)), *sets])))
+    if _inbox() == folder.resolve().parent:
+        print("next: retemper intake")
+    else:
+        print(printable(" ".join(["next: retemper new my-project --data", shlex.quote(str(folder)), *sets])))
     return 0
+
+
+def _inbox() -> Path | None:
+    """The inbox of the project in the current folder; None where there is none, or retraining.yaml is malformed."""
+    from flows.explaining.data import intake
+    from tasks.core.stage.errors import UserError
+
+    try:
+        place = intake().inbox
+    except UserError:
+        return None
+    return Path(place).expanduser().resolve() if place else None

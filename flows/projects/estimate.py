@@ -18,7 +18,7 @@ from flows.results.sizes import STATS, Size, size_of, work
 from tasks.core.models.folder import read_shape
 from tasks.core.models.layers import last_width
 from tasks.core.sources.datasets import encoder_files, parse_encoder
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.params import Parameters
 
 SOURCE = Path("data/source.json")
@@ -87,8 +87,8 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
     found = scaled(stages, size, parameters, like=like)
     if found.factor > MOST:
         return (
-            f"time of the first run: unknown, as the run recorded in {place} is too small to scale ({like.size.documents:,} documents, "
-            f"{like.size.train:,} training queries); the first run records its own"
+            f"time of the first run: unknown, as the run recorded in {place} is too small to scale "
+            f"({counted(like.size.documents, 'documents')}, {like.size.train:,} training queries); the first run records its own"
         )
     rest = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
     return (
@@ -97,8 +97,8 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
     )
 
 
-def disk_line(size: Size, parameters: Parameters, encoder: Path | None) -> str:
-    """What a first run keeps, for the user: vectors, a flat index, and weights of each round, each in data/ and in the cache."""
+def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, shares: bool) -> str:
+    """What a first run keeps, for the user: vectors, a flat index, and weights of each round. `shares`: data/ and the cache share them."""
     if encoder is None or not (encoder / "config.json").is_file():
         return "disk of the first run: unknown before the encoder is here"
     config = json.loads((encoder / "config.json").read_text(encoding="utf-8"))
@@ -113,7 +113,8 @@ def disk_line(size: Size, parameters: Parameters, encoder: Path | None) -> str:
     indexes = vectors if parameters.index.factory == "Flat" else 0
     models = weights * (1 + len(parameters.adore) + sum(1 if entry.steps == 0 else 1 + STATE for entry in rounds))
     gib = [number / 2**30 for number in (vectors, indexes, models)]
+    copies, where = (1, "data/ and the cache share them") if shares else (2, "each once in data/ and once in the cache")
     return (
-        f"disk of the first run: about {2 * sum(gib):.1f} GiB (vectors {gib[0]:.1f}, flat indexes {gib[1]:.1f}, weights and optimizers "
-        f"{gib[2]:.1f}, each once in data/ and once in the cache; half, where the disk can share them)"
+        f"disk of the first run: about {copies * sum(gib):.1f} GiB (vectors {gib[0]:.1f}, flat indexes {gib[1]:.1f}, weights and "
+        f"optimizers {gib[2]:.1f}; {where})"
     )

@@ -98,7 +98,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
             if not any(one.startswith("tokenize.document_length=") for one in wanted.sets):
                 edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)
             freeze()
-            lines = _estimates(stages, stats, wanted.like)
+            lines = _estimates(stages, stats, wanted)
             write_readme(project, name=folder.name, data=str(read_yaml(Path("params.yaml"))["dataset"]["source"]), version=version)
             git("add", ".")
             git("commit", "--quiet", "-m", "Start a Retemper project", "-m", f"By retemper new, from Retemper {version}.")
@@ -218,14 +218,15 @@ def _length(wanted: Wanted) -> int:
     return suggested(most) if answer == AUTO else int(answer)
 
 
-def _estimates(stages: list[str], stats: Mapping[str, Any], like: Path | None) -> list[str]:
+def _estimates(stages: list[str], stats: Mapping[str, Any], wanted: Wanted) -> list[str]:
     parameters = check(read_yaml(Path("params.yaml")))
     size, digest = size_of(stats, parameters.tokenize), str(read_json(estimate.SOURCE)["encoder"]["digest"])
-    place = like or CHECKOUT
+    place = wanted.like or CHECKOUT
+    shares = wanted.share.startswith(CACHE) or links.kind(Path.cwd()) != links.COPY  # the former has symbolic links at least
     todo = [stage for stage in stages if stage != splits.STAGE]  # it has run
     return [
         estimate.time_line(todo, size, parameters, encoder=digest, like=estimate.known(place), place=place),
-        estimate.disk_line(size, parameters, parse_encoder(parameters.encoder.source).folder),
+        estimate.disk_line(size, parameters, parse_encoder(parameters.encoder.source).folder, shares=shares),
     ]
 
 

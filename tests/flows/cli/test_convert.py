@@ -60,6 +60,18 @@ def test_the_command_says_what_it_did_and_what_to_type(
     assert corpus.stats["documents"]["count"] == 2
 
 
+def test_what_is_put_into_the_inbox_is_a_batch(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    write("a.jsonl", tevatron("q1", "d1"))
+    for folder, last in (("inbox/week", "next: retemper intake"), ("inbox-2", "next: retemper new my-project --data inbox-2")):
+        (tmp_path / folder).parent.mkdir(exist_ok=True)
+        assert cli.main(["convert", folder, "a.jsonl", "--dev-share", "0", "--test-share", "0"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == last
+
+
 def test_the_command_says_how_dev_and_test_are_taken(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,10 +123,12 @@ def test_disk_is_counted_by_hand(parameters: Parameters, tmp_path: Path) -> None
     sections = parameters.model_copy(update={"encoder": parameters.encoder.model_copy(update={"source": str(tmp_path)})})
     million = replace(SIZE, documents=1 << 20)
     # 3 rounds x 2^20 vectors x 256 numbers x 4 bytes = 3 GiB, an index of each, all of it twice
-    assert disk_line(million, sections, tmp_path).startswith(
-        "disk of the first run: about 12.0 GiB (vectors 3.0, flat indexes 3.0, weights"
-    )
-    assert "unknown before the encoder is here" in disk_line(million, sections, None)
+    told = disk_line(million, sections, tmp_path, shares=False)
+    assert told.startswith("disk of the first run: about 12.0 GiB (vectors 3.0, flat indexes 3.0, weights")
+    assert told.endswith("; each once in data/ and once in the cache)")
+    told = disk_line(million, sections, tmp_path, shares=True)
+    assert told.startswith("disk of the first run: about 6.0 GiB (vectors 3.0,") and told.endswith("; data/ and the cache share them)")
+    assert "unknown before the encoder is here" in disk_line(million, sections, None, shares=True)
 
 
 def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
