@@ -193,8 +193,8 @@ def test_negatives_of_a_document_that_loses_its_text_are_dropped(project: Path) 
     found = taken(project)
     assert {batch.state for batch in found.values()} == {"accepted"}
     assert [found[name].figures for name in "12"] == [
-        "1 documents (1 new), 0 queries, 1 negatives",
-        "1 documents (0 new), 0 queries",
+        "1 document (1 new), 0 queries, 1 negative",
+        "1 document (0 new), 0 queries",
     ]
 
 

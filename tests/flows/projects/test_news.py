@@ -107,7 +107,7 @@ def test_stages_behind_one_that_runs_may_run() -> None:
     found = again(planned)
     assert (found.because, found.after) == ({"b": ["its code"], "d": ["its code"]}, ("c",))
     assert found.lines({"b": 60, "c": 30, "e": 1000}) == [
-        "2 stages run again, 1 may; by recorded times at most 1m30s (not recorded: 1 stages):",
+        "2 stages run again, 1 may; by recorded times at most 1m30s (not recorded: 1 stage):",
         "  b, d: its code",
         "  c: only if one of these has another result",
     ]

@@ -38,7 +38,7 @@ def test_code_and_parameters_come_over_in_one_commit_that_can_be_reverted(source
         "params.yaml: second: 2 added",
     ]
     assert lines[7:10] == [
-        "1 stages run again, 1 may; how long that takes is not recorded here:",
+        "1 stage runs again, 1 may; how long that takes is not recorded here:",
         "  one: its code",
         "  two: only if one of these has another result",
     ]
