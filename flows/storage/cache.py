@@ -170,14 +170,19 @@ def cache_folder() -> Path:
     return Path(folder) if folder else Path(".dvc/cache")
 
 
-def refuse_read_only(folder: Path) -> None:
-    """DiskError where this user cannot write to the cache `folder`. DVC would find that out when a stage has been computed."""
+def refuse_read_only(folder: Path, *, removing: bool = False) -> None:
+    """DiskError where this user cannot write to the cache `folder`. DVC would find that out when a stage has been computed; what removes
+    (`removing`), when the half of it is done.
+    """
+    why, other = "where this run would store what it computes", "use a cache of your own (dvc cache dir --local .dvc/cache)"
+    if removing:
+        why, other = "from which this command removes; nothing was changed", "have its owner do it"
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     for place in (there, folder / "files/md5", folder / "runs"):
         if place.exists() and not os.access(place, os.W_OK | os.X_OK):
             raise DiskError(
-                f"{place}: no permission to write to the cache, where this run would store what it computes; give it to your group "
-                "(chgrp -R TEAM; chmod -R g+rwX), or use a cache of your own (dvc cache dir --local .dvc/cache), and run again"
+                f"{place}: no permission to write to the cache, {why}; give it to your group "
+                f"(chgrp -R TEAM; chmod -R g+rwX; where it is mounted read-only, mount it for writing), or {other}, and run again"
             )
 
 

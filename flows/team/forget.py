@@ -20,7 +20,7 @@ from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
 from flows.repository.project import repository
-from flows.storage.cache import file_md5, object_id, object_path, objects
+from flows.storage.cache import file_md5, object_id, object_path, objects, refuse_read_only
 from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.team import exposure, gc, sweep
@@ -65,6 +65,8 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
     """
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
+        if not dry:
+            refuse_read_only(root, removing=True)
         projects, trees = gc.users_of(root)
         held.enter_context(locks.only_run_in(trees))
         locks.repair()

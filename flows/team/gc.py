@@ -18,7 +18,7 @@ from flows.repository.git import git
 from flows.repository.leftovers import OF_DVC, unfinished_copies
 from flows.repository.lock import Lock, is_of_dvc, locks_of_references, of_graph, parse_of_dvc, read_lock, worktrees
 from flows.repository.project import lock_is_readable, repository
-from flows.storage.cache import object_id, object_path, objects, parse_listing, read_listing, remote_id
+from flows.storage.cache import object_id, object_path, objects, parse_listing, read_listing, refuse_read_only, remote_id
 from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.lineage import GRAPH
@@ -63,6 +63,8 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
         raise UserError(f"--days: found {days:g}, expected 0 or more")
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
+        if not dry:
+            refuse_read_only(root, removing=True)
         projects, trees = users_of(root)
         held.enter_context(locks.only_run_in(trees))
         locks.repair()

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -89,6 +90,18 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     again = cached.retemper("forget", "--yes")
     assert again.status == 0, again
     assert places_of(secret, cached.folder, team) == set(), "the list alone takes it out of the source again"
+
+
+def test_a_read_only_cache_is_refused_before_anything_is_removed(cached: Any, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root is denied nothing, hence the stand-in."""
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "runs")
+    (cached.folder / ".dvc/cache/runs").mkdir(exist_ok=True)
+    before = cached.state()
+    for words in (("forget", next(iter(tiny_corpus.documents)), "--yes"), ("gc",)):
+        done = cached.retemper(*words)
+        assert (done.status, len(done.err.strip().splitlines())) == (2, 1), done
+        assert "no permission to write to the cache, from which this command removes; nothing was changed; give it" in done.err
+        assert cached.state() == before and "removed:" not in done.out
 
 
 def test_an_unknown_id_and_an_empty_list_are_one_line(cached: Any) -> None:
