@@ -4,6 +4,7 @@ The list of hashes comes first, so that a run that was killed is finished by `re
 because they say what else holds a record.
 """
 
+import os
 import re
 import shutil
 from collections import defaultdict
@@ -28,7 +29,7 @@ from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, h
 from flows.team.sync import reason
 from tasks.core.sources.datasets import local_path
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
-from tasks.core.stage.errors import UserError, counted
+from tasks.core.stage.errors import DiskError, UserError, counted
 from tasks.core.stage.files import write_text
 from tasks.core.stage.params import read_yaml
 
@@ -65,8 +66,6 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
     """
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
-        if not dry:
-            refuse_read_only(root, removing=True)
         projects, trees = gc.users_of(root)
         held.enter_context(locks.only_run_in(trees))
         locks.repair()
@@ -78,6 +77,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         if dry or not sure():
             tell("nothing was removed")
             return 0
+        refuse_unwritable(plan, store, root)
         remember(plan)
         for kind, folders in plan.sources:
             withdraw(kind, folders, plan.marks, dry=False)
@@ -229,6 +229,19 @@ def remember(plan: Plan) -> None:
     text = FILE.read_text(encoding="utf-8") if FILE.exists() else HEAD
     if plan.new:
         write_text(FILE, text + "".join(f"{kind} {mark(kind, record)} {today}\n" for kind, record in plan.new))
+
+
+def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:
+    """DiskError, with nothing changed, where the cache or a folder remote has what is to be removed, and cannot be written to."""
+    oids = plan.holdings.oids
+    if plan.runs or any(object_path(store.objects, oid).exists() for oid in oids):
+        refuse_read_only(root, removing=True)
+    for remote in store.remotes:
+        if remote.fs.protocol == "local" and not remote.places.keys().isdisjoint(oids) and not os.access(remote.root, os.W_OK):
+            raise DiskError(
+                f"remote {remote.name}: no permission to write to {remote.root}, from which this command removes; nothing was changed; "
+                "give access, or where it is mounted read-only, mount it for writing"
+            )
 
 
 def remove(plan: Plan, store: Store, root: Path) -> None:
