@@ -155,7 +155,8 @@ def test_what_a_killed_push_or_pull_has_collected_is_not_taken_for_all(
 def test_what_a_killed_run_computed_is_sent_though_git_replaces_its_lock(finished: Any, tmp_path: Path, executed: Executed) -> None:
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
     finished.run()
-    finished.command("git", "commit", "--quiet", "-am", "computed")
+    finished.command("git", "add", ".")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
     (tmp_path / "remote").rename(tmp_path / "away")  # its push fails as it does where a kill comes first: nothing is sent
     finished.rounds(a="1", b="9")
     assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
