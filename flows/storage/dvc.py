@@ -104,6 +104,7 @@ def _push_unpushed(repo: Any) -> int:
         return 0
     root = Path(repo.cache.local.path)
     oids = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
+    oids -= {out.hash_info.value for out in repo.index.outs}  # those have just been pushed
     oids = {oid for oid in oids if object_path(root, oid).is_file()}  # the rest was garbage-collected, along with its run records
     oids |= {inner for oid in oids if oid.endswith(".dir") for inner in listing(root, oid).values()}
     with repo.lock:
