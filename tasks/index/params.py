@@ -19,9 +19,7 @@ class Index(Params):
         "Both write the same kind of file, with other bits",
     )
     nprobe: Count = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
-    ef_search: Count = Field(
-        128, ge=1, description="HNSW indexes: candidates kept per query; for centroids (IVF..._HNSW), always 16"
-    )
+    ef_search: Count = Field(128, ge=1, description="HNSW indexes: candidates kept per query; for centroids (IVF..._HNSW), always 16")
     k_factor: Count = Field(4, ge=1, description="refinement (RFlat, Refine(...)): candidates scored again, per result")
     train_size: Count = Field(262144, ge=1, description="maximum number of vectors to train the index on, sampled with the seed")
     recall_at: Count = Field(100, ge=1, description="k of recall@k against exact search, in ranks")
