@@ -24,6 +24,7 @@ from tests.starts import byte_tokenizer
 
 CPU, FP32 = torch.device("cpu"), torch.float32
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "while", "seven", "wizards", "watch", "from", "the", "hill"]
+DECODER = {"num_key_value_heads": 4, "bos_token_id": None, "eos_token_id": 256}
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -46,8 +47,8 @@ def test_scores_are_those_of_one_pair_at_a_time(tiny_reranker: Path, max_length:
     assert len(load_cross_encoder(tiny_reranker, 16, 200, CPU, FP32).scores([])) == 0
 
 
-def classifier(kind: str, folder: Path, **settings: int | str) -> Path:
-    """A reranker of `kind`, drawn at random, over `byte_tokenizer`."""
+def classifier(kind: str, folder: Path, side: str = "right", **settings: int | None) -> Path:
+    """A reranker of `kind`, drawn at random, over a `byte_tokenizer` that pads on `side` with token 257."""
     shutil.rmtree(folder, ignore_errors=True)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 258}
     torch.manual_seed(0)
@@ -57,7 +58,7 @@ def classifier(kind: str, folder: Path, **settings: int | str) -> Path:
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight) * 0.1)
     model.save_pretrained(folder)
-    byte_tokenizer("right", ends=True).save_pretrained(folder)
+    byte_tokenizer(side, ends=True).save_pretrained(folder)
     return folder
 
 
@@ -201,26 +202,9 @@ def test_a_pair_is_cut_to_the_positions_of_a_model_of_robertas_kind(tiny_encoder
     assert np.isfinite(encoder.scores([("some words " * 30, "other words " * 30)])).all()
 
 
-def saved(kind: str, folder: Path, *, pad: int | None = 257) -> Path:
-    """A classifier of `kind`, drawn at random, whose tokenizer pads on the left with token 257."""
-    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4} if kind == "gpt2" else {
-        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48
-    }  # fmt: skip
-    sizes |= {"num_key_value_heads": 4} if kind == "qwen2" else {}
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(kind, vocab_size=258, pad_token_id=pad, bos_token_id=None, eos_token_id=256, num_labels=1, **sizes)
-    model = AutoModelForSequenceClassification.from_config(config)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(torch.randn_like(weight) * 0.1)
-    model.save_pretrained(folder)
-    byte_tokenizer("left", ends=True).save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "qwen2"])
 def test_a_tokenizer_that_pads_on_the_left_moves_no_score(kind: str, tmp_path: Path) -> None:
-    encoder = load_cross_encoder(saved(kind, tmp_path), 64, 10_000, CPU, FP32)
+    encoder = load_cross_encoder(classifier(kind, tmp_path / "m", "left", **DECODER), 64, 10_000, CPU, FP32)
     found, alone = encoder.scores(pairs()), [encoder.scores([pair])[0] for pair in pairs()]
     np.testing.assert_allclose(found, alone, atol=1e-4)
     assert np.std(found) > 0.02
@@ -230,4 +214,4 @@ def test_a_tokenizer_that_pads_on_the_left_moves_no_score(kind: str, tmp_path: P
 def test_a_decoder_that_takes_another_token_for_padding_is_refused(pad: int | None, tmp_path: Path) -> None:
     wanted = rf"config\.json: found pad_token_id {pad}, expected 257, the tokenizer's, since this model scores by the last token before"
     with pytest.raises(UserError, match=wanted):
-        load_cross_encoder(saved("qwen2", tmp_path, pad=pad), 64, 200, CPU, FP32)
+        load_cross_encoder(classifier("qwen2", tmp_path / "m", "left", **DECODER | {"pad_token_id": pad}), 64, 200, CPU, FP32)
