@@ -8,7 +8,8 @@ from typing import Any
 
 from flows.champions.champion import read_champions
 from flows.experiments.store import best_model, measured
-from flows.parameters.checks import NEGATIVES, SYSTEMS
+from flows.parameters.checks import SYSTEMS
+from flows.parameters.needs import NEGATIVES
 from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blob
 from flows.repository.worktree import SOURCE
 from flows.results.generations import outdated

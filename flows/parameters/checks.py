@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 from flows.parameters.migrations import missing
+from flows.parameters.needs import ENCODERS, NEGATIVES, ORDERED, entries, find_cycle, needs
 from flows.parameters.sources import source_keys
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import needs_texts, parse
@@ -28,11 +29,8 @@ WORD = re.compile(r"[^\s,\[\]{}]+")
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 RESERVED = ("base", "none", "bm25", "official", "random")
 GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
-ENCODERS = ("encoders", "pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
 CONSTANT = ("NumQ", "NumRel", "NumRet")  # measures that count queries and documents
-ORDERED = ("fuse", "rerank", "rescore")  # sections whose entries are made from other systems' runs
 SYSTEMS = (*ENCODERS, "rerankers", *ORDERED)  # sections whose entries have metrics or curves of their name
-NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with GIVEN_NEGATIVES
 
 
 def check_file(path: Path = PARAMS, *, compared: bool = True) -> Parameters:
@@ -95,7 +93,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool 
 
 def systems(sections: Mapping[str, Any]) -> list[str]:
     """Names of all systems that are measured."""
-    return ["bm25", *(str(name) for section in MEASURED for name in _entries(sections, section))]
+    return ["bm25", *(str(name) for section in MEASURED for name in entries(sections, section))]
 
 
 def check_compared(parameters: Parameters, known: list[str], where: str) -> None:
@@ -133,7 +131,7 @@ def check_metric(parameters: Parameters, where: str) -> None:
 
 def check_moved(sections: Mapping[str, Any], where: str) -> None:
     """No key is where an older version had it."""
-    found = {key: value for key, value in _entries(sections, "evaluate").items() if key in RETRIEVE}
+    found = {key: value for key, value in entries(sections, "evaluate").items() if key in RETRIEVE}
     if found:
         wanted = json.dumps(found).replace('"', "").replace("True", "true")
         raise UserError(
@@ -165,7 +163,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
     for namespace in (SYSTEMS, NEGATIVES, ("study",), ("analyses",), ("extra",)):
         owner: dict[str, str] = {}
         for section in namespace:
-            for name in _entries(sections, section):
+            for name in entries(sections, section):
                 key = f"{where}: {section}.{name}"
                 if not isinstance(name, str) or not NAME.fullmatch(name):
                     raise UserError(f"{key}: found the name {name!r}, expected up to 64 lowercase letters, digits and _, a letter first")
@@ -178,11 +176,11 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
 
 def check_references(sections: Mapping[str, Any], where: str) -> None:
     """Every reference names an entry that exists, and no entry needs itself."""
-    encoders = {"base", *(name for section in ENCODERS for name in _entries(sections, section))}
-    negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in _entries(sections, section))}
+    encoders = {"base", *(name for section in ENCODERS for name in entries(sections, section))}
+    negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in entries(sections, section))}
     listed = negatives - {"none", "random"}  # have a list for each query
-    rounds = _entries(sections, "rounds")
-    for name in _entries(sections, "mine"):
+    rounds = entries(sections, "rounds")
+    for name in entries(sections, "mine"):
         if name not in rounds:
             raise UserError(f"{where}: mine.{name}: no round {name}; negatives are mined with a round: {', '.join(rounds)}")
     for name, entry in rounds.items():
@@ -190,35 +188,35 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             if entry[field] not in known:
                 hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
                 raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
-    rerankers, runs = set(_entries(sections, "rerankers")), {"bm25", *rounds, *_entries(sections, "adore"), *_entries(sections, "fuse")}
-    systems = {*runs, *_entries(sections, "rerank"), *_entries(sections, "rescore")}
+    rerankers, runs = set(entries(sections, "rerankers")), {"bm25", *rounds, *entries(sections, "adore"), *entries(sections, "fuse")}
+    systems = {*runs, *entries(sections, "rerank"), *entries(sections, "rescore")}
     fields: dict[str, dict[str, set[Any]]] = {
         "pretrain": {"init": encoders},
         "mix": {"first": negatives, "second": negatives},
         "rerankers": {"negatives": negatives},
         "teacher": {"negatives": negatives, "reranker": rerankers},
         "rerank": {"run": runs, "reranker": rerankers},
-        "rescore": {"run": runs, "round": set(rounds), "encoder": {*rounds, *_entries(sections, "adore")}},
+        "rescore": {"run": runs, "round": set(rounds), "encoder": {*rounds, *entries(sections, "adore")}},
         "fuse": {"first": systems, "second": systems},
         "adore": {"round": set(rounds), "negatives": negatives},
         "study": {"round": set(rounds)},
         "analyses": {"round": set(rounds), "negatives": listed},
     }
     for section, wanted in fields.items():
-        for name, entry in _entries(sections, section).items():
+        for name, entry in entries(sections, section).items():
             for field, known in wanted.items():
                 if entry[field] not in known:
                     hint = f"; add mine.{entry[field]}" if known in (negatives, listed) and entry[field] in rounds else ""
                     names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'} (none yet)"
                     raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
-    for name, entry in _entries(sections, "rescore").items():
-        tower = _entries(sections, "adore").get(entry["encoder"], {}).get("round", entry["encoder"])
+    for name, entry in entries(sections, "rescore").items():
+        tower = entries(sections, "adore").get(entry["encoder"], {}).get("round", entry["encoder"])
         if tower != entry["round"]:
             raise UserError(
                 f"{where}: rescore.{name}.encoder: found {entry['encoder']}, whose queries meet the vectors of {tower}, "
                 f"expected {entry['round']} as in rescore.{name}.round, or an adore over it"
             )
-    cycle = find_cycle(_needs(sections))
+    cycle = find_cycle(needs(sections))
     if cycle:
         shown = [name.split(".")[1] if name.startswith(ENCODERS) else name for name in cycle[:-1] if not name.startswith("mine.")]
         first = next(name for name in cycle if not name.startswith("mine."))
@@ -226,28 +224,6 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             "name another system in one of them" if first.startswith(ORDERED) else "let one of them start from base or earlier negatives"
         )
         raise UserError(f"{where}: {first}: needs itself: {' -> '.join([*shown, shown[0]])}; {remedy}")
-
-
-def _needs(sections: Mapping[str, Any]) -> dict[str, list[str]]:
-    """What each round and each made source of negatives needs, as `section.name`."""
-    made = {name: f"{section}.{name}" for section in NEGATIVES for name in _entries(sections, section)}
-    encoders = {name: f"{section}.{name}" for section in ENCODERS for name in _entries(sections, section)}
-    needs = {
-        f"rounds.{name}": [encoders.get(entry["init"], ""), made.get(entry["negatives"], "")]
-        for name, entry in _entries(sections, "rounds").items()
-    }
-    needs |= {f"pretrain.{name}": [encoders.get(e["init"], "")] for name, e in _entries(sections, "pretrain").items()}
-    needs |= {f"adore.{name}": [f"rounds.{e['round']}", made.get(e["negatives"], "")] for name, e in _entries(sections, "adore").items()}
-    needs |= {f"mine.{name}": [f"rounds.{name}"] for name in _entries(sections, "mine")}
-    needs |= {f"mix.{name}": [made.get(e["first"], ""), made.get(e["second"], "")] for name, e in _entries(sections, "mix").items()}
-    needs |= {f"rerankers.{name}": [made.get(e["negatives"], "")] for name, e in _entries(sections, "rerankers").items()}
-    teachers = _entries(sections, "teacher").items()
-    needs |= {f"teacher.{name}": [made.get(e["negatives"], ""), f"rerankers.{e['reranker']}"] for name, e in teachers}
-    runs = {name: f"{section}.{name}" for section in ORDERED for name in _entries(sections, section)}
-    needs |= {f"fuse.{name}": [runs.get(e["first"], ""), runs.get(e["second"], "")] for name, e in _entries(sections, "fuse").items()}
-    for section in ("rerank", "rescore"):
-        needs |= {f"{section}.{name}": [runs.get(e["run"], "")] for name, e in _entries(sections, section).items()}
-    return needs
 
 
 def check_official(parameters: Parameters, where: str) -> None:
@@ -354,26 +330,3 @@ def _depth(parameters: Parameters, negatives: str) -> tuple[int, str]:
     if negatives == "bm25":
         return parameters.bm25.depth, "bm25.depth"
     return (parameters.prepare.official_depth, "prepare.official_depth") if negatives == "official" else (sys.maxsize, negatives)
-
-
-def find_cycle(needs: Mapping[str, list[str]]) -> list[str]:
-    """A path through `needs` that ends where it begins, or an empty list; names that are not keys end a path."""
-    done: set[str] = set()
-
-    def walk(name: str, path: list[str]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in done:
-            return []
-        for needed in needs.get(name, []):
-            if found := walk(needed, [*path, name]):
-                return found
-        done.add(name)
-        return []
-
-    return next((found for name in needs if (found := walk(name, []))), [])
-
-
-def _entries(sections: Mapping[str, Any], section: str) -> dict[Any, Any]:
-    value = sections.get(section)
-    return value if isinstance(value, dict) else {}

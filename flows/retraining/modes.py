@@ -21,6 +21,12 @@ class Retrain(Params):
         description="full: params.yaml from its beginning; continue: one more round from the champion's weights; query_tower: only the "
         "champion's query tower (ADORE), over its document vectors, which are kept; auto: by what is new since the champion",
     )
+    systems: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="full: rounds, entries of adore, and fusions of params.yaml that may become champion; what none of them needs is not "
+        "run. Default: all",
+    )
     replay: float = Field(
         0.25, ge=0, le=1, description="continue, query_tower: share of the known training queries that are trained on again beside new ones"
     )

@@ -15,9 +15,12 @@ from flows.champions.champion import Champion
 from flows.champions.parts import Parts, outs_of
 from flows.intake.settings import FILE
 from flows.parameters import edit
-from flows.parameters.checks import check
+from flows.parameters.checks import check, systems
+from flows.parameters.needs import SECTIONS, entries, only
 from flows.repository.lock import parameters
+from flows.results.fusions import SEARCHED, is_served
 from flows.results.generations import lock_here
+from flows.results.metrics import Metrics
 from flows.retraining import starting
 from flows.retraining.modes import FROM_CHAMPION, Choice, Descent, Retrain, choose
 from flows.retraining.news import News, compare
@@ -48,21 +51,29 @@ UNTRAINED = (  # sections that change no model: what the data are, and how model
 
 @dataclass(frozen=True)
 class Planned:
-    """The choice, and its record: see `Ended.how`."""
+    """The choice, and its record: see `Ended.how`. `systems`: those that may become champion; None: all."""
 
     choice: Choice
     how: Mapping[str, Any]
+    systems: Sequence[str] | None = None
+
+    def among(self, found: Metrics) -> Metrics:
+        """The metrics of the systems that may become champion."""
+        return found if self.systems is None else {name: found[name] for name in self.systems if name in found}
 
 
-def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run: Callable[[Sequence[str]], None]) -> Planned:
+def make(
+    project: Path, settings: Retrain, champions: Sequence[Champion], *, fused: bool = True, run: Callable[[Sequence[str]], None]
+) -> Planned:
     """Decide how to retrain, and edit params.yaml for it. `run` brings stages up to date: the data set is prepared before the decision.
 
-    UserError where a mode that was asked for cannot be had; the champion's encoder or corpus may be nowhere any more.
+    `fused`: whether a fusion may become champion. UserError where `settings.systems` names another than those that may, and where a mode
+    that was asked for cannot be had; the champion's encoder or corpus may be nowhere any more.
     """
     sections = read_yaml(Path("params.yaml"))
+    _check_systems(settings, sections, fused=fused)
     if settings.mode == "full" or not champions:
-        why = "retrain.mode" if settings.mode == "full" else "there is no champion yet"
-        return Planned(Choice("full", why), {"mode": "full", "why": why})
+        return _full(Choice("full", "retrain.mode" if settings.mode == "full" else "there is no champion yet"), settings, sections)
     now = champions[-1]
     name, corpus = f"champion/{now.number}", "data/pseudo" if sections.get("queries") == "pseudo" else "data/corpus"
     run([Path(corpus).name if corpus == "data/pseudo" else "prepare"])
@@ -71,13 +82,18 @@ def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run
     own, own_source = _of_commit(project, now)
     start = starting.Start(name, now.model, champion.parts_at(project, now), own, sections, record.get("origins", {}), now.number)
     refused = starting.refusals(start)
-    before, after = record.get("recipe") or recipe(own, own_source), recipe(sections, source)
+    before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
+    after = recipe(_of_systems(settings, sections), source)
     changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)] + _changed_code(project, now)
+    if settings.systems is not None and start.origin not in settings.systems:
+        changed.append(f"retrain.systems of {FILE}")
     news = _news(project, now, Path(corpus), parts=start.parts)
     if settings.mode != "auto":
         starting.refuse(settings.mode, refused, f"{FILE}: retrain.mode")
     descent = Descent.of(_records(project, champions))
     choice = choose(settings, name, news, changed=changed, refused=refused, descent=descent)
+    if choice.mode == "full":
+        return _full(choice, settings, sections)
     how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
     if choice.mode in FROM_CHAMPION and news:
         known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
@@ -87,9 +103,37 @@ def make(project: Path, settings: Retrain, champions: Sequence[Champion], *, run
         where = f"{FILE}: retrain (params.yaml of this retraining)"
         edit.apply([edit.setting(key, value) for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
-        number, of_recipe = champion.original(champions, now).number, recipe(sections, source)
-        how |= {"start": number, "news": counts, "origins": origins, "recipe": of_recipe}
+        number = champion.original(champions, now).number
+        how |= {"start": number, "news": counts, "origins": origins, "recipe": after}
     return Planned(choice, how)
+
+
+def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: bool) -> None:
+    """UserError where `settings.systems` names what cannot become champion."""
+    known = [name for section in (*SEARCHED, "fuse") if section != "fuse" or fused for name in entries(sections, section)]
+    able = [name for name in known if is_served(name, sections)]
+    if wrong := [name for name in settings.systems or [] if name not in able]:
+        which = "rounds, entries of adore, and fusions that can be searched" if fused else "rounds and entries of adore"
+        raise UserError(f"{FILE}: retrain.systems: found {wrong[0]!r}, expected some of {', '.join(able)} ({which})")
+
+
+def _of_systems(settings: Retrain, sections: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What `settings.systems` need of params.yaml."""
+    return sections if settings.systems is None else only(sections, settings.systems)
+
+
+def _full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Planned:
+    """A full retraining of `settings.systems`: params.yaml loses what none of them needs."""
+    how = {"mode": choice.mode, "why": choice.why}
+    if settings.systems is None:
+        return Planned(choice, how)
+    kept = only(sections, settings.systems)
+    edits = [f"{section}.{name}=" for section in SECTIONS for name in entries(sections, section) if name not in kept[section]]
+    there = systems(kept)
+    edits += [f"failures.{key}=" for key in ("model", "against") if entries(sections, "failures").get(key) not in (None, *there)]
+    edits += [edit.setting(key, value) for key, value in starting.baselines_of(kept, sections).items()]
+    edit.apply(edits, Path("params.yaml"), partial(check, where=f"{FILE}: retrain.systems (params.yaml of this retraining)"))
+    return Planned(choice, how | {"systems": settings.systems}, settings.systems)
 
 
 def recipe(sections: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, str]:

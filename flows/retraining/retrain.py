@@ -11,7 +11,7 @@ import time
 import traceback
 import uuid
 from asyncio import CancelledError
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -149,10 +149,13 @@ def _work(
     known = champion.read_champions(project)
     champions = champion.with_settings(project, known)
     now = champions[-1] if champions else None
-    planned = plan.make(project, rules.retrain, champions, run=lambda wanted: _run_pipeline(check, processes, display, targets=wanted))
+    bring = partial(_run_pipeline, check, processes, display)
+    planned = plan.make(project, rules.retrain, champions, fused=rules.promotion.fusions, run=lambda wanted: bring(targets=wanted))
     begun = replace(begun, how=planned.how)
     if rules.retrain.mode != "full":
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
+    if planned.systems:
+        display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why, champion=now.number if now else None)
     if rules.promotion.rule == "guaranteed":
@@ -161,11 +164,12 @@ def _work(
     if line := power.foresee((last and last.comparison) or {}, rules.promotion, measure):
         display.line(line)
     sections = read_yaml(Path("params.yaml"))
-    _run_pipeline(check, processes, display)
+    bring()
 
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     groups = evidence.groups(Path(corpus_of(lock_here())))
-    chosen_on = evidence.choosing(found, measure, rules.promotion, groups=groups)
+    able = planned.among(found)
+    chosen_on = evidence.choosing(able, measure, rules.promotion, groups=groups)
     model = metrics.best_model(chosen_on, measure, sections, fused=rules.promotion.fusions)
     new = Champion(
         number=(now.number if now else 0) + 1,
@@ -191,7 +195,8 @@ def _work(
         new = replace(new, cause="data")
     elif now:
         try:
-            compare = partial(_compare, project, champions, new, made=made, found=found, sections=sections, rule=rules.promotion)
+            looks = evidence.looks(able, measure, sections, fused=rules.promotion.fusions)
+            compare = partial(_compare, project, champions, new, made=made, found=found, looks=looks, rule=rules.promotion)
             verdict = compare(processes=processes, display=display)
             new = replace(new, comparison=asdict(verdict))
             reason, promoted = f"{model} against champion/{now.number}: {verdict.reason}", verdict.promoted
@@ -230,12 +235,15 @@ def _compare(
     *,
     made: Parts,
     found: dict[str, dict[str, Any]],
-    sections: Mapping[str, Any],
+    looks: int,
     rule: Promotion,
     processes: Processes,
     display: Display,
 ) -> Verdict:
-    """The candidate `new` against the champion, and if it passes, each other one that stands; their metrics go to `found`."""
+    """The candidate `new` against the champion, and if it passes, each other one that stands; their metrics go to `found`.
+
+    `looks`: see `evidence.looks`; only a guarantee asks for it.
+    """
 
     def measured(one: Champion) -> dict[int, dict[str, float]]:
         work = partial(evaluate_champion, project, one, made.digests.get("corpus", ""), processes=processes, display=display)
@@ -249,7 +257,6 @@ def _compare(
     seen = Evidence(ours, old, groups=evidence.groups(Path(made.paths["corpus"])))
     if guaranteed:
         fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
-        looks = evidence.looks(found, new.measure, sections, fused=rule.fusions)
         slices = evidence.slices(Path(made.paths["corpus"]))
         seen = replace(seen, fresh=fresh, slices=slices, looks=looks)
     verdict = decide(seen, new.measure, rule)

@@ -86,6 +86,49 @@ def test_a_full_retraining_is_as_it_was(worktree: Worktree) -> None:
     assert (worktree.ran, Path("params.yaml").read_bytes()) == ([], before)
 
 
+def test_a_full_retraining_of_some_systems_leaves_the_rest_of_the_recipe_out(worktree: Worktree, full_params: dict[str, Any]) -> None:
+    full_params["rounds"]["side"] = {**full_params["rounds"]["star"], "init": "base", "negatives": "bm25"}
+    full_params["rounds"]["star"]["negatives"] = "bm25"
+    full_params["failures"] = {"model": "side", "against": "bm25"}
+    full_params["report"]["baselines"] = ["bm25", "side"]
+    worktree.write(full_params)
+    planned = worktree.make("full", systems=["star"])
+    assert planned.how == {"mode": "full", "why": "retrain.mode", "systems": ["star"]}
+    left = read_yaml(Path("params.yaml"))
+    start = full_params["rounds"]["star"]["init"]
+    assert list(left["rounds"]) == [name for name in full_params["rounds"] if name in ("star", start)]
+    assert left["rounds"]["star"] == full_params["rounds"]["star"]
+    assert (left["failures"], left["report"]["baselines"]) == ({"against": "bm25"}, ["bm25"])
+    assert (left["tokenize"], left["evaluate"]) == (full_params["tokenize"], full_params["evaluate"])
+    figures = {name: {"dev": {"nDCG@10": 0.5}} for name in ("bm25", start, "star")}
+    assert list(planned.among(figures)) == ["star"], "what it needs may not become champion"
+    assert list(worktree.make("full").among(figures)) == list(figures)
+
+
+def test_with_systems_only_their_recipe_counts_as_changed(worktree: Worktree, full_params: dict[str, Any]) -> None:
+    full_params["rounds"]["side"] = {**full_params["rounds"]["star"], "init": "base", "negatives": "bm25"}
+    worktree.write(full_params)
+    assert worktree.make().choice.why == "rounds changed since champion/2"
+    assert worktree.make(systems=["star"]).choice.mode == "query_tower"
+    worktree.write(full_params)
+    planned = worktree.make(systems=["side"])
+    assert planned.choice == plan.Choice("full", "rounds, retrain.systems of retraining.yaml changed since champion/2")
+    assert list(read_yaml(Path("params.yaml"))["rounds"]) == ["side"]
+
+
+@pytest.mark.parametrize(("named", "fused"), [("gone", True), ("bm25", True), ("both", False), ("over", True)])
+def test_a_system_that_cannot_become_champion_is_refused(worktree: Worktree, full_params: dict[str, Any], named: str, fused: bool) -> None:
+    full_params["rerank"] = {"again": {"run": "star", "reranker": "small"}}
+    full_params["fuse"] = {"both": {"first": "bm25", "second": "star"}, "over": {"first": "bm25", "second": "again"}}
+    worktree.write(full_params)
+    before = Path("params.yaml").read_bytes()
+    settings = Retrain(systems=["star", named])
+    with pytest.raises(UserError, match=rf"^retraining.yaml: retrain.systems: found '{named}', expected some of .*star") as refused:
+        plan.make(Path(), settings, [], fused=fused, run=lambda _: None)
+    assert ("both" in str(refused.value).partition("expected")[2]) == fused
+    assert Path("params.yaml").read_bytes() == before
+
+
 def test_the_query_tower_starts_from_the_champion_and_knows_what_it_knew(worktree: Worktree) -> None:
     (plan.STARTS / "e0").mkdir(parents=True)
     planned = worktree.make()

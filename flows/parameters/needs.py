@@ -1,0 +1,91 @@
+"""What the entries of params.yaml need of one another, each written `section.name`."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+ENCODERS = ("encoders", "pretrain", "rounds", "adore")  # sections whose entries are encoders, one namespace with `base`
+NEGATIVES = ("mine", "mix", "teacher")  # sections whose entries are negatives, one namespace with checks.GIVEN_NEGATIVES
+ORDERED = ("fuse", "rerank", "rescore")  # sections whose entries are made from other systems' runs
+RUNS = ("rounds", "adore", *ORDERED)  # sections whose entries have a run
+# By section: the fields that name an entry, and the sections where that entry may be.
+FIELDS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "pretrain": {"init": ENCODERS},
+    "rounds": {"init": ENCODERS, "negatives": NEGATIVES},
+    "mix": {"first": NEGATIVES, "second": NEGATIVES},
+    "rerankers": {"negatives": NEGATIVES},
+    "teacher": {"negatives": NEGATIVES, "reranker": ("rerankers",)},
+    "adore": {"round": ("rounds",), "negatives": NEGATIVES},
+    "fuse": {"first": RUNS, "second": RUNS},
+    "rerank": {"run": RUNS, "reranker": ("rerankers",)},
+    "rescore": {"run": RUNS, "round": ("rounds",), "encoder": ("rounds", "adore")},
+    "study": {"round": ("rounds",)},
+    "analyses": {"round": ("rounds",), "negatives": NEGATIVES},
+}
+ASKED = ("study.", "analyses.")
+SECTIONS = ("encoders", "mine", *FIELDS)
+
+Needs = Mapping[str, list[str]]
+
+
+def needs(sections: Mapping[str, Any]) -> Needs:
+    """What each entry needs. A reference to what is no entry (base, bm25, a name that does not exist) is left out."""
+    found = {f"{section}.{name}": list[str]() for section in SECTIONS for name in entries(sections, section)}
+    for section, fields in FIELDS.items():
+        for name, entry in entries(sections, section).items():
+            for field, owners in fields.items():
+                named = entry.get(field)
+                found[f"{section}.{name}"] += [f"{owner}.{named}" for owner in owners if named in entries(sections, owner)]
+    for name in entries(sections, "mine"):
+        found[f"mine.{name}"].append(f"rounds.{name}")
+    return found
+
+
+def reached(needs: Needs, wanted: Collection[str]) -> set[str]:
+    """`wanted`, what they need, what that needs, and so on."""
+    found, waiting = set[str](), list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += needs.get(name, [])
+    return found
+
+
+def only(sections: Mapping[str, Any], systems: Collection[str]) -> dict[str, Any]:
+    """The sections without entries that none of `systems` (rounds, entries of adore, fusions) needs.
+
+    An entry of study or analyses stays if all that it needs does.
+    """
+    graph = needs(sections)
+    kept = reached(graph, [name for section in RUNS for one in systems if (name := f"{section}.{one}") in graph])
+    kept |= {name for name, needed in graph.items() if name.startswith(ASKED) and kept.issuperset(needed)}
+    return {
+        section: {name: entry for name, entry in entries(sections, section).items() if f"{section}.{name}" in kept}
+        if section in SECTIONS
+        else value
+        for section, value in sections.items()
+    }
+
+
+def find_cycle(needs: Needs) -> list[str]:
+    """A path through `needs` that ends where it begins, or an empty list; names that are not keys end a path."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for needed in needs.get(name, []):
+            if found := walk(needed, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in needs if (found := walk(name, []))), [])
+
+
+def entries(sections: Mapping[str, Any], section: str) -> dict[Any, Any]:
+    """The entries of a section, empty where it is missing or is no mapping."""
+    value = sections.get(section)
+    return value if isinstance(value, dict) else {}
