@@ -233,15 +233,17 @@ def test_a_changed_source_re_runs_what_reads_it(copied: Copy) -> None:
         (copied.folder / SOURCE).write_text(before)
 
 
-def test_another_measure_encodes_and_searches_nothing(copied: Copy) -> None:
-    before = (copied.folder / "params.yaml").read_text(encoding="utf-8")
-    write(copied.folder / "params.yaml", parameters() | {"evaluate": {"measures": ["nDCG@10", "R@7"]}})
+# fuse and analyses read evaluate.relevance, and fuse reads report.metric
+@pytest.mark.parametrize(("edit", "others"), [("evaluate.measures", "(evaluate|fuse|analyses)(_|@)"), ("report.baselines", "$^")])
+def test_what_is_measured_encodes_and_searches_nothing(copied: Copy, edit: str, others: str) -> None:
+    before, (section, key) = (copied.folder / "params.yaml").read_text(encoding="utf-8"), edit.split(".")
+    value = ["nDCG@10", "R@7"] if key == "measures" else ["bm25"]
+    write(copied.folder / "params.yaml", parameters() | {section: parameters()[section] | {key: value}})
     try:
         found = copied.rerun()
     finally:
         (copied.folder / "params.yaml").write_text(before, encoding="utf-8")
-    # fuse, failures and analyses read evaluate.relevance
-    assert found == {"report", "failures", *(name for name in entries() if re.match(r"(evaluate|fuse|analyses)(_|@)", name))}
+    assert found == {"report", "failures", *(name for name in entries() if re.match(others, name))}
 
 
 @pytest.mark.heavy

@@ -69,6 +69,11 @@ def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool 
         raise UserError(
             f"{where}: chunk.texts: missing, and dvc.yaml reads it; add texts: articles (or corpus) to chunk, or run retemper upgrade"
         )
+    if parameters.fuse and "metric" not in sections["report"]:
+        metric = parameters.report.metric
+        raise UserError(
+            f"{where}: report.metric: missing, and stage fuse reads it; add metric: {metric} to report, or run retemper upgrade"
+        )
     check_sources(sections, where)
     check_references(sections, where)
     freeze_references(sections, Reader(Path()))

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ruamel.yaml.comments import CommentedMap
 
 from flows.parameters import edit
+from tasks.core.metrics.selection import METRIC
 from tasks.core.stage.errors import one_line_errors
 from tasks.core.stage.files import write_json, write_text
 from tasks.core.stage.params import read_yaml
@@ -74,6 +75,15 @@ def add_texts(document: CommentedMap) -> str:
     return "chunk.texts: articles added (articles | corpus: pre-training on your own documents)"
 
 
+def add_metric(document: CommentedMap) -> str:
+    """dvc.yaml reads the measure by which fusions are chosen."""
+    entry = document.get("report")
+    if not isinstance(entry, CommentedMap) or "metric" in entry:
+        return ""
+    edit.assign(document, "report.metric", METRIC)
+    return f"report.metric: {METRIC} added, the default"
+
+
 def rename_anew(document: CommentedMap) -> str:
     """`optimizer_from: anew` is called fresh."""
     rounds = document.get("rounds")
@@ -116,6 +126,7 @@ MIGRATIONS = (
         partial(add_section, name="extra", value="{}", after="evaluate", comment='{scifact: "beir:../scifact"}, further data sets'),
     ),
     Migration("2026-11-24T22:32:24+00:00", "retraining.yaml", keep_not_worse, default=True),
+    Migration("2026-11-28T02:00:00+00:00", "params.yaml", add_metric),
 )
 ADDED = tuple(migration.adds for migration in MIGRATIONS if migration.adds)
 

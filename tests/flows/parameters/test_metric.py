@@ -8,6 +8,13 @@ from flows.parameters.checks import check
 from tasks.core.stage.errors import UserError
 
 
+def test_what_dvc_yaml_reads_for_a_fusion_is_written(full_params: dict[str, Any]) -> None:
+    full_params |= {"fuse": {"hybrid": {"first": "bm25", "second": "star", "method": "linear"}}, "report": {"alpha": 0.01}}
+    with pytest.raises(UserError, match=r"^params.yaml: report.metric: missing, and stage fuse reads it; add metric: nDCG@10 to report"):
+        check(full_params)
+    check(full_params | {"fuse": {}})
+
+
 @pytest.mark.parametrize(
     ("metric", "told"),
     [

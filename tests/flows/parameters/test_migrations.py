@@ -142,6 +142,15 @@ def test_a_moved_key_joins_the_section_that_is_there() -> None:
     assert "ignore_identical_ids: true # arguana" in text
 
 
+@pytest.mark.parametrize("section", ["{}", "{alpha: 0.01} # ours", "{metric: AP}"])
+def test_the_measure_that_chooses_fusions_is_written(section: str) -> None:
+    text, told = migrated(f"report: {section}\n", "params.yaml")
+    metric = "AP" if "AP" in section else "nDCG@10"
+    assert parse_yaml(text)["report"] == {**parse_yaml(section), "metric": metric}
+    assert ("report.metric: nDCG@10 added, the default" in told) == (metric == "nDCG@10")
+    assert ("# ours" in text) == ("# ours" in section)
+
+
 @pytest.mark.parametrize(
     ("made", "text", "rule"),
     [
