@@ -39,7 +39,7 @@ def main() -> None:
         tower = DocumentTower(arguments.encoder, params, workers.runtime)
         arithmetic = workers.agreed(tower.arithmetic)
         if params.precision == "int8" and not arithmetic.int8:
-            needs = "needs a CPU with VNNI or AMX, and an encoder built like BERT"
+            needs = "needs a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls or mean of all tokens, those of prefixes, too"
             print(f"encode.precision: int8: {needs}; encodes in {arithmetic.name}")
         tokens = open_tokens(arguments.tokens)
         weights = folder_digest(document_folder(arguments.encoder))

@@ -51,12 +51,15 @@ def has_graph(transformer: Any) -> bool:
     return transformer.config.hidden_act in (*GELU, "relu", "silu")
 
 
-def random_texts(tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask [CALIBRATION_ROWS, L] of texts of random tokens, L at most CALIBRATION_TOKENS; the same for the same tokenizer."""
+def random_texts(tokenizer: Any, longest: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and mask [CALIBRATION_ROWS, L] of texts of random tokens, L at most CALIBRATION_TOKENS and `longest`; the same for the same
+    tokenizer.
+    """
+    most = min(CALIBRATION_TOKENS, longest or CALIBRATION_TOKENS)
     draw = np.random.default_rng(0)
     known = np.setdiff1d(np.fromiter(tokenizer.get_vocab().values(), dtype=np.int64), tokenizer.all_special_ids)
     texts = [tokenizer.decode(row.tolist()) for row in draw.choice(known, (CALIBRATION_ROWS, CALIBRATION_TOKENS))]
-    given = tokenizer(texts, padding=True, truncation=True, max_length=CALIBRATION_TOKENS, return_tensors="pt")
+    given = tokenizer(texts, padding=True, truncation=True, max_length=most, return_tensors="pt")
     return given["input_ids"], given["attention_mask"]
 
 

@@ -26,6 +26,7 @@ from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.unpadded_rows import first_position, placed, rounded, with_spare
 from tasks.core.stage.devices import compute_dtype, moved
 from tasks.core.tables.ids import Ints
+from tasks.core.text.tokenizer import longest_text
 from tasks.core.text.tokens import Tokens
 
 PAD = 16  # tokens
@@ -60,7 +61,8 @@ class Packed:
         """
         transformer = encoder.transformer
         config = transformer.config
-        first, known = first_position(config), hasattr(transformer, "encoder") and not config.is_decoder
+        first = first_position(config)  # what else is asked, other architectures may not have
+        known = first is not None and hasattr(transformer, "encoder") and not config.is_decoder
         pooled = encoder.shape.pooling in ("cls", "mean") and encoder.shape.pools_prompt
         if first is None or not known or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
@@ -95,7 +97,8 @@ def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> 
         return None
     others = "bf16" if compute_dtype(device, "bf16") == torch.bfloat16 else "fp32"  # where layers are not quantized
     if (engine := openvino_int8.installed()) and openvino_int8.has_graph(encoder.transformer):
-        layers = openvino_int8.openvino_layers(encoder.transformer, *openvino_int8.random_texts(tokenizer))
+        texts = openvino_int8.random_texts(tokenizer, longest_text(encoder.transformer))
+        layers = openvino_int8.openvino_layers(encoder.transformer, *texts)
         return f"int8 and {others}, {engine}", layers
     return f"int8 and {others}", int8_layers(encoder.transformer)
 

@@ -93,6 +93,19 @@ def test_packed_and_padded_vectors_equal_those_of_the_text_alone(other: Encoder)
     np.testing.assert_allclose(encode(other, tokens_of(rows), np.arange(40), 300, CPU), alone, atol=2e-5, rtol=2e-5)
 
 
+@pytest.mark.parametrize("kind", ["albert", "mpnet", "deberta", "deberta-v2"])
+def test_encoders_whose_settings_do_not_speak_of_decoders(kind: str) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    small = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "pad_token_id": 0}
+    torch.manual_seed(3)
+    other = Encoder(AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=30000, **small)), Shape()).eval()
+    rows = random_rows(5, 12)
+    with torch.no_grad():
+        alone = [other(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
+    np.testing.assert_allclose(encode(other, tokens_of(rows), np.arange(12), 300, CPU), alone, atol=2e-5, rtol=2e-5)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_row_has_the_same_bits_in_any_batch(threads: int, other: Encoder) -> None:
     """tasks.encode.reuse rests on it. Lengths from 1 up, alone and among others, short batches and long ones."""

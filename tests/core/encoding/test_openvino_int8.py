@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from transformers import BertConfig, BertModel
 
 from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.encode import encode
 from tasks.core.encoding.int8 import has_int8_layers
 from tasks.core.encoding.openvino_int8 import Range, Smoothed, has_graph, openvino_layers, random_texts, ranges
+from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
 from tasks.core.text.tokenizer import load_tokenizer
@@ -189,6 +191,15 @@ def test_other_activations(activation: str, module: nn.Module, tower: Encoder, t
         wanted_TH = other.transformer.encoder(x_TH[None, :9])[0][0]
     found_TH = openvino_layers(other.transformer, *random_texts(tokenizer))(x_TH, np.array([9]))[:9]
     assert F.cosine_similarity(found_TH, wanted_TH).min() > 0.98
+
+
+@multiplied
+def test_a_model_of_few_positions_is_calibrated_on_short_texts(tower: Encoder, tokenizer: Any) -> None:
+    torch.manual_seed(0)
+    small = BertModel(BertConfig(**tower.transformer.config.to_diff_dict() | {"max_position_embeddings": 20})).eval()
+    assert random_texts(tokenizer, 20)[0].shape[1] == 20
+    name, _ = quantized_layers(Encoder(small, tower.shape).eval(), tokenizer, CPU) or ("", None)
+    assert "OpenVINO" in name
 
 
 def test_an_activation_that_is_not_known(tower: Encoder) -> None:
