@@ -111,12 +111,12 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
 def initial_head(init: Path, transformer: Any, params: Pretrain) -> tuple[MLMHead, bool]:
     """The MLM head of `init`, or a new one, and whether it is new. Either is tied to the word embeddings."""
     config, width = transformer.config, transformer.get_input_embeddings().weight.shape[1]
-    if width != config.hidden_size:
+    if width != config.hidden_size and params.objective == "retromae":
         raise UserError(
-            f"{init}: word embeddings of width {width}, hidden states of {config.hidden_size}, expected equal widths for an MLM head; "
-            "set mlm_weight: 0 or choose another encoder"
+            f"{init}: word embeddings of width {width}, hidden states of {config.hidden_size}, expected equal widths for "
+            "objective retromae; choose another objective or encoder"
         )
-    head = MLMHead(config)
+    head = MLMHead(config, width)
     if params.scratch is None and load_head(head, init):
         return head, False
     head.draw(torch.Generator().manual_seed(draw_seed(params.seed, HEAD)))
