@@ -2,7 +2,9 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,6 +16,7 @@ from tasks.core.stage.errors import UserError
 from tasks.train.params import Lora
 
 STREAM = 7  # of draws
+PROBED = 8  # tokens of a text
 
 
 def peft_version() -> str:
@@ -35,9 +38,16 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
         raise UserError(f"{where}: found no package {error.name}, expected peft; pip install 'retemper[lora]', or set lora: null") from None
     layers: list[str] = []
     for tower in _each(towers):
-        names = adapted_layers(tower.transformer, lora.targets, where)
-        config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names, bias="none")
         tower.requires_grad_(False)
+        names = adapted_layers(tower.transformer, lora.targets, where)
+        if uncalled := read_uncalled(tower, names):
+            if lora.targets is not None:
+                raise UserError(
+                    f"{where}.targets: found {uncalled[0]}, whose weights {tower.transformer.config.model_type} reads without calling the "
+                    "layer, expected others: an adapter there would learn nothing; name others, or null"
+                )
+            names = [name for name in names if name not in uncalled]
+        config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names, bias="none")
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore", category=FutureWarning):
             torch.manual_seed(draw_seed(seed, STREAM))
             try:
@@ -61,6 +71,38 @@ def adapted_layers(transformer: nn.Module, targets: Sequence[str] | None, where:
             known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise UserError(f"{where}.targets: found {target!r}, expected the ends of names of linear layers: {known}; or null for all")
     return [name for name in linear if targets is None or any(_ends(name, target) for target in targets)]
+
+
+def read_uncalled(tower: Encoder, names: Sequence[str]) -> list[str]:
+    """Those of the linear layers `names` whose weights a few tokens reach although no layer is called, as `dt_proj` of Mamba and Jamba.
+
+    What these tokens do not reach at all, such as an expert, may be called for others. The weights of `tower` are frozen, before and after.
+    """
+    called, reached = set[str](), set[str]()
+
+    def call(name: str, *_: object) -> None:
+        called.add(name)
+
+    def reach(name: str, weight: torch.Tensor) -> None:
+        reached.add(name)
+        weight.grad = None  # one at a time is in memory
+
+    training, hooks = tower.training, list[Any]()
+    weights = {name: tower.transformer.get_submodule(name).weight for name in names}
+    for name, weight in weights.items():
+        hooks.append(tower.transformer.get_submodule(name).register_forward_pre_hook(partial(call, name)))
+        hooks.append(weight.requires_grad_().register_post_accumulate_grad_hook(partial(reach, name)))
+    try:
+        device = next(tower.parameters()).device
+        ids_BL = torch.arange(2 * PROBED, device=device).view(2, -1) % int(tower.transformer.config.vocab_size)
+        tower.eval()(ids_BL, torch.ones_like(ids_BL)).sum().backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for weight in weights.values():
+            weight.requires_grad_(False)
+        tower.train(training)
+    return [name for name in names if name in reached - called]
 
 
 def merge(towers: Towers) -> None:

@@ -268,6 +268,21 @@ def test_layers_that_peft_refuses_are_one_line() -> None:
     assert adapt(Towers(other, other), Lora(targets=("x_proj",)), 5, "lora").startswith("LoRA of rank 8 on 1 linear layers")
 
 
+def test_layers_whose_weights_are_read_without_a_call_get_no_adapter() -> None:
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64}
+    mixed = {"num_hidden_layers": 2, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "use_mamba_kernels": False}
+    config = AutoConfig.for_model("jamba", **small, **mixed, pad_token_id=0)
+    tower, other = (Encoder(AutoModel.from_config(config), Shape()).eval() for _ in range(2))
+    with pytest.raises(UserError, match=r"^lora.targets: found layers.0.mamba.dt_proj, whose weights jamba reads without .*, or null$"):
+        adapt(Towers(other, other), Lora(targets=("dt_proj", "q_proj")), 5, "lora")
+    adapt(Towers(tower, tower), Lora(), 5, "lora")
+    ids = torch.arange(20).view(2, 10)
+    tower(ids, torch.ones_like(ids)).square().sum().backward()
+    weights = trained(Towers(tower, tower))
+    assert any("mamba.in_proj" in name for name in weights) and not any("dt_proj" in name for name in weights)
+    assert all(weight.grad is not None for name, weight in weights.items()), "each adapter learns"
+
+
 def test_a_missing_package_is_one_line(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(UserError) as refused:
