@@ -196,4 +196,10 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
     lacking = sorted(str(key) for key in report["missing_keys"])
     if lacking and seed is None:
         raise UserError(f"{folder}: model.safetensors has no {lacking[0]}, expected a trained one-label classifier; choose another model")
+    random = [*lacking, *sorted(str(key[0]) for key in report["mismatched_keys"])]
+    if inner := next((key for key in random if key.startswith(f"{model.base_model_prefix}.") and "pooler" not in key), None):
+        raise UserError(
+            f"{folder}: model.safetensors has no {inner} of that size, expected all of the classifier ({type(model).__name__}) but its "
+            "head; choose another model"
+        )
     return model

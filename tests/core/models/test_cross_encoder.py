@@ -215,3 +215,12 @@ def test_a_decoder_that_takes_another_token_for_padding_is_refused(pad: int | No
     wanted = rf"config\.json: found pad_token_id {pad}, expected 257, the tokenizer's, since this model scores by the last token before"
     with pytest.raises(UserError, match=wanted):
         load_cross_encoder(classifier("qwen2", tmp_path / "m", "left", **DECODER | {"pad_token_id": pad}), 64, 200, CPU, FP32)
+
+
+def test_a_new_head_does_not_bring_a_new_decoder(tiny_encoder: Path, tmp_path: Path) -> None:
+    from transformers import T5Config, T5EncoderModel
+
+    T5EncoderModel(T5Config(vocab_size=90, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"has no transformer.decoder.* expected all of the classifier \(T5ForSequenceClassification\) but"):
+        load_classifier(tmp_path, 1)
+    assert load_classifier(tiny_encoder, 1).classifier.weight.shape[0] == 1
