@@ -1,5 +1,6 @@
 """faiss factory strings, checked before anything is computed for them."""
 
+import math
 import re
 from typing import Annotated, Any
 
@@ -17,7 +18,8 @@ UNFIT = {  # parts of strings that faiss takes for inner products, and why they 
     r"IDMap2?\b": "rows have their numbers already; remove it",
     r"(?<![_(])NSG\d*\b": "its graph cannot be filled a shard at a time; expected HNSW",
 }
-WIDTH = 64  # of the vectors that a string is tried for
+WIDTH = 64  # the least of the vectors that a string is tried for
+WIDEST = 2**14  # where no lower width suits all product quantizers of a string, it is tried for WIDTH, which faiss may refuse
 
 
 def parsed(factory: str) -> str:
@@ -30,7 +32,8 @@ def parsed(factory: str) -> str:
         import faiss  # a fifth of a second, which the default does not need
 
         try:
-            index = faiss.index_factory(WIDTH, re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)  # a list takes memory
+            made = re.sub(r"IVF\d+[kM]?", "IVF1", factory)  # a list takes memory
+            index = faiss.index_factory(_width(factory), made, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
             if not re.search(r"\bd\w* % ", str(error)):  # the width must be a multiple of something, and may be
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None
@@ -39,6 +42,7 @@ def parsed(factory: str) -> str:
                 raise ValueError("faiss makes it for L2 distances alone; expected one for inner products, such as HNSW32 or HNSW32,SQ8")
             if why := unfit(factory):
                 raise ValueError(why)
+            _refuse_nested(index)
             if isinstance(index, faiss.IndexRefine):
                 _refuse_unscored(index.refine_index)
     return factory
@@ -50,6 +54,21 @@ def unfit(factory: str) -> str:
         if found := re.search(rf"(?:^|[,(_]){pattern}", factory):
             return f"{found[0].lstrip(',(_')}: {why}"
     return ""
+
+
+def _width(factory: str) -> int:
+    """A width of vectors that all product quantizers of a string can split."""
+    width = math.lcm(*map(int, re.findall(r"(?:P(?:R|LS)?Q|Lattice)(\d+)", factory)))
+    return -(-WIDTH // width) * width if width <= WIDEST else WIDTH
+
+
+def _refuse_nested(index: Any) -> None:
+    """ValueError for centroids in inverted lists: faiss looks into one of these, whatever nprobe is, and can make no codes of residuals."""
+    import faiss
+
+    inverted: Any = faiss.try_extract_index_ivf(index)
+    if inverted is not None and faiss.try_extract_index_ivf(inverted.quantizer) is not None:
+        raise ValueError("an IVF cannot find its centroids by another IVF; expected IVF4096 or, for very many lists, IVF65536_HNSW32")
 
 
 def _refuse_unscored(index: Any) -> None:
