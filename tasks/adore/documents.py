@@ -203,7 +203,7 @@ class Rescored:
     """
 
     def __init__(self, index: Any, vectors: Exact | Shared) -> None:
-        self.searched, self.vectors = on_device(index, vectors.device), vectors
+        self.index, self.searched, self.vectors = index, on_device(index, vectors.device), vectors
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
         return search_index(self.searched, queries_BD, depth)

@@ -58,11 +58,14 @@ class Corpus:
     depth: int  # documents of a list, at most all
     rows: int  # that hold as many documents in any case
     gang: "Gang | None" = None
+    told: Callable[[Ints], object] = lambda _: None  # of every search, how many documents it found for each query
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
         scores, rows = best_passages(partial(searched, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows)
-        return best_documents(scores, rows, self.owners, self.place, self.depth)
+        best = best_documents(scores, rows, self.owners, self.place, self.depth)
+        self.told((best >= 0).sum(axis=1))
+        return best
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
         """The best passages of documents for queries: MaxP, for documents that were not retrieved."""

@@ -22,7 +22,7 @@ from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.faiss_build import recall
-from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.ranked import ranked_tables
 from tasks.core.stage.devices import best_batch_tokens
@@ -79,15 +79,19 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     for factory, path in paths.items():
         index = open_index(path, threads=torch.get_num_threads())
         size = {"factory": factory, "bytes": path.stat().st_size, "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1)}
+        short = ShortLists(min(params.serve_depth, len(setting.embeddings.ids())))
         for split, tokens in splits.items():
             before = vectors[split][UNTRAINED]
             k = min(params.serve_depth, index.ntotal)
             size[f"recall@{k} {split}"] = round(_recall(index, exact, before, k), 6)
             for trained, encoded in vectors[split].items():
-                values = per_query(measures[split], judged[split], _run(index, encoded, tokens, setting, params.serve_depth))
+                run = _run(index, encoded, tokens, setting, params.serve_depth)
+                short.count(np.array([len(run.get(query, [])) for query in tokens.ids().to_pylist()]))
+                values = per_query(measures[split], judged[split], run)
                 found = {measure: round(value, 6) for measure, value in means(params.measures, values).items()}
                 cells.append({"split": split, "trained": trained, "served": factory} | found)
         indexes.append(size)
+        short.tell(f"study {name}, served by {factory}", index, f"study.{name}.")
     return {"round": params.round, "measures": list(params.measures), "indexes": indexes, "cells": cells}
 
 

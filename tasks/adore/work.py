@@ -19,13 +19,14 @@ from tasks.adore.step import make_corpus, make_step
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, odd_temperature, save_towers
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.faiss_build import Recipe, build_file
-from tasks.core.retrieval.faiss_search import open_index, save_index
+from tasks.core.retrieval.faiss_search import ShortLists, open_index, save_index
 from tasks.core.retrieval.ranked import id_order
 from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import seal, sealed
+from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.training.loop import Schedule, fit, plotted
@@ -138,6 +139,12 @@ def centroid_lr(params: Adore, documents: Centroids) -> float:
     return params.centroid_lr or (5e-6 if size <= 24 else 2e-5 if size <= 32 else 1e-4)
 
 
+def _tell_first(short: ShortLists, what: str, index: Any, lengths_B: Ints) -> None:
+    """Say it the first time that a search finds too little."""
+    if not short.short:
+        short.count(lengths_B).tell(what, index)
+
+
 def train_tower(setting: Setting, params: QuerySide, documents: Documents, scratch: Path, curves: Path, what: str) -> tuple[Encoder, int]:
     """A trained copy of the round's query tower, and the steps it took; `documents`' centroids are trained in place, if enabled."""
     tower = copy.deepcopy(setting.towers.query).to(setting.device).train()
@@ -150,6 +157,8 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth, setting.gang)
     if corpus.depth < params.depth:
         print(f"{what}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
+    if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.first):
+        corpus = replace(corpus, told=partial(_tell_first, ShortLists(corpus.depth), what, documents.index))
     steps = steps_of(setting.data, params)
     each = make_step(
         tower,

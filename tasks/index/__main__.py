@@ -7,7 +7,7 @@ import numpy as np
 
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.faiss_build import build_file, recall
-from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
 from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
@@ -64,7 +64,9 @@ def main() -> None:
         queries = encode_queries(arguments.encoder, tokens, "fp32", device, most=SAMPLE)
         k = min(params.recall_at, len(embeddings))
         scores, rows = search_embeddings(queries, embeddings, k, device)
-        figures[f"recall@{k}"] = round(recall(search_index(on_device(index, device), queries, k)[1], scores, rows, k), 6)
+        found = search_index(on_device(index, device), queries, k)[1]
+        figures[f"recall@{k}"] = round(recall(found, scores, rows, k), 6)
+        ShortLists(k).count((found >= 0).sum(axis=1)).tell(f"recall@{k}", index, "index.")
         note(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)
 

@@ -4,6 +4,7 @@ What a query gets does not depend on the queries beside it, to the last bit: eac
 otherwise for a batch, and so does a product of matrices.)
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.core.lexical.search import known, load, ranked
-from tasks.core.retrieval.faiss_search import open_index, search_index
+from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
 from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
 from tasks.core.retrieval.passages import rows_needed
 from tasks.core.retrieval.ranked import Ids, ranked_tables
@@ -56,6 +57,7 @@ class DenseSystem:
         self._passages = rows_needed(1, texts.owners)
         self._vector = self._resident() if resident else self._read_vector
         self._index: Any = None
+        self._told = False  # that it finds too little
         self._path = index / "index.faiss"
 
     def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
@@ -65,7 +67,12 @@ class DenseSystem:
         texts = self._texts
         found = list(self._each(lambda query: self._rows(query, depth * self._passages), queries))
         scores, rows = (np.concatenate([part[place] for part in found]) for place in (0, 1))
-        return _split(ranked_tables(scores, rows, _numbers(len(queries)), texts.ids, texts.owners, depth), len(queries))
+        lists = _split(ranked_tables(scores, rows, _numbers(len(queries)), texts.ids, texts.owners, depth), len(queries))
+        if not self._told:
+            short = ShortLists(min(depth, len(texts.ids))).count(np.array([len(one.documents) for one in lists]))
+            short.tell(str(self._path.parent), self._index, file=sys.stderr)
+            self._told = short.short > 0
+        return lists
 
     def open(self, width: int) -> Any:
         """The index, read when it is first needed. UserError if it is unreadable, or not of these texts and vectors of `width`."""

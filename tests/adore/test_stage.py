@@ -1,6 +1,7 @@
 """The stage as the pipeline runs it: every step's list is brute force's, a kill costs nothing, what comes out loads and serves."""
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -56,6 +57,7 @@ ENTRIES = {
     "random": "negatives: none, lists: random, loss: ranknet",
     "given": "negatives: g, lists: given, loss: ranknet",
     "ivf": 'negatives: none, index: "IVF8,Flat", nprobe: 2',
+    "short": 'negatives: none, index: "IVF50,Flat", nprobe: 1, steps: 2',
     "exact": "negatives: none, index: PQ2",
     "decoded": "negatives: none, index: PQ2, scores: decoded",
     "jpq": 'negatives: none, index: "IVF1,PQ2x8", centroids: true, centroid_lr: 1e-2, missing: jpq',
@@ -365,6 +367,15 @@ def test_depth_beyond_the_corpus_retrieves_all_of_it(run: Callable[[str, str], P
     out = run("deep", "deep")
     assert f"depth 1000 exceeds the corpus; every list contains all {DOCUMENTS} documents" in capsys.readouterr().out
     assert curve(out, "recall") == [1.0]
+
+
+def test_short_lists_are_told_once(run: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run("ivf", "ivf_enough")
+    assert "too few" not in capsys.readouterr().out
+    run("short", "short_lists")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "too few" in line]
+    told = r"adore short \(cpu, float32\): the index found too few results for \d of 8 queries, \d+ of 12 at worst; raise nprobe "
+    assert re.fullmatch(told + r"\(1 of 50 inverted lists probed\)", line)
 
 
 def test_study_tabulates_train_index_by_serve_index(run: Callable[[str, str], Path], project: Path) -> None:

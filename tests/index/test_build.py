@@ -16,7 +16,7 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.retrieval.faiss_build import build, build_file, recall, set_effort
-from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_index
+from tasks.core.retrieval.faiss_search import ShortLists, open_index, refuse_other_scores, search_index
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
@@ -179,6 +179,25 @@ def test_refined_indexes_score_more_candidates_again(factory: str, tmp_path: Pat
     assert found[1] < found[5] < found[60]
     assert found[60] > 0.95, "all 600 rows"
     assert Index().k_factor == 4
+
+
+def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(100), [100])
+    index = build(embeddings, Index(factory="PCA8,IVF8,SQ8,RFlat", nprobe=3))
+    short = ShortLists(10).count(np.array([10, 12, 10]))
+    short.tell("x", index)
+    assert not capsys.readouterr().out
+    short.count(np.array([9, 10])).count(np.array([], dtype=np.int64)).count(np.array([11, 3, 7])).tell("x", index, "index.")
+    assert capsys.readouterr().out == (
+        "x: the index found too few results for 3 of 8 queries, 3 of 10 at worst; raise index.nprobe (3 of 8 inverted lists probed)\n"
+    )
+    one = ShortLists(1000).count(np.array([0]))
+    others = [build(embeddings, Index(factory="HNSW8", ef_search=77)), build(embeddings, Index(factory="IVF8,Flat", nprobe=9))]
+    capsys.readouterr()
+    for other in others:
+        one.tell("y", other, file=sys.stderr)
+    line = "y: the index found too few results for 1 of 1 query, 0 of 1,000 at worst; "
+    assert capsys.readouterr().err.splitlines() == [line + "raise ef_search (77)", line + "choose another factory string"]
 
 
 @pytest.mark.parametrize("factory", ["HNSW8", "PCA8,HNSW8", "HNSW8,RFlat", "PCA8,HNSW8_SQ8,RFlat"])

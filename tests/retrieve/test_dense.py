@@ -91,6 +91,35 @@ def test_an_index_folder_is_searched_if_it_contains_an_index(project: Path, tiny
     assert found["doc"].to_pylist() != exact["doc"].to_pylist() and found.num_rows == exact.num_rows
 
 
+def test_short_lists_of_an_index_are_told(
+    project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    opened = open_embeddings(Path("embeddings"))
+    vectors, documents = np.concatenate([block for _, block in opened.blocks()]), len(opened.ids())
+    index = faiss.index_factory(vectors.shape[1], "IVF4,Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(vectors)
+    index.add(vectors)
+    for folder, section in {"few": "index", "tower": "adore.tower"}.items():
+        Path(folder).mkdir()
+        faiss.write_index(index, f"{folder}/index.faiss")
+        if section != "index":
+            Path(folder, "index.json").write_text("{}")
+        params = Retrieve(depth=1000, precision="fp32")
+        table = pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, Path(folder)), RANKED)
+        lists = len(open_tokens(Path("tokens/queries/dev")))
+        lengths = [table["query"].to_pylist().count(query) for query in open_tokens(Path("tokens/queries/dev")).ids().to_pylist()]
+        short = [length for length in lengths if length < documents]
+        assert capsys.readouterr().out.splitlines() == [
+            f"search dev: the index found too few results for {len(short)} of {lists} queries, {min(short)} of {documents} at worst; "
+            f"raise {section}.nprobe (1 of 4 inverted lists probed)"
+        ]
+    index.nprobe = 4
+    faiss.write_index(index, "few/index.faiss")
+    assert len(list(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "dev", params, Path("few"))))
+    assert not capsys.readouterr().out
+
+
 def test_a_split_without_queries_gives_an_empty_run(project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     table = pa.Table.from_batches(dense_run(tiny_encoder, Path("embeddings"), Path("tokens"), "test", Retrieve()), RANKED)

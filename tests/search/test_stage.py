@@ -27,6 +27,7 @@ from tasks.core.text.analysis import analyzer
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.search.__main__ import headline
+from tasks.search.lists import DenseSystem, texts_of_tokens
 
 CPU = torch.device("cpu")
 
@@ -111,6 +112,26 @@ def test_an_index_of_another_corpus_is_refused(project: Path, tiny_encoder: Path
     arguments = [*argv(tiny_encoder, "x"), f"--documents={tmp_path / 'few.parquet'}"]
     with pytest.raises(UserError, match=r"few.parquet: no document d\d+; the index is from another corpus"):
         run(project, monkeypatch, arguments)
+
+
+def test_an_index_that_finds_too_little_is_told_once(
+    project: Path, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project)
+    exact = faiss.read_index("index/index.faiss")
+    index = faiss.index_factory(128, "IVF8,Flat", faiss.METRIC_INNER_PRODUCT)
+    index.train(exact.reconstruct_n())
+    index.add(exact.reconstruct_n())
+    Path("few").mkdir()
+    faiss.write_index(index, "few/index.faiss")
+    system = DenseSystem(texts_of_tokens(Path("tokens")), encoder=tiny_encoder, index=Path("few"))
+    assert len(system.search(["Chancellor of Germany"], 1)[0].documents) == 1
+    assert not capsys.readouterr().err
+    found = [len(system.search(["Chancellor of Germany", "a river"], 1000)[place].documents) for place in (0, 1)]
+    assert capsys.readouterr().err == (
+        f"few: the index found too few results for 2 of 2 queries, {min(found)} of {exact.ntotal} at worst; "
+        "raise nprobe (1 of 8 inverted lists probed)\n"
+    )
 
 
 def test_an_empty_query_is_a_one_line_error_with_status_2(project: Path, tiny_encoder: Path) -> None:

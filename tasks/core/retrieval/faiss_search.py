@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import faiss
 import numpy as np
 
 from tasks.core.retrieval.factories import reason
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
-from tasks.core.stage.errors import UserError, user_error
+from tasks.core.stage.errors import UserError, counted, user_error
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress, track
 from tasks.core.tables.ids import Ints
@@ -77,6 +78,39 @@ def search_index(index: Any, queries_QD: Floats, depth: int) -> tuple[Floats, In
             raise
         raise UserError(f"the index cannot be searched; faiss says: {reason(error)}; choose another factory string") from None
     return scores, rows
+
+
+@dataclass
+class ShortLists:
+    """Counts lists that have fewer than the `wanted` results, as those of an IVF that probes too few of its lists."""
+
+    wanted: int
+    lists: int = 0
+    short: int = 0
+    least: int = 0
+
+    def count(self, lengths_Q: Ints) -> "ShortLists":
+        """Count the lists of some more queries, by their numbers of results; returns itself."""
+        short = lengths_Q[lengths_Q < self.wanted]
+        if len(short):
+            self.least = min(int(short.min()), self.least if self.short else self.wanted)
+        self.lists, self.short = self.lists + len(lengths_Q), self.short + len(short)
+        return self
+
+    def tell(self, what: str, index: Any, section: str = "", file: TextIO | None = None) -> None:
+        """Say in one line, if there are any, how many are how short, and what to raise (of `section` of params.yaml)."""
+        if self.short:
+            queries = f"{self.short:,} of {counted(self.lists, 'queries')}, {self.least:,} of {self.wanted:,} at worst"
+            print(f"{what}: the index found too few results for {queries}; {_remedy(index, section)}", file=file)
+
+
+def _remedy(index: Any, section: str) -> str:
+    for layer in layers(index):
+        if isinstance(layer, faiss.IndexIVF) and layer.nprobe < layer.nlist:
+            return f"raise {section}nprobe ({layer.nprobe:,} of {counted(layer.nlist, 'inverted lists')} probed)"
+        if isinstance(layer, faiss.IndexHNSW):
+            return f"raise {section}ef_search ({layer.hnsw.efSearch:,})"
+    return "choose another factory string"
 
 
 def search_indexed(queries_QD: Floats, index: Any, depth: int) -> tuple[Floats, Ints]:

@@ -14,7 +14,7 @@ import torch
 
 from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
-from tasks.core.retrieval.faiss_search import open_index, refuse_other_scores, search_indexed
+from tasks.core.retrieval.faiss_search import ShortLists, open_index, refuse_other_scores, search_indexed
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
 from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
@@ -177,7 +177,21 @@ def make_first(workers: Workers, make: Callable[[], object]) -> None:
 
 
 def searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
-    """The ranked tables of all `queries`, in order, searched for by `workers`."""
+    """The ranked tables of all `queries`, in order, searched for by `workers`; of an index, a line says how many lists were short."""
+    if search.index is None:
+        yield from _searched(workers, search, queries)
+        return
+    documents = len(StoredIds(search.documents / "ids.parquet"))
+    short = ShortLists(min(search.shown, documents - (search.depth - search.shown)))  # what is between them may be excluded
+    for table in _searched(workers, search, queries):
+        short.count(np.unique(table["query"].to_numpy(), return_counts=True)[1])
+        yield table
+    short.count(np.zeros(queries - short.lists, dtype=np.int64))  # those of which nothing was found have no rows
+    section = f"adore.{search.index.parent.name}" if (search.index.parent / "index.json").exists() else "index"
+    short.tell(f"search {search.queries.name}", search.opened_index, f"{section}.")
+
+
+def _searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
     firsts = range(0, queries, search.size)
     if workers.alone:
         for first in firsts:
