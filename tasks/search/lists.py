@@ -75,9 +75,9 @@ class DenseSystem:
         return lists
 
     def open(self, width: int) -> Any:
-        """The index, read when it is first needed. UserError if it is unreadable, or not of these texts and vectors of `width`."""
+        """The index, opened when it is first needed. UserError if it is unreadable, or not of these texts and vectors of `width`."""
         if self._index is None:
-            self._index = open_index(self._path, len(self._texts.owners), width)
+            self._index = open_index(self._path, len(self._texts.owners), width, mapped=True)
         return self._index
 
     def _rows(self, query: str, depth: int) -> tuple[Floats, npt.NDArray[np.int64]]:

@@ -197,7 +197,10 @@ def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: py
     for other in others:
         one.tell("y", other, file=sys.stderr)
     line = "y: the index found too few results for 1 of 1 query, 0 of 1,000 at worst; "
-    assert capsys.readouterr().err.splitlines() == [line + "raise ef_search (77)", line + "choose another factory string"]
+    assert capsys.readouterr().err.splitlines() == [
+        line + "raise ef_search (77), or the number behind HNSW",
+        line + "choose another factory string",
+    ]
 
 
 @pytest.mark.parametrize("factory", ["HNSW8", "PCA8,HNSW8", "HNSW8,RFlat", "PCA8,HNSW8_SQ8,RFlat"])
@@ -227,6 +230,20 @@ def test_unreadable_index_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"{name}: unreadable faiss index") as refused:
             open_index(tmp_path / name)
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("factory", ["PQ4x4fs,RFlat", "IVF8,SQ8", "IVF8_HNSW4,PQ4x4", "PCA8,HNSW8_SQ8", "OPQ4,IVF8,PQ4x4fs"])
+def test_a_mapped_index_finds_the_same(factory: str, tmp_path: Path) -> None:
+    embeddings = write_embeddings(tmp_path / "e", draw(600), [600])
+    build_file(embeddings, Index(factory=factory, nprobe=3), tmp_path / "i")
+    queries = draw(20, seed=1)
+    found = [search_index(open_index(tmp_path / "i", 600, WIDTH, mapped=mapped), queries, 30) for mapped in (False, True)]
+    assert all(read.tobytes() == mapped.tobytes() for read, mapped in zip(*found, strict=True))
+    whole = (tmp_path / "i").read_bytes()
+    for cut in (1, len(whole) // 2, len(whole) - 8):  # faiss misses fewer bytes of the last row number
+        (tmp_path / "i").write_bytes(whole[:cut])
+        with pytest.raises(UserError, match="i: unreadable faiss index"):
+            open_index(tmp_path / "i", mapped=True)
 
 
 def test_an_index_of_distances_is_refused(tmp_path: Path) -> None:

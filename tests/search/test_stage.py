@@ -124,6 +124,9 @@ def test_an_index_that_finds_too_little_is_told_once(
     index.add(exact.reconstruct_n())
     Path("few").mkdir()
     faiss.write_index(index, "few/index.faiss")
+    flags = []
+    read = faiss.read_index
+    monkeypatch.setattr(faiss, "read_index", lambda path, flag: (flags.append(flag), read(path, flag))[1])
     system = DenseSystem(texts_of_tokens(Path("tokens")), encoder=tiny_encoder, index=Path("few"))
     assert len(system.search(["Chancellor of Germany"], 1)[0].documents) == 1
     assert not capsys.readouterr().err
@@ -132,6 +135,7 @@ def test_an_index_that_finds_too_little_is_told_once(
         f"few: the index found too few results for 2 of 2 queries, {min(found)} of {exact.ntotal} at worst; "
         "raise nprobe (1 of 8 inverted lists probed)\n"
     )
+    assert flags == [faiss.IO_FLAG_MMAP_IFC], "once, and not into memory"
 
 
 def test_an_empty_query_is_a_one_line_error_with_status_2(project: Path, tiny_encoder: Path) -> None:

@@ -21,16 +21,16 @@ CHECKED = 64  # random queries whose scores are compared with the index's own
 TOLERANCE = 1e-3  # of the largest score
 
 
-def open_index(path: Path, rows: int | None = None, width: int | None = None, *, threads: int | None = None) -> Any:
+def open_index(path: Path, rows: int | None = None, width: int | None = None, *, threads: int | None = None, mapped: bool = False) -> Any:
     """The faiss index of a file; UserError if it cannot be read, scores by distances, or does not have `rows` vectors of `width`.
 
-    The vectors of a Flat stay in the file: the system reads what a search needs, once for all processes. From here on faiss searches
-    with `threads` threads; none: as many as it finds cores.
+    The vectors of a Flat stay in the file, and with `mapped` those of any index: the system reads what a search needs, once for all
+    processes. From here on faiss searches with `threads` threads; none: as many as it finds cores.
     """
     if threads:
         faiss.omp_set_num_threads(threads)
     try:
-        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if _is_flat(path) else 0)
+        index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped or _is_flat(path) else 0)
     except MemoryError:  # a corrupt length, or too little
         raise UserError(f"{path}: unreadable faiss index, corrupt or larger than the free memory; make room or run index again") from None
     except RuntimeError as error:
@@ -109,7 +109,7 @@ def _remedy(index: Any, section: str) -> str:
         if isinstance(layer, faiss.IndexIVF) and layer.nprobe < layer.nlist:
             return f"raise {section}nprobe ({layer.nprobe:,} of {counted(layer.nlist, 'inverted lists')} probed)"
         if isinstance(layer, faiss.IndexHNSW):
-            return f"raise {section}ef_search ({layer.hnsw.efSearch:,})"
+            return f"raise {section}ef_search ({layer.hnsw.efSearch:,}), or the number behind HNSW"
     return "choose another factory string"
 
 
