@@ -7,6 +7,7 @@ otherwise for a batch, and so does a product of matrices.)
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
@@ -19,7 +20,7 @@ import pyarrow as pa
 from tasks.core.lexical.search import known, load, ranked
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
 from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
-from tasks.core.retrieval.passages import rows_needed
+from tasks.core.retrieval.passages import best_passages, rows_needed
 from tasks.core.retrieval.ranked import Ids, ranked_tables
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -65,7 +66,7 @@ class DenseSystem:
         if not queries:
             return []
         texts = self._texts
-        found = list(self._each(lambda query: self._rows(query, depth * self._passages), queries))
+        found = list(self._each(lambda query: self._rows(query, depth), queries))
         scores, rows = (np.concatenate([part[place] for part in found]) for place in (0, 1))
         lists = _split(ranked_tables(scores, rows, _numbers(len(queries)), texts.ids, texts.owners, depth), len(queries))
         if not self._told:
@@ -82,7 +83,8 @@ class DenseSystem:
 
     def _rows(self, query: str, depth: int) -> tuple[Floats, npt.NDArray[np.int64]]:
         vector = self._vector(query)
-        return search_index(self.open(vector.shape[1]), vector, depth)
+        search = partial(search_index, self.open(vector.shape[1]))
+        return best_passages(search, vector, self._texts.owners, depth, depth * self._passages)
 
     def _read_vector(self, text: str) -> Floats:
         texts = self._texts

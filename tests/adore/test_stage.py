@@ -1,7 +1,6 @@
 """The stage as the pipeline runs it: every step's list is brute force's, a kill costs nothing, what comes out loads and serves."""
 
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -68,8 +67,6 @@ ENTRIES = {
     "deep": "negatives: none, depth: 1000, steps: 1",
 }
 STUDY = f'{{{COMMON}, factories: [Flat, "PQ2"], serve_depth: 20, measures: [RR@10, R@20]}}'
-
-
 INDEXES: dict[str, Any] = {}  # 256 centroids take a while to find
 
 
@@ -370,12 +367,10 @@ def test_depth_beyond_the_corpus_retrieves_all_of_it(run: Callable[[str, str], P
 
 
 def test_short_lists_are_told_once(run: Callable[[str, str], Path], capsys: pytest.CaptureFixture[str]) -> None:
-    run("ivf", "ivf_enough")
-    assert "too few" not in capsys.readouterr().out
-    run("short", "short_lists")
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "too few" in line]
-    told = r"adore short \(cpu, float32\): the index found too few results for \d of 8 queries, \d+ of 12 at worst; raise nprobe "
-    assert re.fullmatch(told + r"\(1 of 50 inverted lists probed\)", line)
+    run("ivf", "enough")
+    run("short", "few")
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if "too few" in line]
+    assert told.startswith("adore short (cpu, float32): ") and told.endswith("raise nprobe (1 of 50 inverted lists probed)")
 
 
 def test_study_tabulates_train_index_by_serve_index(run: Callable[[str, str], Path], project: Path) -> None:

@@ -20,14 +20,16 @@ from tasks.core.encoding.encode import encode_texts
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.search import known
 from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.faiss_search import search_index
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
+from tasks.search import lists
 from tasks.search.__main__ import headline
-from tasks.search.lists import DenseSystem, texts_of_tokens
+from tasks.search.lists import DenseSystem, Texts, texts_of_tokens
 
 CPU = torch.device("cpu")
 
@@ -136,6 +138,26 @@ def test_an_index_that_finds_too_little_is_told_once(
         "raise nprobe (1 of 8 inverted lists probed)\n"
     )
     assert flags == [faiss.IO_FLAG_MMAP_IFC], "once, and not into memory"
+
+
+def test_one_long_document_does_not_make_every_search_as_deep(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    owners = np.repeat(np.arange(60), [*draw.integers(1, 4, size=59), 300]).astype(np.int32)
+    index = faiss.IndexFlatIP(128)
+    index.add(draw.normal(size=(len(owners), 128)).astype(np.float32))
+    faiss.write_index(index, str(tmp_path / "index.faiss"))
+    asked = []
+    monkeypatch.setattr(lists, "search_index", lambda *given: (asked.append(given[2]), search_index(*given))[1])
+    ids = pa.array([f"d{number:02}" for number in range(60)])
+    system = DenseSystem(Texts("", 8, owners, ids), encoder=tiny_encoder, index=tmp_path)
+    vector = encode_texts(load_towers(tiny_encoder).query, load_tokenizer(tiny_encoder), ["a river"], 8, CPU)
+    scores = index.reconstruct_n().astype(np.float64) @ vector[0].astype(np.float64)
+    best = [float(scores[owners == owner].max()) for owner in range(60)]
+    for depth in (1, 5, 60, 100):
+        (found,) = system.search(["a river"], depth)
+        assert found.documents == [f"d{owner:02}" for owner in sorted(range(60), key=lambda owner: -best[owner])[:depth]]
+        assert found.scores == pytest.approx(sorted(best, reverse=True)[:depth], abs=1e-4)
+    assert asked[0] == 4, "the first rows for one document; a list of the longest would be 300 times as long"
 
 
 def test_an_empty_query_is_a_one_line_error_with_status_2(project: Path, tiny_encoder: Path) -> None:
