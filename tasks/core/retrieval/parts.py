@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -184,7 +185,7 @@ def searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa
     documents = len(StoredIds(search.documents / "ids.parquet"))
     short = ShortLists(min(search.shown, documents - (search.depth - search.shown)))  # what is between them may be excluded
     for table in _searched(workers, search, queries):
-        short.count(np.unique(table["query"].to_numpy(), return_counts=True)[1])
+        short.count(pc.value_counts(table["query"]).field("counts").to_numpy())
         yield table
     short.count(np.zeros(queries - short.lists, dtype=np.int64))  # those of which nothing was found have no rows
     section = f"adore.{search.index.parent.name}" if (search.index.parent / "index.json").exists() else "index"
