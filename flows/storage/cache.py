@@ -15,7 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from tasks.core.stage.errors import DiskError
+from tasks.core.stage.safe_yaml import refuse_bomb
 
 Warn = Callable[[str], None]
 OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
@@ -122,6 +126,26 @@ def parse_listing(text: bytes, oid: str) -> dict[str, str] | None:
     if not is_object(text, oid):
         return None
     return {entry["relpath"]: entry["md5"] for entry in json.loads(text)}
+
+
+def contents(root: Path, oid: str) -> set[str]:
+    """Digests of an out and of its files; empty where the cache lacks one of them, since the others are then of no use."""
+    files = read_listing(root, oid) if oid.endswith(".dir") else {}
+    found = {oid, *(files or {}).values()}
+    return found if files is not None and all(object_path(root, one).is_file() for one in found) else set()
+
+
+def recorded_runs(root: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Every entry of the run cache below a cache, and its file; torn ones are left out."""
+    for path in sorted((root / "runs").glob("*/*/*")):
+        try:
+            text = path.read_text(encoding="utf-8")
+            refuse_bomb(text)
+            entry = YAML(typ="safe").load(text)
+        except (OSError, YAMLError):
+            continue
+        if isinstance(entry, dict):
+            yield path, entry
 
 
 def folder_digest(files: Mapping[str, str]) -> str:

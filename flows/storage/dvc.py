@@ -1,6 +1,6 @@
 """DVC commands that its command line lacks.
 
-`python -m flows.storage.dvc records | push | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
+`python -m flows.storage.dvc records | push [earlier] | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
 
 They check what they take from the cache by content (`flows.storage.cache`). `dvc repro --pull` fetches the remote's
 whole run cache, every entry again, for every stage. Here, a stage fetches the runs of its own command and inputs, and what the one
@@ -15,9 +15,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from flows.repository.lock import entry_digest, read_lock
+from flows.repository.lock import entry_digest, locks_of_references, read_lock, worktrees
 from flows.storage import makings
-from flows.storage.cache import listing, object_path
+from flows.storage.cache import contents, recorded_runs
 from flows.storage.patches import (
     RUN,
     by_content,
@@ -26,6 +26,7 @@ from flows.storage.patches import (
     in_turn,
     link_what_copies,
     listings_last,
+    of_entries,
     read_once,
     runs_by_listing,
     runs_on_demand,
@@ -40,6 +41,7 @@ from tasks.core.stage.files import write_text
 
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
 UNPUSHED = Path(".retemper/unpushed")  # what is to be pushed: every stage computed since the last push, and every dvc.lock a run found so
+PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
 
 TURNS = "RETEMPER_TURNS"  # names a folder: among runs that share it and a cache, one computes a stage; the others wait and take its outs
 
@@ -73,8 +75,10 @@ def fetch_runs(repo: Any, folder: Path) -> bool:
         return False
 
 
-def push() -> int:
-    """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC pushes only those of the current one."""
+def push(*, earlier: bool = False) -> int:
+    """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC pushes only those of the current one. With `earlier`, which
+    the first push to a remote is, those of `earlier_results` too.
+    """
     from dvc.cli import main
     from dvc.repo import Repo
 
@@ -82,7 +86,7 @@ def push() -> int:
         refuse_unmarked(repo.cloud.get_remote())
     status = int(main(["--wait-for-lock", "push", "--run-cache"]))
     with closing(Repo()) as repo:
-        status = status or _push_unpushed(repo)
+        status = status or _push_unpushed(repo, earlier_results(Path(repo.cache.local_cache_dir)) if earlier else [])
         if not status and (listed := _listed(repo)):
             makings.send(Path(repo.cache.local_cache_dir), *listed)
         if not status:
@@ -96,17 +100,29 @@ def _listed(repo: Any) -> tuple[Any, str] | None:
     return None if remote.fs.protocol in ("http", "https") else (remote.fs, remote.path)
 
 
-def _push_unpushed(repo: Any) -> int:
+def earlier_results(root: Path) -> list[Mapping[str, Any]]:
+    """Entries of what the cache in `root` has of this project, whenever it was computed: all recorded runs of its own cache; in one that
+    others use too, what this project's branches, tags, and experiments name.
+    """
+    if (root / PROJECTS).is_dir() or not any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees()):
+        return [entry for _, locks in locks_of_references() for lock in locks for entry in lock.values()]
+    return [entry for _, entry in recorded_runs(root)]
+
+
+def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Digests of the outs of these entries, and of their files. What the cache in `root` lacks was garbage-collected."""
+    outs = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
+    return {oid for out in outs for oid in contents(root / "files" / "md5", out)}
+
+
+def _push_unpushed(repo: Any, more: Iterable[Mapping[str, Any]]) -> int:
     from dvc_data.hashfile.hash_info import HashInfo
 
-    entries = [entry for file in sorted(UNPUSHED.glob("*.lock")) for entry in read_lock(file).values()]
-    if not entries:
-        return 0
-    root = Path(repo.cache.local.path)
-    oids = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
+    entries = [*more, *(entry for file in sorted(UNPUSHED.glob("*.lock")) for entry in read_lock(file).values())]
+    oids = objects_of(Path(repo.cache.local_cache_dir), entries)
     oids -= {out.hash_info.value for out in repo.index.outs}  # those have just been pushed
-    oids = {oid for oid in oids if object_path(root, oid).is_file()}  # the rest was garbage-collected, along with its run records
-    oids |= {inner for oid in oids if oid.endswith(".dir") for inner in listing(root, oid).values()}
+    if not oids:
+        return 0
     with repo.lock:
         failed = repo.cloud.push([HashInfo("md5", oid) for oid in oids]).failed
     return 1 if failed else 0
@@ -145,21 +161,19 @@ def reproduce(stage: str, pull: bool) -> int:
 
     if pull:
         runs_on_demand(fetch)
+    of_entries(_keep_for_push)
     status = int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
-    if not status:
-        _keep_for_push(stage)
     if fetched and not status:
         with suppress(Exception), closing(Repo()) as repo, share_with_group():  # who made it is told, not needed
             _fetch_makings(repo, [read_lock()[stage]])
     return status
 
 
-def _keep_for_push(stage: str) -> None:
-    """Remember what dvc.lock says of a stage until it is pushed: a run may be killed before, and git then replace dvc.lock."""
+def _keep_for_push(stage: str, entry: Mapping[str, Any]) -> None:
+    """Remember what is about to be in dvc.lock until it is pushed: a run may be killed before, and git then replace dvc.lock."""
     from dvc.config import Config
 
-    entry = read_lock().get(stage)
-    if entry and Config.from_cwd()["core"].get("remote"):
+    if Config.from_cwd()["core"].get("remote"):
         with suppress(OSError):  # the stage itself is done
             write_text(UNPUSHED / f"{entry_digest(entry)}.lock", json.dumps({"schema": "2.0", "stages": {stage: entry}}, default=str))
 
@@ -189,7 +203,7 @@ def heal(corrupt: list[Download]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    if arguments in (["records"], ["push"]):
+    if arguments in (["records"], ["push"], ["push", "earlier"]):
         try:
             with share_with_group():  # before importing DVC's modules, which remember the mask
                 by_content()
@@ -197,7 +211,7 @@ def main(arguments: list[str]) -> int:
                 collect_anew()
                 runs_by_listing()
                 listings_last()
-                return push() if arguments == ["push"] else fetch_records()
+                return push(earlier="earlier" in arguments) if "push" in arguments else fetch_records()
         except Exception as error:  # from DVC, the disk, or any library that talks to remotes
             print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1

@@ -206,6 +206,20 @@ def collect_anew() -> None:
     setattr(fetch, "collect", collect_in_memory)  # noqa: B010 - mypy forbids the plain form
 
 
+def of_entries(told: Callable[[str, Any], None]) -> None:
+    """From now on, `told` is passed a stage's name and its entry before this process writes that to dvc.lock."""
+    from dvc.stage import serialize
+
+    to_lockfile = serialize.to_lockfile
+
+    def tell(stage: Any, **named: Any) -> dict[str, Any]:
+        entries = dict(to_lockfile(stage, **named))
+        told(*next(iter(entries.items())))
+        return entries
+
+    setattr(serialize, "to_lockfile", tell)  # noqa: B010 - mypy forbids the plain form
+
+
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:
     """From now on, this process compares what DVC downloads with its digest; `corrupt` is called for a bad one, which is not kept.
 

@@ -9,16 +9,16 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.repository.lock import worktrees
+from flows.repository.lock import read_lock, worktrees
 from flows.repository.project import repository
 from flows.storage import makings
-from flows.storage.cache import objects
-from flows.storage.dvc import PUSHED
+from flows.storage.cache import object_path, objects
+from flows.storage.dvc import PROJECTS, PUSHED, earlier_results, objects_of
 from flows.storage.remote import write_mark
 from flows.team.sync import remedy
 from tasks.core.sources.datasets import local_path
@@ -29,7 +29,6 @@ CONFIG, LOCAL_CONFIG = Path(".dvc/config"), Path(".dvc/config.local")  # committ
 SECRET = ("password", "passphrase", "token", "key", "secret", "credential", "connection_string", "keyfile", "user", "profile")
 NAME = re.compile(r"[a-z0-9_-]+")
 LINKS = ["reflink", "hardlink", "symlink", "copy"]
-PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
 PATIENCE = {"s3": {"connect_timeout": 10, "read_timeout": 30}, "ssh": {"timeout": 15}}
 
 
@@ -54,7 +53,23 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
         probe(name, scheme)
     PUSHED.unlink(missing_ok=True)  # the next run checks what is there: this may be a new remote in the place of an old one
     hidden = f"; {', '.join(sorted(secrets))} in {LOCAL_CONFIG}, which git ignores" if secrets else ""
-    return f"remote {name}: {url} can be written and read{hidden}. For the team: git commit {CONFIG} -m 'Remote {name}'"
+    told = f"remote {name}: {url} can be written and read{hidden}. For the team: git commit {CONFIG} -m 'Remote {name}'"
+    return "\n".join([told, *_to_send()])
+
+
+def _to_send() -> Iterator[str]:
+    """A line on what the first push sends, where there is anything."""
+    oids: set[str] = set()
+    with repository() as repo:
+        root = Path(repo.cache.local_cache_dir)
+    with suppress(UserError):  # a dvc.lock is invalid: the run says so
+        oids = objects_of(root, [*earlier_results(root), *read_lock().values()])
+    size = sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in oids)
+    if oids:
+        yield (
+            f"the next run sends what was computed here before: {counted(len(oids), 'files')}, {size / 1e6:,.3f} MB, less what is there; "
+            "to send only what a branch, tag or working tree needs, first: retemper gc --unsent"
+        )
 
 
 def remotes() -> list[tuple[str, str, bool]]:

@@ -5,15 +5,16 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from flows.process.prepared import python
 from flows.process.processes import Processes, environment
+from flows.repository.lock import read_lock
 from flows.storage.cache import cache_folder
-from flows.storage.dvc import PUSHED, UNPUSHED
+from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results
 from flows.storage.remote import WARNING
 from tasks.core.stage.errors import disk_words, redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
@@ -64,7 +65,7 @@ def restore(processes: Processes, stages: Iterable[str]) -> None:
 
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
     """Send outs and run records to the remote; False, with a warning, where that failed. The next run sends these again with its own."""
-    if problem := _run(processes, [*REMOTE, "push"], warn):
+    if problem := _run(processes, [*REMOTE, "push", *(["earlier"] if is_first(remote) else [])], warn):
         _keep_unpushed()
         warn(f"remote {remote}: not everything was pushed; the next run tries again: {problem}{remedy(remote, problem)}")
         return False
@@ -101,12 +102,34 @@ def reason(remote: str, error: BaseException) -> str:
 
 def is_pushed(remote: str) -> bool:
     """Whether the current dvc.lock, and all that was computed here before, was pushed to `remote` from here."""
-    if any(UNPUSHED.glob("*.lock")):
-        return False
+    return not any(UNPUSHED.glob("*.lock")) and _pushed(Path()) == _state(remote)
+
+
+def is_first(remote: str, tree: Path = Path()) -> bool:
+    """Whether the next push is the first from a tree to `remote`, as it is set now: it then sends the earlier results too.
+
+    Not from a tree of a retraining or a sweep: the project's own push sends those.
+    """
+    same = {**_pushed(tree), "lock": ""} == {**_state(remote, tree), "lock": ""}
+    return not same and ".retemper" not in tree.absolute().parts
+
+
+def unsent(tree: Path, cache: Path) -> list[Mapping[str, Any]]:
+    """Entries that the next push from a working tree over this cache sends, apart from those of dvc.lock; none without a remote."""
+    from dvc.config import Config
+
+    remote = Config(dvc_dir=str(tree / ".dvc"))["core"].get("remote")
+    if not remote:
+        return []
+    kept = [entry for path in sorted((tree / UNPUSHED).glob("*.lock")) for entry in read_lock(path).values()]
+    return [*kept, *(earlier_results(cache) if is_first(remote, tree) else [])]
+
+
+def _pushed(tree: Path) -> dict[str, Any]:
     try:
-        return bool(json.loads(PUSHED.read_text(encoding="utf-8")) == _state(remote))
+        return dict(json.loads((tree / PUSHED).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError):
-        return False
+        return {}
 
 
 def restorable(status: dict[str, list[Any]]) -> list[str]:
@@ -121,10 +144,10 @@ def _missing(change: Any) -> bool:
     )
 
 
-def _state(remote: str) -> dict[str, str]:
-    config = "".join(path.read_text() for path in (Path(".dvc/config"), Path(".dvc/config.local")) if path.exists())
+def _state(remote: str, tree: Path = Path()) -> dict[str, str]:
+    config = "".join(path.read_text() for path in (tree / ".dvc/config", tree / ".dvc/config.local") if path.exists())
     digest = hashlib.sha256(config.encode()).hexdigest()  # it may hold a password
-    return {"remote": remote, "config": digest, "lock": file_digest(LOCK) if LOCK.exists() else ""}
+    return {"remote": remote, "config": digest, "lock": file_digest(tree / LOCK) if (tree / LOCK).exists() else ""}
 
 
 def _run(processes: Processes, command: list[str], warn: Warn) -> str:

@@ -170,3 +170,62 @@ def test_what_a_killed_run_computed_is_sent_though_git_replaces_its_lock(finishe
     colleague = type(finished)(tmp_path / "colleague", finished.environment)
     colleague.rounds(a="1", b="9")
     assert executed(colleague.run()) == set()
+
+
+KILLED = """
+import os
+from dvc.dvcfile import Lockfile
+dump = Lockfile.dump_stages
+def dump_and_die(*given, **named):
+    dump(*given, **named)
+    os._exit(137)
+Lockfile.dump_stages = dump_and_die
+import sys
+from flows.storage.dvc import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_kill_after_dvc_wrote_its_lock_leaves_no_stage_unsent(finished: Any, tmp_path: Path, executed: Executed) -> None:
+    """Git then replaces dvc.lock, so the entry must have been noted before."""
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.run()
+    finished.command("git", "add", ".")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    finished.rounds(a="1", b="9")
+    (finished.folder / "data/params.json").write_text(json.dumps({"first": "one", "rounds": {"a": {"value": 1}, "b": {"value": 9}}}))
+    assert finished.call("repro", "train@b", script=KILLED).returncode == 137
+    assert locked(finished.folder, "train@b")["params"]["data/params.json"]["rounds.b"] == {"value": 9}
+    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    assert executed(finished.run()) == set()
+    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "colleague"))
+    colleague = type(finished)(tmp_path / "colleague", finished.environment)
+    colleague.rounds(a="1", b="9")
+    assert executed(colleague.run()) == {"evaluate@b", "report"}
+
+
+def test_results_from_before_the_remote_are_sent(finished: Any, tmp_path: Path, executed: Executed) -> None:
+    """Whoever adds it, and whoever takes its setting from git: two values were tried here, the third by a colleague."""
+    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "second"))
+    second = type(finished)(tmp_path / "second", finished.environment)
+    second.rounds(a="1", b="3")
+    second.run()
+    second.command("git", "checkout", "--quiet", "--", "params.yaml")
+    finished.rounds(a="1", b="9")
+    assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
+    told = finished.call("remote", "add", "team", str(tmp_path / "remote"))
+    assert "\nthe next run sends what was computed here before: 9 files, 0.00" in told.stdout, told
+    finished.command("git", "add", "--all")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    (tmp_path / "remote").rename(tmp_path / "away")
+    finished.run()  # which can send nothing
+    (tmp_path / "away").rename(tmp_path / "remote")
+    assert executed(finished.run()) == set()
+    (second.folder / "dvc.lock").unlink()
+    second.command("git", "pull", "--quiet", "--ff-only")
+    assert executed(second.run()) == set()
+    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "colleague"))
+    colleague = type(finished)(tmp_path / "colleague", finished.environment)
+    for value in ("2", "9", "3"):
+        colleague.rounds(a="1", b=value)
+        assert executed(colleague.run()) == set(), value
