@@ -22,9 +22,10 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be removed, and remove nothing.")] = False,
     remote: Annotated[str | None, typer.Option(metavar="NAME", help="Clean this remote as well, after fetching every git remote.")] = None,
     days: Annotated[float, typer.Option(metavar="N", min=0, help="Keep what reached the remote in the last N days.")] = 7,
+    unsent: Annotated[bool, typer.Option("--unsent", help="Remove results that were not pushed to the remote yet, too.")] = False,
 ) -> int:
     """Remove from the cache what no branch, tag, experiment or working tree needs."""
     from flows.team.gc import collect
 
-    collect(dry_run, remote.lower() if remote is not None else None, print, days)
+    collect(dry_run, remote.lower() if remote is not None else None, print, days, keep_unsent=not unsent)
     return 0

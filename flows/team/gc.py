@@ -9,9 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 from flows.process import locks
 from flows.process.display import text_table
 from flows.repository.git import git
@@ -19,12 +16,13 @@ from flows.repository.leftovers import OF_DVC, unfinished_copies
 from flows.repository.lock import Lock, is_of_dvc, locks_of_references, of_graph, parse_of_dvc, read_lock, worktrees
 from flows.repository.project import lock_is_readable, repository
 from flows.storage.cache import object_id, object_path, objects, parse_listing, read_listing, refuse_read_only, remote_id
+from flows.storage.cache import recorded_runs as recorded
+from flows.storage.dvc import PROJECTS, objects_of
 from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.lineage import GRAPH
-from flows.team.sync import reason, remote_name
+from flows.team.sync import reason, remote_name, unsent
 from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.safe_yaml import refuse_bomb
 
 DAYS = 7.0
 Load = Callable[[str], Mapping[str, str] | None]  # digest of a folder's listing to the digests of its files, by name; None: it is nowhere
@@ -54,8 +52,9 @@ class Garbage:
     runs: tuple[Any, ...]
 
 
-def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: float = DAYS) -> None:
-    """Remove what nothing needs from the cache, and from `remote` where it is older than `days`. With `dry`, only report it.
+def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: float = DAYS, *, keep_unsent: bool = True) -> None:
+    """Remove what nothing needs from the cache, and from `remote` where it is older than `days`. With `dry`, only report it. Results that
+    the project's remote is still to be sent stay here, unless not `keep_unsent`.
 
     UserError while a run is in progress in any project that uses this cache, or where what others need cannot be known.
     """
@@ -80,6 +79,8 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
             tell(f"{len(needs.unread)} folders of other commits are neither here nor on the remote, so no file is kept for them: {some}")
         if remote:
             _collect_remote(repo, remote, root, needs, dry, tell, days)
+        if keep_unsent:
+            needed |= _unsent(root, trees, needed, tell)
         found = Garbage(
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
             tuple(path for path, entry in recorded_runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
@@ -95,9 +96,20 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
                     folder.rmdir()
 
 
+def _unsent(root: Path, trees: Iterable[Path], needed: set[str], tell: Callable[[str], None]) -> set[str]:
+    """Digests of what the next push sends and nothing needs."""
+    found = objects_of(root, [entry for tree in trees for entry in unsent(tree, root)]) - needed
+    if found:
+        size = megabytes(sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in found))
+        tell(
+            f"kept: {counted(len(found), 'objects')}, {size} MB, not pushed to the remote yet: retemper run does; --unsent removes them"
+        )
+    return found
+
+
 def users_of(root: Path) -> tuple[list[Path], list[Path]]:
     """The projects that use a cache, this one first, and all their working trees. UserError where they cannot be known."""
-    shared = (root / team.PROJECTS).is_dir()
+    shared = (root / PROJECTS).is_dir()
     projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
     if not root.resolve().is_relative_to(Path.cwd().resolve()) and not shared and not _is_worktree_of(root):
         raise UserError(
@@ -160,17 +172,10 @@ def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Every entry of a run cache; records the names of what it made."""
-    for path in sorted((root / "runs").glob("*/*/*")):
-        try:
-            text = path.read_text(encoding="utf-8")
-            refuse_bomb(text)
-            entry = YAML(typ="safe").load(text)
-        except (OSError, YAMLError):
-            entry = None
-        if isinstance(entry, dict) and path.is_file():
-            for oid, out in outs(entry):
-                needs.names.setdefault(oid, f"an earlier {out}")
-            yield path, entry
+    for path, entry in recorded(root):
+        for oid, out in outs(entry):
+            needs.names.setdefault(oid, f"an earlier {out}")
+        yield path, entry
 
 
 def _of_graph(lock: Lock, tree: Path) -> Lock:

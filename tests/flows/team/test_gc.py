@@ -278,6 +278,43 @@ def test_what_failed_pushes_left_on_a_remote_is_removed(here: Path, tmp_path: Pa
     assert all(path.exists() for path in young), "a push may be writing them"
 
 
+def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
+    """Until it is sent, or the user says so."""
+
+    def gc(*options: str) -> str:
+        done = finished.call("gc", *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        return str(done.stdout)
+
+    assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    finished.run()
+    finished.command("git", "add", ".")
+    finished.command("git", "commit", "--quiet", "-m", "computed")
+    (tmp_path / "remote").rename(tmp_path / "away")
+    for value in ("3", "4"):
+        finished.rounds(a="1", b=value)
+        assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
+    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    said = "MB, not pushed to the remote yet: retemper run does; --unsent removes them\n"
+    for options in (["--dry-run"], []):
+        told = gc(*options)
+        assert told.startswith("kept: 6 objects, 0.00"), told
+        assert said in told
+        assert ": 0 objects" in told
+    (tmp_path / "away").rename(tmp_path / "remote")
+    assert executed(finished.run()) == set()
+    assert said not in (told := gc())
+    assert "6 objects" in told
+    assert executed(finished.run()) == set()
+    finished.rounds(a="1", b="3")
+    assert executed(finished.run()) == set(), "the remote has it"
+    (finished.folder / ".retemper/pushed.json").unlink()  # a new remote, which has none of the earlier results
+    finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
+    assert said in gc("--dry-run")
+    assert said not in (told := gc("--unsent"))
+    assert "3 objects" in told
+
+
 @pytest.mark.parametrize("days", [-7, float("nan")])
 def test_days_are_a_number_of_days(days: float) -> None:
     with pytest.raises(UserError, match=r"--days: found (-7|nan), expected 0 or more"):
