@@ -101,9 +101,7 @@ def _unsent(root: Path, trees: Iterable[Path], needed: set[str], tell: Callable[
     found = objects_of(root, [entry for tree in trees for entry in unsent(tree, root)]) - needed
     if found:
         size = megabytes(sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in found))
-        tell(
-            f"kept: {counted(len(found), 'objects')}, {size} MB, not pushed to the remote yet: retemper run does; --unsent removes them"
-        )
+        tell(f"kept: {counted(len(found), 'objects')}, {size} MB, not pushed to the remote yet: retemper run does; --unsent removes them")
     return found
 
 
