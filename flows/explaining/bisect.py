@@ -12,7 +12,7 @@ from flows.champions.champion import Champion, current
 from flows.explaining import costs
 from flows.explaining.data import Inbox
 from flows.explaining.plan import reseeded
-from flows.explaining.runs import Bench, Configuration, Failed, Measured, refuse_unmeasured
+from flows.explaining.runs import TRAINED, Bench, Configuration, Failed, Measured, evaluation, refuse_unmeasured, training
 from flows.explaining.search import LEAST_NOISE, Search, paired
 from flows.explaining.sides import read_side
 from flows.intake.settings import FILE
@@ -88,6 +88,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
         raise UserError("bisect: there is no champion yet, so no model to look at; name one: --model NAME")
     measure = measure or (now.measure if now and now.model == model else "") or metric_of(sections)
     refuse_unmeasured(measure, sections)
+    refuse_other_graph(commit, sections, model)
     source = _source(commit, sections, inbox)
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
@@ -120,6 +121,20 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     else:
         print(printable(text(found, chosen, what=f"{measure} of {model}", trained=bench.trained)))
     return 0 if found.batch is None or found.probability >= Search.SURE else 1
+
+
+def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> None:
+    """UserError where the dvc.yaml of `commit` lacks the stage that trains `model`, or the one that evaluates it."""
+    stages = (parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}).get("stages") or {}
+    one = Configuration(commit, sections, {}, model)
+    trains = [training(one)] if any(model in (sections.get(section) or {}) for section in TRAINED) else []
+    for stage in [*trains, evaluation(one)]:
+        name = stage.partition("@")[0]
+        if name not in stages:
+            raise UserError(
+                f"dvc.yaml: found no stage {name} in commit {commit[:7]}, expected one, since {model} needs it; "
+                "commit a dvc.yaml that has it, or name another revision: --follow REV"
+            )
 
 
 def search(chosen: Range, train: Train, *, fewer: bool = False) -> Found:

@@ -17,6 +17,7 @@ from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired
 from flows.repository.worktree import SOURCE
+from flows.storage.cache import objects
 
 NAMES = [f"b{number:02}" for number in range(16)]
 WHOLE = Range(NAMES, 0, 16)
@@ -163,6 +164,36 @@ def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., P
     told = json.loads(project.call("bisect", "--model", "a", "--json")[0])
     assert (told["batch"], told["retrainings"]) == ("w2", 0), "what was measured is known"
     assert not (project.folder / ".retemper/bisect/tree").exists()
+
+
+def test_a_graph_without_the_training_is_one_line(project: Any, inbox: Callable[..., Path]) -> None:
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
+    inbox("w1", 0.5)
+    inbox("w2", -5.0)
+    graph = json.loads((project.folder / "dvc.yaml").read_text())
+    for name in ("train", "evaluate"):
+        (project.folder / "dvc.yaml").write_text(json.dumps({"stages": {key: one for key, one in graph["stages"].items() if key != name}}))
+        project.commit()
+        told = project.call("bisect", "--model", "a", status=2)[1]
+        assert told.startswith(f"retemper: dvc.yaml: found no stage {name} in commit ")
+        assert told.endswith("expected one, since a needs it; commit a dvc.yaml that has it, or name another revision: --follow REV\n")
+
+
+def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, inbox: Callable[..., Path], tmp_path: Path) -> None:
+    """Its trees are gone by then."""
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
+    remote, away = tmp_path / "remote", tmp_path / "away"
+    project.call("remote", "add", "team", str(remote))
+    project.call("run")
+    project.commit()
+    remote.rename(away)
+    inbox("w1", 0.5)
+    inbox("w2", -5.0)
+    assert "bad batch: w2" in project.call("bisect", "--model", "a")[0]
+    away.rename(remote)
+    assert "executed 0" in project.call("run")[0]
+    here, there = ({path.name for path in objects(root / "files/md5")} for root in (project.folder / ".dvc/cache", remote))
+    assert here == there
 
 
 @pytest.mark.heavy
