@@ -39,6 +39,7 @@ from tasks.core.stage.code import SNAPSHOT, frozen_environment
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_text
 
+SCRATCH = ".retemper"
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
 UNPUSHED = Path(".retemper/unpushed")  # what is to be pushed: every stage computed since the last push, and every dvc.lock a run found so
 PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
@@ -100,6 +101,12 @@ def _listed(repo: Any) -> tuple[Any, str] | None:
     return None if remote.fs.protocol in ("http", "https") else (remote.fs, remote.path)
 
 
+def unpushed() -> Path:
+    """UNPUSHED of this project. A tree in a project's .retemper, of a sweep say, has that project's: the tree will be removed."""
+    parts = Path.cwd().parts
+    return Path(*parts[: parts.index(SCRATCH)] if SCRATCH in parts else parts) / UNPUSHED
+
+
 def earlier_results(root: Path) -> list[Mapping[str, Any]]:
     """Entries of what the cache in `root` has of this project, whenever it was computed: all recorded runs of its own cache; in one that
     others use too, what this project's branches, tags, and experiments name.
@@ -118,7 +125,7 @@ def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:
 def _push_unpushed(repo: Any, more: Iterable[Mapping[str, Any]]) -> int:
     from dvc_data.hashfile.hash_info import HashInfo
 
-    entries = [*more, *(entry for file in sorted(UNPUSHED.glob("*.lock")) for entry in read_lock(file).values())]
+    entries = [*more, *(entry for file in sorted(unpushed().glob("*.lock")) for entry in read_lock(file).values())]
     oids = objects_of(Path(repo.cache.local_cache_dir), entries)
     oids -= {out.hash_info.value for out in repo.index.outs}  # those have just been pushed
     if not oids:
@@ -175,7 +182,7 @@ def _keep_for_push(stage: str, entry: Mapping[str, Any]) -> None:
 
     if Config.from_cwd()["core"].get("remote"):
         with suppress(OSError):  # the stage itself is done
-            write_text(UNPUSHED / f"{entry_digest(entry)}.lock", json.dumps({"schema": "2.0", "stages": {stage: entry}}, default=str))
+            write_text(unpushed() / f"{entry_digest(entry)}.lock", json.dumps({"schema": "2.0", "stages": {stage: entry}}, default=str))
 
 
 def heal(corrupt: list[Download]) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
@@ -14,7 +13,7 @@ from flows.process.prepared import python
 from flows.process.processes import Processes, environment
 from flows.repository.lock import read_lock
 from flows.storage.cache import cache_folder
-from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results
+from flows.storage.dvc import PUSHED, SCRATCH, UNPUSHED, earlier_results, unpushed
 from flows.storage.remote import WARNING
 from tasks.core.stage.errors import disk_words, redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
@@ -65,18 +64,20 @@ def restore(processes: Processes, stages: Iterable[str]) -> None:
 
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
     """Send outs and run records to the remote; False, with a warning, where that failed. The next run sends these again with its own."""
+    sent = list(unpushed().glob("*.lock"))  # runs beside this one, in trees of a sweep, add others
     if problem := _run(processes, [*REMOTE, "push", *(["earlier"] if is_first(remote) else [])], warn):
         _keep_unpushed()
         warn(f"remote {remote}: not everything was pushed; the next run tries again: {problem}{remedy(remote, problem)}")
         return False
     write_json(PUSHED, _state(remote))
-    shutil.rmtree(UNPUSHED, ignore_errors=True)
+    for path in sent:
+        path.unlink(missing_ok=True)
     return True
 
 
 def _keep_unpushed() -> None:
     if LOCK.exists():
-        write_text(UNPUSHED / f"{file_digest(LOCK)}.lock", LOCK.read_text(encoding="utf-8"))
+        write_text(unpushed() / f"{file_digest(LOCK)}.lock", LOCK.read_text(encoding="utf-8"))
 
 
 def remedy(remote: str, problem: str) -> str:
@@ -102,7 +103,7 @@ def reason(remote: str, error: BaseException) -> str:
 
 def is_pushed(remote: str) -> bool:
     """Whether the current dvc.lock, and all that was computed here before, was pushed to `remote` from here."""
-    return not any(UNPUSHED.glob("*.lock")) and _pushed(Path()) == _state(remote)
+    return not any(unpushed().glob("*.lock")) and _pushed(Path()) == _state(remote)
 
 
 def is_first(remote: str, tree: Path = Path()) -> bool:
@@ -111,7 +112,7 @@ def is_first(remote: str, tree: Path = Path()) -> bool:
     Not from a tree of a retraining or a sweep: the project's own push sends those.
     """
     same = {**_pushed(tree), "lock": ""} == {**_state(remote, tree), "lock": ""}
-    return not same and ".retemper" not in tree.absolute().parts
+    return not same and SCRATCH not in tree.absolute().parts
 
 
 def unsent(tree: Path, cache: Path) -> list[Mapping[str, Any]]:
