@@ -19,6 +19,7 @@ def verify(remote: Annotated[str | None, typer.Option(metavar="NAME", help="Chec
 
 @app.command(cls=ProjectCommand)
 def gc(
+    *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be removed, and remove nothing.")] = False,
     remote: Annotated[str | None, typer.Option(metavar="NAME", help="Clean this remote as well, after fetching every git remote.")] = None,
     days: Annotated[float, typer.Option(metavar="N", min=0, help="Keep what reached the remote in the last N days.")] = 7,

@@ -80,7 +80,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
         if remote:
             _collect_remote(repo, remote, root, needs, dry, tell, days)
         if keep_unsent:
-            needed |= _unsent(root, trees, needed, tell)
+            needed |= _unsent(root, trees, needed, tell=tell)
         found = Garbage(
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
             tuple(path for path, entry in recorded_runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
@@ -96,7 +96,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
                     folder.rmdir()
 
 
-def _unsent(root: Path, trees: Iterable[Path], needed: set[str], tell: Callable[[str], None]) -> set[str]:
+def _unsent(root: Path, trees: Iterable[Path], needed: set[str], *, tell: Callable[[str], None]) -> set[str]:
     """Digests of what the next push sends and nothing needs."""
     found = objects_of(root, [entry for tree in trees for entry in unsent(tree, root)]) - needed
     if found:
