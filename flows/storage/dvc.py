@@ -35,6 +35,8 @@ from flows.storage.patches import (
 )
 from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from flows.storage.small_files import Place, copy
+from tasks.core.sources.forgotten import FILE as FORGOTTEN
+from tasks.core.sources.forgotten import read_marks
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_text
@@ -101,16 +103,23 @@ def _listed(repo: Any) -> tuple[Any, str] | None:
     return None if remote.fs.protocol in ("http", "https") else (remote.fs, remote.path)
 
 
+def project_of(tree: Path = Path()) -> Path:
+    """A working tree itself, or if it lies in a project's .retemper, as that of a sweep, the project: the tree may be removed."""
+    parts = tree.absolute().parts
+    return Path(*parts[: parts.index(SCRATCH)] if SCRATCH in parts else parts)
+
+
 def unpushed() -> Path:
-    """UNPUSHED of this project. A tree in a project's .retemper, of a sweep say, has that project's: the tree will be removed."""
-    parts = Path.cwd().parts
-    return Path(*parts[: parts.index(SCRATCH)] if SCRATCH in parts else parts) / UNPUSHED
+    """UNPUSHED of this project."""
+    return project_of() / UNPUSHED
 
 
 def earlier_results(root: Path) -> list[Mapping[str, Any]]:
     """Entries of what the cache in `root` has of this project, whenever it was computed: all recorded runs of its own cache; in one that
-    others use too, what this project's branches, tags, and experiments name.
+    others use too, what this project's branches, tags, and experiments name. None once records were forgotten, which these may hold.
     """
+    if read_marks(project_of() / FORGOTTEN):
+        return []
     if (root / PROJECTS).is_dir() or not any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees()):
         return [entry for _, locks in locks_of_references() for lock in locks for entry in lock.values()]
     return [entry for _, entry in recorded_runs(root)]

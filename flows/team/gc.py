@@ -17,7 +17,7 @@ from flows.repository.lock import Lock, is_of_dvc, locks_of_references, of_graph
 from flows.repository.project import lock_is_readable, repository
 from flows.storage.cache import object_id, object_path, objects, parse_listing, read_listing, refuse_read_only, remote_id
 from flows.storage.cache import recorded_runs as recorded
-from flows.storage.dvc import PROJECTS, objects_of
+from flows.storage.dvc import PROJECTS, objects_of, project_of
 from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.lineage import GRAPH
@@ -98,7 +98,8 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
 
 def _unsent(root: Path, trees: Iterable[Path], needed: set[str], *, tell: Callable[[str], None]) -> set[str]:
     """Digests of what the next push sends and nothing needs."""
-    found = objects_of(root, [entry for tree in trees for entry in unsent(tree, root)]) - needed
+    projects = dict.fromkeys(map(project_of, trees))
+    found = objects_of(root, [entry for project in projects for entry in unsent(project, root)]) - needed
     if found:
         size = megabytes(sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in found))
         tell(f"kept: {counted(len(found), 'objects')}, {size} MB, not pushed to the remote yet: retemper run does; --unsent removes them")

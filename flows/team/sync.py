@@ -13,7 +13,7 @@ from flows.process.prepared import python
 from flows.process.processes import Processes, environment
 from flows.repository.lock import read_lock
 from flows.storage.cache import cache_folder
-from flows.storage.dvc import PUSHED, SCRATCH, UNPUSHED, earlier_results, unpushed
+from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
 from tasks.core.stage.errors import disk_words, redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
@@ -65,10 +65,13 @@ def restore(processes: Processes, stages: Iterable[str]) -> None:
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
     """Send outs and run records to the remote; False, with a warning, where that failed. The next run sends these again with its own."""
     sent = list(unpushed().glob("*.lock"))  # runs beside this one, in trees of a sweep, add others
-    if problem := _run(processes, [*REMOTE, "push", *(["earlier"] if is_first(remote) else [])], warn):
+    first, project = is_first(remote), project_of()
+    if problem := _run(processes, [*REMOTE, "push", *(["earlier"] if first else [])], warn):
         _keep_unpushed()
         warn(f"remote {remote}: not everything was pushed; the next run tries again: {problem}{remedy(remote, problem)}")
         return False
+    if first:
+        write_json(project / PUSHED, _state(remote, project) | {"lock": ""})  # the project's own dvc.lock may be another
     write_json(PUSHED, _state(remote))
     for path in sent:
         path.unlink(missing_ok=True)
@@ -107,23 +110,20 @@ def is_pushed(remote: str) -> bool:
 
 
 def is_first(remote: str, tree: Path = Path()) -> bool:
-    """Whether the next push is the first from a tree to `remote`, as it is set now: it then sends the earlier results too.
-
-    Not from a tree of a retraining or a sweep: the project's own push sends those.
-    """
-    same = {**_pushed(tree), "lock": ""} == {**_state(remote, tree), "lock": ""}
-    return not same and SCRATCH not in tree.absolute().parts
+    """Whether the next push is the first of a tree's project to `remote`, as it is set now: it then sends the earlier results too."""
+    project = project_of(tree)
+    return _pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
 
 
-def unsent(tree: Path, cache: Path) -> list[Mapping[str, Any]]:
-    """Entries that the next push from a working tree over this cache sends, apart from those of dvc.lock; none without a remote."""
+def unsent(project: Path, cache: Path) -> list[Mapping[str, Any]]:
+    """Entries that the next push of a project over this cache sends, apart from those of dvc.lock; none without a remote."""
     from dvc.config import Config
 
-    remote = Config(dvc_dir=str(tree / ".dvc"))["core"].get("remote")
+    remote = Config(dvc_dir=str(project / ".dvc"))["core"].get("remote")
     if not remote:
         return []
-    kept = [entry for path in sorted((tree / UNPUSHED).glob("*.lock")) for entry in read_lock(path).values()]
-    return [*kept, *(earlier_results(cache) if is_first(remote, tree) else [])]
+    kept = [entry for path in sorted((project / UNPUSHED).glob("*.lock")) for entry in read_lock(path).values()]
+    return [*kept, *(earlier_results(cache) if is_first(remote, project) else [])]
 
 
 def _pushed(tree: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.storage.cache import object_path
-from flows.storage.dvc import TURNS, UNPUSHED
+from flows.storage.dvc import TURNS, UNPUSHED, earlier_results
 from tasks.core.stage.frozen import freeze_parameters
 
 Executed = Callable[[dict[str, str]], set[str]]
@@ -202,6 +202,17 @@ def test_a_kill_after_dvc_wrote_its_lock_leaves_no_stage_unsent(finished: Any, t
     colleague = type(finished)(tmp_path / "colleague", finished.environment)
     colleague.rounds(a="1", b="9")
     assert executed(colleague.run()) == {"evaluate@b", "report"}
+
+
+def test_where_records_were_forgotten_no_earlier_result_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    recorded = Path(".dvc/cache/runs/ab/abc/one")
+    recorded.parent.mkdir(parents=True)
+    recorded.write_text("outs: [{path: x, md5: y}]")
+    assert earlier_results(Path(".dvc/cache")) == [{"outs": [{"path": "x", "md5": "y"}]}]
+    Path("forgotten.txt").write_text(f"document {'0' * 64} 2026-11-28\n")
+    assert earlier_results(Path(".dvc/cache")) == []
 
 
 def test_results_from_before_the_remote_are_sent(finished: Any, tmp_path: Path, executed: Executed) -> None:
