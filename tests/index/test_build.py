@@ -187,7 +187,7 @@ def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: py
     short = ShortLists(10).count(np.array([10, 12, 10]))
     short.tell("x", index)
     assert not capsys.readouterr().out
-    short.count(np.array([9, 10])).count(np.array([], dtype=np.int64)).count(np.array([11, 3, 7])).tell("x", index, "index.")
+    short.count(np.array([11, 3, 7])).count(np.array([], dtype=np.int64)).count(np.array([9, 10])).tell("x", index, "index.")
     assert capsys.readouterr().out == (
         "x: the index found too few results for 3 of 8 queries, 3 of 10 at worst; raise index.nprobe (3 of 8 inverted lists probed)\n"
     )

@@ -1,13 +1,21 @@
 """Parts of the queries: whole blocks of the exact search, so that their size changes no bit of a result."""
 
+from pathlib import Path
+from typing import Any
+
+import faiss
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.retrieval import parts
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.parts import searchers, shared_size
+from tasks.core.retrieval.parts import searched, searchers, shared_size
 from tasks.core.retrieval.ranked import QUERY_BLOCK
 from tasks.core.stage.runtime import Runtime
+from tasks.core.tables.ids import IDS
+from tasks.core.tables.parquet import write_table
 
 
 def test_size_of_the_parts_that_several_workers_share() -> None:
@@ -35,3 +43,27 @@ def test_one_process_searches_an_index_on_one_machine() -> None:
     assert searchers(Runtime(workers=4), indexed=True).workers == 1
     assert searchers(Runtime(workers=4), indexed=False).workers == 4
     assert searchers(Runtime(workers=4, engine="ray"), indexed=True).workers == 4
+
+
+def test_short_lists_are_those_with_fewer_than_all_documents_can_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three documents of which one may be excluded: two make a list. A query of which nothing was found has no row."""
+    write_table(tmp_path / "ids.parquet", IDS, [pa.table({"id": ["a", "b", "c"]}, schema=IDS)])
+
+    class Search:
+        index, documents, queries = tmp_path / "index.faiss", tmp_path, Path("dev")
+        depth, shown = 4, 3
+        opened_index = faiss.index_factory(4, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
+
+    def told(queries: int, *lists: list[str]) -> str:
+        found: Any = lambda *_: iter([pa.table({"query": rows}) for rows in lists])  # noqa: E731
+        monkeypatch.setattr(parts, "_searched", found)
+        few: Any = Search()
+        assert [table["query"].to_pylist() for table in searched(few, few, queries)] == list(lists)
+        return capsys.readouterr().out
+
+    assert told(2, ["q", "q"], ["r", "r", "r"]) == ""
+    line = "search dev: the index found too few results for {}; raise index.nprobe (1 of 2 inverted lists probed)\n"
+    assert told(3, ["q", "q"], ["r"], ["s", "s"]) == line.format("1 of 3 queries, 1 of 2 at worst")
+    assert told(4, ["q", "q", "r", "r"], ["s"]) == line.format("2 of 4 queries, 0 of 2 at worst")
