@@ -109,10 +109,13 @@ def make(
 
 
 def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: bool) -> None:
-    """UserError where `settings.systems` names what cannot become champion."""
+    """UserError where `settings.systems` names what cannot become champion, or params.yaml is invalid."""
+    if settings.systems is None:
+        return
+    check(dict(sections))
     known = [name for section in (*SEARCHED, "fuse") if section != "fuse" or fused for name in entries(sections, section)]
     able = [name for name in known if is_served(name, sections)]
-    if wrong := [name for name in settings.systems or [] if name not in able]:
+    if wrong := [name for name in settings.systems if name not in able]:
         which = "rounds, entries of adore, and fusions that can be searched" if fused else "rounds and entries of adore"
         raise UserError(f"{FILE}: retrain.systems: found {wrong[0]!r}, expected some of {', '.join(able)} ({which})")
 

@@ -118,6 +118,7 @@ def test_with_systems_only_their_recipe_counts_as_changed(worktree: Worktree, fu
 
 @pytest.mark.parametrize(("named", "fused"), [("gone", True), ("bm25", True), ("both", False), ("over", True)])
 def test_a_system_that_cannot_become_champion_is_refused(worktree: Worktree, full_params: dict[str, Any], named: str, fused: bool) -> None:
+    full_params["rerankers"] = {"small": {"source": "x", "negatives": "none"}}
     full_params["rerank"] = {"again": {"run": "star", "reranker": "small"}}
     full_params["fuse"] = {"both": {"first": "bm25", "second": "star"}, "over": {"first": "bm25", "second": "again"}}
     worktree.write(full_params)
@@ -126,6 +127,11 @@ def test_a_system_that_cannot_become_champion_is_refused(worktree: Worktree, ful
     with pytest.raises(UserError, match=rf"^retraining.yaml: retrain.systems: found '{named}', expected some of .*star") as refused:
         plan.make(Path(), settings, [], fused=fused, run=lambda _: None)
     assert ("both" in str(refused.value).partition("expected")[2]) == fused
+    full_params["rounds"]["star"] = None
+    worktree.write(full_params)
+    before = Path("params.yaml").read_bytes()
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star: found None"):
+        plan.make(Path(), settings, [], fused=fused, run=lambda _: None)
     assert Path("params.yaml").read_bytes() == before
 
 
