@@ -135,7 +135,7 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
     found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
     new, made = Champion(3, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {})
     verdict = retrain._compare(
-        here, champions, new, made=made, found=found, sections={}, rule=Promotion(rule=rule), processes=Processes(), display=Display()
+        here, champions, new, made=made, found=found, looks=1, rule=Promotion(rule=rule), processes=Processes(), display=Display()
     )
     assert asked == measured and verdict.promoted == promoted
     assert set(found) == {"a", *(f"champion/{number}" for number in measured)}
@@ -155,7 +155,7 @@ def test_the_comparison_knows_which_queries_share_a_document(here: Path, monkeyp
         Champion(2, "a", "promoted", "", measure="m"),
         made=Parts({"corpus": "data/corpus"}, {}, {}),
         found=found,
-        sections={},
+        looks=1,
         rule=Promotion(rule=rule),
         processes=Processes(),
         display=Display(),
@@ -188,7 +188,7 @@ def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, mo
         Champion(6, "a", "promoted", "", measure="m"),
         made=Parts({"corpus": "data/corpus"}, {}, {}),
         found=found,
-        sections={},
+        looks=1,
         rule=Promotion(margin=0.1, anchor=1),
         processes=Processes(),
         display=Display(),
