@@ -152,3 +152,8 @@ def clock(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{rest:02d}s"
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes in MB, without the unit: `1,234.568`."""
+    return f"{size / 1e6:,.3f}"

@@ -135,6 +135,13 @@ def contents(root: Path, oid: str) -> set[str]:
     return found if files is not None and all(object_path(root, one).is_file() for one in found) else set()
 
 
+def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Digest and path of every out of an entry of dvc.lock or of the run cache."""
+    for out in entry.get("outs") or []:
+        if out.get("md5"):
+            yield str(out["md5"]), str(out["path"])
+
+
 def recorded_runs(root: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Every entry of the run cache below a cache, and its file; torn ones are left out."""
     for path in sorted((root / "runs").glob("*/*/*")):

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.repository.lock import entry_digest, locks_of_references, read_lock, worktrees
+from flows.repository.worktree import SCRATCH
 from flows.storage import makings
-from flows.storage.cache import contents, recorded_runs
+from flows.storage.cache import contents, outs, recorded_runs
 from flows.storage.patches import (
     RUN,
     by_content,
@@ -41,7 +42,6 @@ from tasks.core.stage.code import SNAPSHOT, frozen_environment
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_text
 
-SCRATCH = ".retemper"
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
 UNPUSHED = Path(".retemper/unpushed")  # what is to be pushed: every stage computed since the last push, and every dvc.lock a run found so
 PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
@@ -106,7 +106,7 @@ def _listed(repo: Any) -> tuple[Any, str] | None:
 def project_of(tree: Path = Path()) -> Path:
     """A working tree itself, or if it lies in a project's .retemper, as that of a sweep, the project: the tree may be removed."""
     parts = tree.absolute().parts
-    return Path(*parts[: parts.index(SCRATCH)] if SCRATCH in parts else parts)
+    return Path(*parts[: parts.index(SCRATCH.name)] if SCRATCH.name in parts else parts)
 
 
 def unpushed() -> Path:
@@ -127,8 +127,8 @@ def earlier_results(root: Path) -> list[Mapping[str, Any]]:
 
 def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:
     """Digests of the outs of these entries, and of their files. What the cache in `root` lacks was garbage-collected."""
-    outs = {str(out["md5"]) for entry in entries for out in entry.get("outs") or [] if out.get("md5")}
-    return {oid for out in outs for oid in contents(root / "files" / "md5", out)}
+    made = {oid for entry in entries for oid, _ in outs(entry)}
+    return {oid for out in made for oid in contents(root / "files" / "md5", out)}
 
 
 def _push_unpushed(repo: Any, more: Iterable[Mapping[str, Any]]) -> int:

@@ -21,7 +21,7 @@ from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
 from flows.repository.project import repository
-from flows.storage.cache import file_md5, object_id, object_path, objects, refuse_read_only
+from flows.storage.cache import file_md5, object_id, object_path, objects, outs, recorded_runs, refuse_read_only
 from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.team import exposure, gc, sweep
@@ -106,7 +106,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
         lines |= told["files"]
         holdings.texts |= set(told["texts"])
     gone = set(holdings.oids)
-    runs = tuple(path for path, entry in gc.recorded_runs(root, gc.Needs()) if any(oid in gone for oid, _ in gc.outs(entry)))
+    runs = tuple(path for path, entry in recorded_runs(root) if any(oid in gone for oid, _ in outs(entry)))
     files = tuple(path for tree in trees for path in held_files(tree, gone, kinds))
     folders = tuple(path for tree in trees for name in REBUILT if (path := tree / ".retemper" / name).exists())
     if "document" in kinds:
@@ -148,7 +148,7 @@ def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -
         found += [read_lock(path) for path in sorted((tree / UNPUSHED).glob("*.lock"))]
     for tree in worktrees():
         own |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
-    found += [{"run": entry} for _, entry in gc.recorded_runs(root, gc.Needs())]
+    found += [{"run": entry} for _, entry in recorded_runs(root)]
     for lock in found:
         for entry in lock.values():
             yield Entry(entry, any(out in own for out in Entry(entry, True).outs()))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.process import locks
-from flows.process.display import text_table
+from flows.process.display import megabytes, text_table
 from flows.repository.git import git
 from flows.repository.leftovers import OF_DVC, unfinished_copies
 from flows.repository.lock import Lock, is_of_dvc, locks_of_references, of_graph, parse_of_dvc, read_lock, worktrees
 from flows.repository.project import lock_is_readable, repository
-from flows.storage.cache import object_id, object_path, objects, parse_listing, read_listing, refuse_read_only, remote_id
+from flows.storage.cache import object_id, object_path, objects, outs, parse_listing, read_listing, refuse_read_only, remote_id
 from flows.storage.cache import recorded_runs as recorded
 from flows.storage.dvc import PROJECTS, objects_of, project_of
 from flows.storage.remote import refuse_unmarked
@@ -160,13 +160,6 @@ def with_contents(needs: Needs, load: Load) -> set[str]:
             if oid in needs.oids:
                 needed.add(inner)
     return needed
-
-
-def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Digest and path of every out of an entry of dvc.lock or of the run cache."""
-    for out in entry.get("outs") or []:
-        if out.get("md5"):
-            yield str(out["md5"]), str(out["path"])
 
 
 def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -322,7 +315,3 @@ def _tell(where: str, found: Garbage, names: Mapping[Any, str], dry: bool, tell:
     verb = "would remove" if dry else "removed"
     runs = counted(len(found.runs), "runs").replace(" ", " recorded ")
     tell(f"{where}: {verb}: {counted(len(found.objects), 'objects')}, {megabytes(sum(found.objects.values()))} MB, {runs}")
-
-
-def megabytes(size: int) -> str:
-    return f"{size / 1e6:,.3f}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows.process.display import megabytes
 from flows.repository.lock import read_lock, worktrees
 from flows.repository.project import repository
 from flows.storage import makings
@@ -67,7 +68,7 @@ def _to_send() -> Iterator[str]:
     size = sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in oids)
     if oids:
         yield (
-            f"the next run sends what was computed here before: {counted(len(oids), 'files')}, {size / 1e6:,.3f} MB, less what is there; "
+            f"the next run sends what was computed here before: {counted(len(oids), 'files')}, {megabytes(size)} MB, less what is there; "
             "to send only what a branch, tag or working tree needs, first: retemper gc --unsent"
         )
 

@@ -133,7 +133,7 @@ def test_files_of_a_needed_folder_are_needed() -> None:
 
 @pytest.mark.parametrize("entry", [{}, {"outs": None}, {"outs": [{"path": "x"}]}])
 def test_entries_without_digests_need_nothing(entry: dict[str, Any]) -> None:
-    assert list(gc.outs(entry)) == []
+    assert list(integrity.outs(entry)) == []
 
 
 def test_dvc_files_and_inner_locks_of_every_reference_are_needed(tmp_path: Path) -> None:
