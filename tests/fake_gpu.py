@@ -206,27 +206,25 @@ def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> 
     return left.to(dtype) @ right.to(dtype)
 
 
-def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *_: Any, **__: Any) -> Any:
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: Any, **_: Any) -> Any:
     """Attention of rows of many lengths, row by row."""
-    assert ends.dtype == torch.int32 and ends[-1] == len(q) and q.dtype in (torch.bfloat16, torch.float16)
-    rows = [slice(first, end) for first, end in pairwise(ends.tolist())]
-    parts = [torch.nn.functional.scaled_dot_product_attention(*(x[row].transpose(0, 1) for x in (q, k, v))) for row in rows]
+    assert q.dtype in (torch.bfloat16, torch.float16)
+    parts = [torch.nn.functional.scaled_dot_product_attention(*row) for row in _rows(q, k, v, *given[:4])]
     return torch.cat([part.transpose(0, 1) for part in parts]), torch.empty(q.shape[1], len(q)), torch.zeros(2, dtype=torch.uint64)
 
 
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, *given: Any) -> Any:
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: Any) -> Any:
     """The same for a training: the seed of its dropout is drawn from the generator, and returned for the backward pass."""
-    assert ends.dtype == torch.int32 and ends[-1] == len(q)
     seed = torch.randint(2**31, (2,))
-    out = [(kept * shares) @ v_ for shares, kept, (_, _, v_) in _shares(q, k, v, ends, given[3], seed)]
+    out = [(kept * shares) @ v_ for shares, kept, (_, _, v_) in _shares(_rows(q, k, v, *given[:4]), given[4], seed)]
     return torch.cat([part.transpose(0, 1) for part in out]).to(q.dtype), torch.empty(q.shape[1], len(q)), seed, seed, torch.empty(0)
 
 
 def _flash_backward(gradient: torch.Tensor, *given: Any) -> Any:
     """Its gradients, written out: below autograd, no graph is recorded."""
-    q, k, v, _, _, ends, _, _, _, dropout, _, seed, _ = given
+    q, k, v, _, _, asking, ends, most, longest, dropout, _, seed, _ = given
     parts, at = [], 0
-    for shares, kept, (q_, k_, v_) in _shares(q, k, v, ends, dropout, seed):
+    for shares, kept, (q_, k_, v_) in _shares(_rows(q, k, v, asking, ends, most, longest), dropout, seed):
         g, scale = gradient[at : at + q_.shape[1]].transpose(0, 1).float(), q.shape[-1] ** -0.5
         by_share = kept * (g @ v_.mT)
         by_score = scale * shares * (by_share - (by_share * shares).sum(-1, keepdim=True))
@@ -235,12 +233,21 @@ def _flash_backward(gradient: torch.Tensor, *given: Any) -> Any:
     return tuple(torch.cat([part.transpose(0, 1) for part in side]).to(q.dtype) for side in zip(*parts, strict=True))
 
 
-def _shares(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: torch.Tensor, dropout: float, seed: torch.Tensor) -> Iterator[Any]:
-    """Of each row: attention's softmax, what dropout multiplies it with, and its query, key, and value, [A, L, W] in float32."""
+def _rows(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, asking: torch.Tensor, ends: torch.Tensor, most: int, longest: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Each row's queries [A, Q, W], keys, and values [A, L, W], given where those of a row begin and end, and the most of a row."""
+    for places, tensor, largest in ((asking, q, most), (ends, k, longest)):
+        assert places.dtype == torch.int32 and places[-1] == len(tensor) and places.diff().max() <= largest
+    for (first_q, end_q), (first, end) in zip(pairwise(asking.tolist()), pairwise(ends.tolist()), strict=True):
+        yield tuple(x.transpose(0, 1) for x in (q[first_q:end_q], k[first:end], v[first:end]))
+
+
+def _shares(rows: Iterator[Any], dropout: float, seed: torch.Tensor) -> Iterator[Any]:
+    """Of each row: attention's softmax, what dropout multiplies it with, and its queries, keys, and values, in float32."""
     draw = torch.Generator().manual_seed(int(seed[0]))
-    for first, end in pairwise(ends.tolist()):
-        q_, k_, v_ = (x[first:end].transpose(0, 1).float() for x in (q, k, v))
-        shares = (q.shape[-1] ** -0.5 * q_ @ k_.mT).softmax(-1)
+    for q_, k_, v_ in (map(torch.Tensor.float, row) for row in rows):
+        shares = (q_.shape[-1] ** -0.5 * q_ @ k_.mT).softmax(-1)
         yield shares, (torch.rand(shares.shape, generator=draw) >= dropout) / (1 - dropout), (q_, k_, v_)
 
 

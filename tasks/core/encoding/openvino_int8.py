@@ -116,9 +116,12 @@ class Smoothed:
         return cls(scale_K, -zero * step, (LEVELS - 1 - zero) * step)
 
 
-def openvino_layers(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
+def openvino_layers(
+    transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor, firsts: bool = False
+) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
     """The layers of `transformer` (float32, eval mode), calibrated on texts: embeddings [T, H] of rows of some lengths [B], which must
-    not increase, to last hidden states [T, H]. As many threads as torch has may call it at once, with the same bits.
+    not increase, to last hidden states, [T, H] or of the rows' first tokens alone [B, H]. As many threads as torch has may call it at
+    once, with the same bits.
     """
     threads = torch.get_num_threads()
     settings = {
@@ -127,7 +130,7 @@ def openvino_layers(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tenso
         "ENABLE_CPU_PINNING": False,  # other workers have the other cores
         "INFERENCE_PRECISION_HINT": "bf16" if compute_dtype(torch.device("cpu"), "bf16") == torch.bfloat16 else "f32",
     }
-    compiled = _core().compile_model(_graph(transformer, ranges(transformer, ids_BL, mask_BL)), "CPU", settings)
+    compiled = _core().compile_model(_graph(transformer, ranges(transformer, ids_BL, mask_BL), firsts), "CPU", settings)
     free: SimpleQueue[Any] = SimpleQueue()
     for _ in range(threads):
         free.put(compiled.create_infer_request())
@@ -139,11 +142,12 @@ def openvino_layers(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tenso
         x_BLH = np.zeros((len(lengths_B), longest, x_TH.shape[1]), dtype=np.float32)
         x_BLH[row_T, place_T] = x_TH[: len(row_T)].float().numpy()
         masked_BL = np.arange(x_BLH.shape[1]) >= lengths_B[:, None]
-        out_TH = np.zeros((len(x_TH), x_TH.shape[1]), dtype=np.float32)
+        out_TH = np.zeros((len(lengths_B) if firsts else len(x_TH), x_TH.shape[1]), dtype=np.float32)
         request = free.get()
         try:
             request.infer({0: x_BLH, 1: np.where(masked_BL, np.float32(MASKED), np.float32(0))[:, None, None, :]})
-            out_TH[: len(row_T)] = request.get_output_tensor(0).data[row_T, place_T]
+            found_BLH = request.get_output_tensor(0).data
+            out_TH[: len(row_T)] = found_BLH[:, 0] if firsts else found_BLH[row_T, place_T]
         finally:
             free.put(request)
         return torch.from_numpy(out_TH)
@@ -163,8 +167,10 @@ def _core() -> Any:
     return openvino.Core()
 
 
-def _graph(transformer: Any, seen: Mapping[nn.Module, Range]) -> Any:
-    """A model of OpenVINO: embeddings [B, L, H] and what is added to attention scores [B, 1, 1, L], to last hidden states [B, L, H]."""
+def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> Any:
+    """A model of OpenVINO: embeddings [B, L, H] and what is added to attention scores [B, 1, 1, L], to last hidden states, [B, L, H] or
+    of first tokens alone [B, 1, H].
+    """
     import openvino
     from openvino import opset13 as ops
 
@@ -210,6 +216,8 @@ def _graph(transformer: Any, seen: Mapping[nn.Module, Range]) -> Any:
     for layer in transformer.encoder.layer:
         own, mixed = layer.attention.self, layer.attention.output
         query, key, value = linears(x, own.query, own.key, own.value)
+        if firsts and layer is transformer.encoder.layer[-1]:
+            query, x = (ops.gather(each, whole(0), whole(1)) for each in (query, x))
         scores = ops.multiply(
             ops.matmul(by_head(query, 0, 2, 1, 3), by_head(key, 0, 2, 3, 1), False, False), constant((width // heads) ** -0.5)
         )

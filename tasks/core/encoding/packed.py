@@ -23,7 +23,8 @@ from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed, rounded, with_spare
+from tasks.core.models.first_tokens import built_like_bert
+from tasks.core.models.unpadded_rows import first_places, first_position, placed, rounded, with_spare
 from tasks.core.stage.devices import compute_dtype, moved
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import longest_text
@@ -33,7 +34,9 @@ PAD = 16  # tokens
 LANES = 16  # a multiple of the scores that torch's attention computes at once, on any CPU
 INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
 QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times
-Layers = Callable[[torch.Tensor, Ints], torch.Tensor]  # embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]
+# Embeddings [T, H] of rows of some lengths [B] to last hidden states, of all tokens [T, H] or, for pooling cls, of the rows' first ones
+# [R, H], where those behind the first B are spare.
+Layers = Callable[[torch.Tensor, Ints], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,28 +63,26 @@ class Packed:
         training, with adapted layers, or where prompts are not pooled.
         """
         transformer = encoder.transformer
-        config = transformer.config
-        first = first_position(config)  # what else is asked, other architectures may not have
-        known = first is not None and hasattr(transformer, "encoder") and not config.is_decoder
+        first = first_position(transformer.config)
         pooled = encoder.shape.pooling in ("cls", "mean") and encoder.shape.pools_prompt
-        if first is None or not known or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
+        if first is None or not built_like_bert(transformer) or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
         if any(type(linear) is not nn.Linear for layer in transformer.encoder.layer for linear in _linear_layers(layer)):
             return None  # an adapted one multiplies with more than its weight
-        layers = layers or _own_layers(transformer, device)
+        layers = layers or _own_layers(encoder, device)
         return None if layers is None else cls(encoder, first, layers)
 
     def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
         """Vectors [B, D] of `rows`, where the encoder is; `lengths_B` must not increase."""
         device = next(self.encoder.parameters()).device
         ends_B = np.cumsum(lengths_B)
-        starts_B, total = ends_B - lengths_B, int(ends_B[-1])
+        total = int(ends_B[-1])
         size = _whole(int((ends_B + -lengths_B % LANES).max())) if device.type == "cpu" else rounded(total)  # up to every window's end
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed(tokens, rows, lengths_B, self.first_position, size))
         embedded_TH = self.encoder.transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
         hidden_TH = self.layers(embedded_TH, lengths_B if device.type == "cpu" else with_spare(lengths_B, size)).float()
         if self.encoder.shape.pooling == "cls":
-            pooled_BH = hidden_TH[moved(torch.from_numpy(starts_B), device)]
+            pooled_BH = hidden_TH[: len(rows)]
         else:  # unsafe: without reading the lengths back to check them
             lengths = moved(torch.from_numpy(lengths_B), device)
             pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=lengths, unsafe=device.type != "cpu")
@@ -95,28 +96,30 @@ def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> 
     """What multiplies in 8-bit integers here, in words, and the layers of `encoder` (float32, eval mode) in them; None if nothing does."""
     if device.type != "cpu" or not has_int8_layers() or Packed.of(encoder, device) is None:
         return None
+    firsts = encoder.shape.pooling == "cls"
     others = "bf16" if compute_dtype(device, "bf16") == torch.bfloat16 else "fp32"  # where layers are not quantized
     if (engine := openvino_int8.installed()) and openvino_int8.has_graph(encoder.transformer):
         texts = openvino_int8.random_texts(tokenizer, longest_text(encoder.transformer))
-        layers = openvino_int8.openvino_layers(encoder.transformer, *texts)
+        layers = openvino_int8.openvino_layers(encoder.transformer, *texts, firsts)
         return f"int8 and {others}, {engine}", layers
-    return f"int8 and {others}", int8_layers(encoder.transformer)
+    return f"int8 and {others}", int8_layers(encoder.transformer, firsts)
 
 
-def _own_layers(transformer: Any, device: torch.device) -> Layers | None:
+def _own_layers(encoder: Encoder, device: torch.device) -> Layers | None:
     """The layers in the transformer's dtype on `device`; None where there is no way to run them packed."""
+    transformer, firsts = encoder.transformer, encoder.shape.pooling == "cls"
     if device.type != "cpu":
         if not has_varlen_layers(transformer, device):
             return None
-        return varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer])
+        return varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer], firsts)
     if transformer.dtype == torch.float32:
-        return plain_layers(transformer)
-    return fused_layers(transformer) if transformer.dtype == torch.bfloat16 and has_fused_layers() else None
+        return plain_layers(transformer, firsts)
+    return fused_layers(transformer, firsts) if transformer.dtype == torch.bfloat16 and has_fused_layers() else None
 
 
-def plain_layers(transformer: Any) -> Layers:
+def plain_layers(transformer: Any, firsts: bool = False) -> Layers:
     """The layers in any dtype, from torch's own operations."""
-    heads = transformer.config.num_attention_heads
+    heads, alone = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if firsts else None
     products = [(weight_KH.t(), bias_K) for weight_KH, bias_K in map(_query_key_value, transformer.encoder.layer)]
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
@@ -124,16 +127,17 @@ def plain_layers(transformer: Any) -> Layers:
         sum_TH, context_TH = torch.empty_like(x_TH), torch.zeros_like(x_TH)
         qkv_TK = x_TH.new_empty(total, 3 * width)
         runs = _runs(lengths_B, x_TH.dtype)
-        blocks = list(pairwise(_blocks(total, INNER_ROWS * torch.get_num_threads())))
-        inner_TI = x_TH.new_empty(max(end - start for start, end in blocks), transformer.config.intermediate_size)
+        most = INNER_ROWS * torch.get_num_threads()
+        inner_TI = x_TH.new_empty(min(total, most), transformer.config.intermediate_size)
         for layer, (weight_HK, bias_K) in zip(transformer.encoder.layer, products, strict=True):
             torch.addmm(bias_K, x_TH, weight_HK, out=qkv_TK)
-            _attend(qkv_TK, runs, heads, context_TH)
+            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is alone)
+            sum_TH = sum_TH[: len(x_TH)]
             mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
             torch.add(x_TH, mixed.dense.bias, out=sum_TH).addmm_(context_TH, mixed.dense.weight.t())
             x_TH = mixed.LayerNorm(sum_TH)
             torch.add(x_TH, outer.dense.bias, out=sum_TH)
-            for start, end in blocks:
+            for start, end in pairwise(_blocks(len(x_TH), most)):
                 inner_BI = torch.addmm(inner.dense.bias, x_TH[start:end], inner.dense.weight.t(), out=inner_TI[: end - start])
                 sum_TH[start:end].addmm_(inner.intermediate_act_fn(inner_BI), outer.dense.weight.t())
             x_TH = outer.LayerNorm(sum_TH)
@@ -150,9 +154,9 @@ def has_fused_layers() -> bool:
     return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def fused_layers(transformer: Any) -> Layers:
+def fused_layers(transformer: Any, firsts: bool = False) -> Layers:
     """The layers in bfloat16, from the operations that torch's own compiler uses on a CPU (torch/_inductor/mkldnn_lowerings.py)."""
-    heads = transformer.config.num_attention_heads
+    heads, alone = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if firsts else None
     linear = torch.ops.mkldnn._linear_pointwise
 
     def reordered(weight_OI: torch.Tensor) -> torch.Tensor:
@@ -176,7 +180,7 @@ def fused_layers(transformer: Any) -> Layers:
         for layer, own in zip(transformer.encoder.layer, weights, strict=True):
             qkv_weight, qkv_bias, mixed_weight, inner_weight, outer_weight = own
             qkv_TK = linear(x_TH, qkv_weight, qkv_bias, "none", [], "")
-            _attend(qkv_TK, runs, heads, context_TH)
+            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is alone)
             mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
             x_TH = mixed.LayerNorm(linear.binary(context_TH, x_TH, mixed_weight, mixed.dense.bias, "add"))
             if gelu:
@@ -189,9 +193,9 @@ def fused_layers(transformer: Any) -> Layers:
     return forward
 
 
-def int8_layers(transformer: Any) -> Layers:
+def int8_layers(transformer: Any, firsts: bool = False) -> Layers:
     """The layers with their linear layers quantized; attention in bfloat16 if this CPU has it, the rest in float32."""
-    heads = transformer.config.num_attention_heads
+    heads, alone = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if firsts else None
     dtype = torch.bfloat16 if has_fused_layers() else torch.float32
     linears = [
         (Linear.of(*_query_key_value(layer)), *(Linear.of(each.weight, each.bias) for each in _dense_layers(layer)))
@@ -202,14 +206,14 @@ def int8_layers(transformer: Any) -> Layers:
         x_TH = x_TH.float()
         context_TH = torch.zeros_like(x_TH, dtype=dtype)
         runs = _runs(lengths_B, dtype)
-        blocks = list(pairwise(_blocks(len(x_TH), QUANTIZED_ROWS * torch.get_num_threads())))
+        most = QUANTIZED_ROWS * torch.get_num_threads()
         for layer, (qkv, mix, widen, narrow) in zip(transformer.encoder.layer, linears, strict=True):
             qkv_TK = qkv(Quantized.of(x_TH)).to(dtype)
-            _attend(qkv_TK, runs, heads, context_TH)
+            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is alone)
             x_TH = _norm(layer.attention.output.LayerNorm, mix(Quantized.of(context_TH.float())).add_(x_TH))
             activation = layer.intermediate.intermediate_act_fn
             sum_TH = torch.empty_like(x_TH)
-            for start, end in blocks:
+            for start, end in pairwise(_blocks(len(x_TH), most)):
                 inner_BI = activation(widen(Quantized.of(x_TH[start:end])))
                 torch.add(narrow(Quantized.of(inner_BI)), x_TH[start:end], out=sum_TH[start:end])
             x_TH = _norm(layer.output.LayerNorm, sum_TH)
@@ -233,20 +237,30 @@ def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x_TH, norm.normalized_shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
-def _attend(qkv_TK: torch.Tensor, runs: Sequence[Run], heads: int, context_TH: torch.Tensor) -> None:
-    """Write to `context_TH` the attention of rows within themselves, given the queries, keys, and values of all tokens.
+def _attended(
+    qkv_TK: torch.Tensor, runs: Sequence[Run], heads: int, x_TH: torch.Tensor, context_TH: torch.Tensor, alone: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`x_TH`, and `context_TH` with the attention of rows within themselves, given the queries, keys, and values of all tokens; or both
+    for the rows' first tokens alone [R, H], with spare ones behind them.
 
     torch's attention exponentiates LANES scores at a time and those left over one by one, which would take most of its time. So a row sees
     keys and values through a window of whole LANES, whose last tokens, the next row's, are masked.
     """
     for run in runs:
-        part = slice(run.start, run.start + run.count * run.length)
+        part, asking = slice(run.start, run.start + run.count * run.length), 1 if alone else run.length
         q, k, v = qkv_TK[part].view(run.count, run.length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        mask = None
         if run.mask is not None:
-            windows = qkv_TK[run.start :].unfold(0, run.mask.shape[-1], run.length)[: run.count]  # [count, K, tokens]
+            mask = run.mask[:, :, :asking]
+            windows = qkv_TK[run.start :].unfold(0, mask.shape[-1], run.length)[: run.count]  # [count, K, tokens]
             _, k, v = windows.view(run.count, 3, heads, -1, windows.shape[-1]).permute(1, 0, 2, 4, 3)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=run.mask)
-        context_TH[part].view(run.count, run.length, heads, -1).copy_(mixed.transpose(1, 2))
+        mixed = F.scaled_dot_product_attention(q[:, :, :asking], k, v, attn_mask=mask)
+        context_TH[part].view(run.count, run.length, heads, -1)[:, :asking].copy_(mixed.transpose(1, 2))
+    if not alone:
+        return x_TH, context_TH
+    lengths_B = np.concatenate([np.full(run.count, run.length) for run in runs])
+    first_R = torch.from_numpy(first_places(lengths_B, _whole(len(lengths_B))))
+    return x_TH[first_R], context_TH[first_R]
 
 
 def _query_key_value(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from tasks.core.models.unpadded_rows import first_places, rounded
 from tasks.core.stage.devices import has_flash_attention, moved
 from tasks.core.tables.ids import Ints
 
@@ -26,8 +27,12 @@ def has_varlen_layers(transformer: Any, device: torch.device) -> bool:
     return bool(width % 8 == 0 and width <= WIDEST)
 
 
-def varlen_layers(transformer: Any, products: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
-    """Embeddings [T, H] of rows of some lengths [B] to last hidden states [T, H]; `products`: each layer's joint query, key, value."""
+def varlen_layers(
+    transformer: Any, products: list[tuple[torch.Tensor, torch.Tensor]], firsts: bool = False
+) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
+    """Embeddings [T, H] of rows of some lengths [B] to last hidden states, [T, H] or of the rows' first tokens alone, [R, H], where those
+    behind the first B are spare; `products`: each layer's joint query, key, value.
+    """
     heads = transformer.config.num_attention_heads
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
@@ -35,7 +40,13 @@ def varlen_layers(transformer: Any, products: list[tuple[torch.Tensor, torch.Ten
         longest = int(lengths_B.max())
         for layer, (weight_KH, bias_K) in zip(transformer.encoder.layer, products, strict=True):
             q, k, v = F.linear(x_TH, weight_KH, bias_K).view(len(x_TH), 3, heads, -1).unbind(1)
-            context_TH: Any = varlen_attn(q, k, v, ends, ends, longest, longest)
+            if firsts and layer is transformer.encoder.layer[-1]:
+                first_R = moved(torch.from_numpy(first_places(lengths_B, rounded(len(lengths_B)))), x_TH.device)
+                x_TH, q = x_TH[first_R], q[first_R[: len(lengths_B)]]
+                context_TH: Any = varlen_attn(q, k, v, torch.arange(len(ends), dtype=torch.int32, device=x_TH.device), ends, 1, longest)
+                context_TH = F.pad(context_TH, (0, 0, 0, 0, 0, len(x_TH) - len(context_TH)))
+            else:
+                context_TH = varlen_attn(q, k, v, ends, ends, longest, longest)
             mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
             x_TH = mixed.LayerNorm(mixed.dense(context_TH.flatten(1)) + x_TH)
             x_TH = outer.LayerNorm(outer.dense(inner.intermediate_act_fn(inner.dense(x_TH))) + x_TH)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
+from tasks.core.models.first_tokens import built_like_bert, first_outputs
 from tasks.core.models.folder import (
     MODULE,
     OLD_POOLINGS,
@@ -84,7 +85,10 @@ class Encoder(nn.Module):
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, prompt: int = 0) -> torch.Tensor:
         """`prompt`: tokens that each text begins with and that are not its own, for encoders that do not pool them."""
-        return self.finish(pool(self.outputs(ids_BL, mask_BL), mask_BL, self.shape.pooling, 0 if self.shape.pools_prompt else prompt))
+        skipped = 0 if self.shape.pools_prompt else prompt
+        if self.shape.pooling == "cls" and not skipped and built_like_bert(self.transformer):
+            return self.finish(first_outputs(self.transformer, ids_BL, mask_BL).float())
+        return self.finish(pool(self.outputs(ids_BL, mask_BL), mask_BL, self.shape.pooling, skipped))
 
     def outputs(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """The tokens' outputs, [B, L, H]."""

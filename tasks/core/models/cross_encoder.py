@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
+from tasks.core.models.first_tokens import built_like_bert, first_outputs
 from tasks.core.models.folder import refuse_adapters
 from tasks.core.models.limits import CLOSE, FAILURES, bf16_refused, no_cache, one_line
 from tasks.core.models.masks import attention_mask
@@ -53,8 +54,10 @@ class CrossEncoder:
 
     def logits(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits [B, 1] of tokenized pairs."""
-        given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
         with bf16_refused(self.model.config):
+            if built_like_bert(self.model.base_model):
+                return _first_logits(self.model, **tensors)
+            given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
             logits: torch.Tensor = self.model(**given, **self.options).logits
         return logits
 
@@ -100,6 +103,14 @@ class CrossEncoder:
         lengths = np.fromiter(map(len, rows.get("input_ids", [])), dtype=np.int64)
         for batch in cut_by_budget(lengths, self.batch_tokens):
             yield Batch(first + batch, {name: [each[n] for n in batch.tolist()] for name, each in rows.items()})
+
+
+def _first_logits(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+    """Logits [B, 1] of a classifier built like BERT, all of whose heads read the first token."""
+    transformer = model.base_model
+    first_B1H = first_outputs(transformer, input_ids, attention_mask, **given).unsqueeze(1)
+    logits: torch.Tensor = model.classifier(first_B1H if transformer.pooler is None else model.dropout(transformer.pooler(first_B1H)))
+    return logits
 
 
 def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:

@@ -8,6 +8,12 @@ def places(mask_BL: torch.Tensor) -> torch.Tensor:
     return (mask_BL.cumsum(1) - 1).clamp(min=0)
 
 
+def column(mask_BL: torch.Tensor, kind: str) -> torch.Tensor:
+    """Where each text's first token is (kind cls) or its last one (last), [B], wherever padding is."""
+    place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
+    return (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)
+
+
 def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str, skipped: int = 0) -> torch.Tensor:
     """Vectors [B, H], float32, of outputs [B, L, H]; of several poolings joined by +, one after another [B, n H].
 
@@ -21,9 +27,7 @@ def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str, skipped: in
     if skipped:
         mask_BL = mask_BL * (number_BL > (mask_BL.sum(1, keepdim=True) - 1).clamp(max=skipped)).to(mask_BL.dtype)
     if kind in ("cls", "last"):
-        place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
-        column_B = (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)
-        return hidden_BLH[torch.arange(len(column_B), device=mask_BL.device), column_B].float()
+        return hidden_BLH[torch.arange(len(mask_BL), device=mask_BL.device), column(mask_BL, kind)].float()
     if kind == "max":
         return hidden_BLH.float().masked_fill(mask_BL.unsqueeze(-1) == 0, -torch.inf).max(1).values
     weights_BL1 = (mask_BL * number_BL if kind == "weightedmean" else mask_BL).unsqueeze(-1).float()

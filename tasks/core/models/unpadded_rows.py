@@ -31,6 +31,11 @@ def with_spare(lengths_B: Ints, size: int) -> Ints:
     return np.concatenate([lengths_B, np.full(spare // longest, longest), np.full(int(spare % longest > 0), spare % longest)])
 
 
+def first_places(lengths_B: Ints, size: int) -> Ints:
+    """Where rows of some lengths begin, and 0 for further ones, of `size` in all."""
+    return np.pad(lengths_B.cumsum() - lengths_B, (0, size - len(lengths_B)))
+
+
 def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
     """Position ids [T] of rows of token ids, one behind the other, each from `first` on.
 

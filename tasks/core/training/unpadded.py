@@ -18,7 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.unpadded_rows import first_position, placed, positions, rounded, with_spare
+from tasks.core.models.first_tokens import built_like_bert
+from tasks.core.models.unpadded_rows import first_places, first_position, placed, positions, rounded, with_spare
 from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, moved, sent
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
@@ -72,9 +73,10 @@ class Unpadded:
         lengths = [tokens.offsets[rows + 1] - tokens.offsets[rows] for tokens, rows in texts]
         parts = [placed(tokens, rows, each_B, self.first) for (tokens, rows), each_B in zip(texts, lengths, strict=True)]
         ids_T, positions_T = map(torch.cat, zip(*parts, strict=True))
-        hidden_TH, ends_E = self.hidden((ids_T, positions_T), np.concatenate(lengths))
-        if self.tower.shape.pooling == "cls":
-            return self.tower.finish(hidden_TH[ends_E[:-1]])
+        firsts = self.tower.shape.pooling == "cls"
+        hidden_TH, ends_E = self.hidden((ids_T, positions_T), np.concatenate(lengths), firsts)
+        if firsts:
+            return self.tower.finish(hidden_TH)
         # unsafe: without reading the lengths back to check them
         return self.tower.finish(torch.segment_reduce(hidden_TH, "mean", lengths=ends_E.diff(), unsafe=True))
 
@@ -90,8 +92,12 @@ class Unpadded:
         padded_NH: torch.Tensor = _Padded.apply(hidden_TH, *given)  # type: ignore[no-untyped-call]
         return padded_NH.view(*mask_BL.shape, -1)
 
-    def hidden(self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints) -> tuple[torch.Tensor, torch.Tensor]:
-        """Last hidden states float32 [T, H] of token and position ids, and where rows begin and the last one ends, int64 [B + 1]."""
+    def hidden(
+        self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints, firsts: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Last hidden states float32 of token and position ids, [T, H] or of the rows' first tokens alone [B, H], and where rows begin
+        and the last one ends, int64 [B + 1].
+        """
         transformer, device = self.tower.transformer, next(self.tower.parameters()).device
         config = transformer.config
         heads, training = config.num_attention_heads, transformer.training
@@ -99,17 +105,27 @@ class Unpadded:
         total, longest = int(lengths_B.sum()), int(lengths_B.max())
         size = rounded(total)
         placed_T = F.pad(placed_T[0], (0, size - total)), F.pad(placed_T[1], (0, size - total), value=self.first)
-        ends_E = sent(np.cumsum([0, *with_spare(lengths_B, size)]), device)  # with rows that nothing reads
-        ends = ends_E.int()
+        lengths_E = with_spare(lengths_B, size)  # with rows that nothing reads
+        ends_E = sent(np.cumsum([0, *lengths_E]), device)
+        ends, rows = ends_E.int(), len(lengths_E)
         ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
         x_TH = _embedded(transformer.embeddings, ids_1T, positions_1T)[0]
         for layer, copies in self.layers:
-            q, k, v = F.linear(x_TH.to(self.dtype), *copies.qkv).view(len(x_TH), 3, heads, -1).unbind(1)
-            context_TAW = torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, attention_drop, False, False)[0]
+            low_TH, asking, most = x_TH.to(self.dtype), ends, longest
+            if firsts and layer is self.layers[-1][0]:
+                x_TH = x_TH[sent(first_places(lengths_E, rounded(rows)), device)]
+                width, (weight_KH, bias_K) = x_TH.shape[1], copies.qkv
+                q = F.linear(x_TH.to(self.dtype), weight_KH[:width], bias_K[:width])[:rows].view(rows, heads, -1)
+                k, v = F.linear(low_TH, weight_KH[width:], bias_K[width:]).view(len(low_TH), 2, heads, -1).unbind(1)
+                asking, most = torch.arange(rows + 1, dtype=torch.int32, device=device), 1
+            else:
+                q, k, v = F.linear(low_TH, *copies.qkv).view(len(low_TH), 3, heads, -1).unbind(1)
+            context_TAW = torch.ops.aten._flash_attention_forward(q, k, v, asking, ends, most, longest, attention_drop, False, False)[0]
+            context_TAW = F.pad(context_TAW, (0, 0, 0, 0, 0, len(x_TH) - len(context_TAW)))
             x_TH = layer.attention.output.LayerNorm(F.dropout(F.linear(context_TAW.flatten(1), *copies.mixed), drop) + x_TH)
             inner_TI = layer.intermediate.intermediate_act_fn(F.linear(x_TH.to(self.dtype), *copies.inner))
             x_TH = layer.output.LayerNorm(F.dropout(F.linear(inner_TI, *copies.outer), drop) + x_TH)
-        return x_TH[:total], ends_E[: len(lengths_B) + 1]
+        return x_TH[: len(lengths_B) if firsts else total], ends_E[: len(lengths_B) + 1]
 
     def give_back(self) -> None:
         """Add the gradients of the copies to those of the weights, and forget them."""
@@ -171,7 +187,7 @@ def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) ->
         return False
     transformer, shape = tower.transformer, tower.shape
     config = transformer.config
-    if first_position(config) is None or not hasattr(transformer, "encoder") or config.is_decoder:
+    if not built_like_bert(transformer):
         return False
     if shape.pooling not in ("cls", "mean") or not shape.pools_prompt:
         return False

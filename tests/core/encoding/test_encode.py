@@ -204,11 +204,15 @@ def test_on_a_gpu_products_have_few_sizes(pooling: Literal["mean", "cls"], tiny_
         for whole in (True, False):
             heard = sizes[whole]
             if not whole:
-                monkeypatch.setattr(packed, "rounded", lambda tokens: tokens)
-            with monkeypatch.context() as patch:
-                attend = varlen.varlen_attn
-                patch.setattr(varlen, "varlen_attn", lambda q, *rest, heard=heard, attend=attend: (heard.add(len(q)), attend(q, *rest))[1])
-                found[whole] = encode(low, tokens_of(rows), np.arange(200), 300, GPU)
+                for module in (packed, varlen):
+                    monkeypatch.setattr(module, "rounded", lambda count: count)
+            hooks = [
+                layer.output.dense.register_forward_pre_hook(lambda _, given, heard=heard: heard.add(len(given[0])))
+                for layer in low.transformer.encoder.layer
+            ]
+            found[whole] = encode(low, tokens_of(rows), np.arange(200), 300, GPU)
+            for hook in hooks:
+                hook.remove()
     assert len(sizes[True]) < len(sizes[False]) / 3 and all(size % 64 == 0 for size in sizes[True])
     np.testing.assert_array_equal(found[True], found[False])
 

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from tasks.core.models import cross_encoder
-from tasks.core.models.cross_encoder import load_classifier, load_cross_encoder, padded
+from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, load_cross_encoder, padded
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokens import cut_by_budget
 from tests.fake_gpu import GPU, fake_gpu
@@ -133,8 +133,8 @@ def test_a_gpu_has_the_next_batch_before_scores_are_waited_for(part: int, tiny_r
     with fake_gpu() as gpu:
         encoder = load_cross_encoder(tiny_reranker, 64, 200, GPU, FP32)
         waits = list[int]()  # before each batch
-        forward = encoder.model.forward
-        monkeypatch.setattr(encoder.model, "forward", lambda **given: (waits.append(len(gpu.waited)), forward(**given))[1])
+        logits = CrossEncoder.logits
+        monkeypatch.setattr(CrossEncoder, "logits", lambda own, given: (waits.append(len(gpu.waited)), logits(own, given))[1])
         gpu.waited.clear()
         found = encoder.scores(pairs())
         assert encoder.scores([]).shape == (0,)
