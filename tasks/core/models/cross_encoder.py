@@ -96,7 +96,11 @@ class CrossEncoder:
 
     def _tokenized(self, pairs: Sequence[tuple[str, str]]) -> Rows:
         queries, documents = ([pair[side] for pair in pairs] for side in (0, 1))
-        return dict(self.tokenizer(queries, documents, truncation=True, max_length=self.max_length))
+        rows = dict(self.tokenizer(queries, documents, truncation=True, max_length=self.max_length))
+        for empty in [n for n, row in enumerate(rows["input_ids"]) if not row]:  # two empty texts, where no special tokens are added
+            for name, each in rows.items():
+                each[empty] = [filling(self.tokenizer).get(name, 1)]
+        return rows
 
     def _cut(self, first: int, rows: Rows) -> Iterator[Batch]:
         """Batches of tokenized pairs, which are those from place `first` on."""
@@ -121,11 +125,16 @@ def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
     lengths_B = np.array([len(row) for row in rows["input_ids"]])
     given_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
     given_BL = given_BL[:, ::-1] if tokenizer.padding_side == "left" else given_BL
-    fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    fill = filling(tokenizer)
     made = {name: np.full(given_BL.shape, fill.get(name, 0), dtype=np.int64) for name in rows}
     for name, made_BL in made.items():
         made_BL[given_BL] = np.fromiter(chain.from_iterable(rows[name]), dtype=np.int64, count=int(lengths_B.sum()))
     return {name: torch.from_numpy(made_BL) for name, made_BL in made.items()}
+
+
+def filling(tokenizer: Any) -> dict[str, int]:
+    """What a place without a token holds, by name; in the attention mask 0."""
+    return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
 
 def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, device: torch.device, dtype: torch.dtype) -> CrossEncoder:

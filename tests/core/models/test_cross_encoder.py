@@ -210,6 +210,22 @@ def test_a_tokenizer_that_pads_on_the_left_moves_no_score(kind: str, tmp_path: P
     assert np.std(found) > 0.02
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
+def test_an_empty_pair_has_a_score_where_no_special_tokens_are_added(kind: str, tmp_path: Path) -> None:
+    """Stage rerank begins with one. As of Qwen3's rerankers, whose tokenizer adds none."""
+    folder = classifier(kind, tmp_path / "m", **DECODER)
+    byte_tokenizer("right", ends=False).save_pretrained(folder)
+    encoder = load_cross_encoder(folder, 64, 200, CPU, FP32)
+    some = [("", ""), *pairs()[:5]]
+    found = encoder.scores(some)
+    assert np.isfinite(encoder.scores(some[:1])).all()
+    np.testing.assert_allclose(found, [encoder.scores([pair])[0] for pair in some], atol=1e-4)
+    with torch.no_grad():
+        given = [encoder.tokenizer(q, d, truncation=True, max_length=64, return_tensors="pt") for q, d in some[1:]]
+        wanted = [float(encoder.model(**each).logits) for each in given]
+    np.testing.assert_allclose(found[1:], wanted, atol=1e-4)
+
+
 @pytest.mark.parametrize("pad", [None, 256])
 def test_a_decoder_that_takes_another_token_for_padding_is_refused(pad: int | None, tmp_path: Path) -> None:
     wanted = rf"config\.json: found pad_token_id {pad}, expected 257, the tokenizer's, since this model scores by the last token before"
