@@ -34,7 +34,7 @@ from tasks.core.tables.ids import Ints
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8"
+NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8, with 8 bits a code; change index, or centroids: false"
 
 
 class Documents(Protocol):

@@ -41,7 +41,8 @@ def frame(tokenizer: Any) -> tuple[int, int]:
     special = tokenizer("")["input_ids"]
     if len(special) != 2 or special[0] != tokenizer.cls_token_id:
         raise UserError(
-            f"data/tokenizer: adds {len(special)} special tokens to a text, expected two, as BERT's [CLS] and [SEP]; choose another encoder"
+            f"data/tokenizer: found {len(special)} special token(s) around a text; a pre-training expects two, as BERT's [CLS] and [SEP]; "
+            "let rounds start from base, or choose another encoder"
         )
     return special[0], special[1]
 
