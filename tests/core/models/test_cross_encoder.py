@@ -213,7 +213,7 @@ def test_a_tokenizer_that_pads_on_the_left_moves_no_score(kind: str, tmp_path: P
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
 def test_an_empty_pair_has_a_score_where_no_special_tokens_are_added(kind: str, tmp_path: Path) -> None:
     """Stage rerank begins with one. As of Qwen3's rerankers, whose tokenizer adds none."""
-    folder = classifier(kind, tmp_path / "m", **DECODER)
+    folder = classifier(kind, tmp_path / "m", "right", **DECODER)
     byte_tokenizer("right", ends=False).save_pretrained(folder)
     encoder = load_cross_encoder(folder, 64, 200, CPU, FP32)
     some = [("", ""), *pairs()[:5]]
