@@ -2,12 +2,14 @@
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-# The least and the largest number that may follow. faiss takes others, and then crashes (HNSW0, HNSW1, RR0) or runs out of memory.
-LIMITS = {"IVF": (1, 2**24), "HNSW": (2, 2**10), "x": (1, 16), "": (1, 2**16)}  # x: bits of a code, so 2**16 centroids
+# The least and the largest number that may follow. faiss takes others, and then crashes (HNSW0, HNSW1, RR0, RR65536) or runs out of
+# memory. x: bits of a code, so 2**16 centroids.
+LIMITS = {"IVF": (1, 2**24), "HNSW": (2, 2**10), "RR": (1, 2**14), "x": (1, 16), "": (1, 2**16)}
 TIMES = {"": 1, "k": 2**10, "M": 2**20}  # IVF64k: 65,536 lists
 UNFIT = {  # parts of strings that faiss takes for inner products, and why they are of no use here
     r"L2norm\b": "scores would be cosines, not inner products; remove it",
@@ -17,17 +19,26 @@ UNFIT = {  # parts of strings that faiss takes for inner products, and why they 
     r"SQ\w*,MinMax|MinMax(?:FP16)?\b": "faiss does not search it; expected SQ8",
     r"IDMap2?\b": "rows have their numbers already; remove it",
     r"(?<![_(])NSG\d*\b": "its graph cannot be filled a shard at a time; expected HNSW",
+    r"HNSW\d*[,_]SQtq\d": "faiss ends the process when it makes the graph; expected HNSW32,SQ8",
+    r"(?:LSCQ|(?<!\()RCQ)\d\w*": "it stores no vectors; expected RQ or LSQ",
+    r"ZnLattice\w*": "faiss does not read its file; expected Flat or HNSW32",
+    r"RefinePanorama\b": "faiss refines with few indexes so; expected RFlat, or Refine(...)",
+    r"Refine\(FlatIPPanorama\w*\)?": "faiss refines with it by wrong scores; expected RFlat",
 }
+GRAPH = 128  # points that an NSG needs: faiss refuses up to 100, and ends the process for some numbers above (seen up to 115)
 WIDTH = 64  # the least of the vectors that a string is tried for
 WIDEST = 2**14  # where no lower width suits all product quantizers of a string, it is tried for WIDTH, which faiss may refuse
 
 
 def parsed(factory: str) -> str:
     """`factory`; ValueError if faiss does not know it, or makes no inner products with it. Vectors are not looked at."""
-    for kind, number, suffix in re.findall(r"(IVF|HNSW|x(?=\d+(?![\dx]))|)(\d+)([kM]?)", factory):
+    for kind, number, suffix in re.findall(r"(IVF|HNSW|RR|x(?=\d+(?![\dx]))|)(\d+)([kM]?)", factory):
         least, most = LIMITS[kind]
         if not least <= int(number) * TIMES[suffix] <= most:
             raise ValueError(f"{kind}{number}{suffix}: expected a number from {least} to {most:,}")
+    for parts, width in re.findall(r"OPQ(\d+)_(\d+)", factory):
+        if int(width) % int(parts):
+            raise ValueError(f"OPQ{parts}_{width}: expected a width that {parts} divides")
     if factory != "Flat":
         import faiss  # a fifth of a second, which the default does not need
 
@@ -35,14 +46,14 @@ def parsed(factory: str) -> str:
             made = re.sub(r"IVF\d+[kM]?", "IVF1", factory)  # a list takes memory
             index = faiss.index_factory(_width(factory), made, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
-            if not re.search(r"\bd\w* % ", str(error)):  # the width must be a multiple of something, and may be
+            if not re.search(r"\bd\w* % ", str(error)) or _is_fixed(factory):  # the width must be a multiple of something, and may be
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None
         else:
             if index.metric_type != faiss.METRIC_INNER_PRODUCT:  # faiss does not say so
                 raise ValueError("faiss makes it for L2 distances alone; expected one for inner products, such as HNSW32 or HNSW32,SQ8")
             if why := unfit(factory):
                 raise ValueError(why)
-            _refuse_nested(index)
+            _refuse_centroids(index, factory)
             if isinstance(index, faiss.IndexRefine):
                 _refuse_unscored(index.refine_index)
     return factory
@@ -62,13 +73,83 @@ def _width(factory: str) -> int:
     return -(-WIDTH // width) * width if width <= WIDEST else WIDTH
 
 
-def _refuse_nested(index: Any) -> None:
-    """ValueError for centroids in inverted lists: faiss looks into one of these, whatever nprobe is, and can make no codes of residuals."""
+def _is_fixed(factory: str) -> bool:
+    """Whether what faiss cannot split is no encoder's vector but what a transform of the string makes of it, as in PCA32,PQ48."""
+    import faiss
+
+    searched = re.sub(r",Refine\(.*", "", factory)  # what refines has the encoder's vectors
+    if not (made := re.match(r"(?:[^,()]+,)*?(?:PCAR?|RR|OPQ\d+_)(\d+),(.+)", searched)):
+        return False
+    try:
+        faiss.index_factory(int(made[1]), re.sub(r"IVF\d+[kM]?", "IVF1", made[2]), faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError:
+        return True
+    return False
+
+
+def layers(index: Any) -> Iterator[Any]:
+    """`index`, and what it searches through: a refinement's first index, the index behind transforms. The last is the index proper."""
+    import faiss
+
+    while True:
+        index = faiss.downcast_index(index)
+        yield index
+        if isinstance(index, faiss.IndexRefine):
+            index = index.base_index
+        elif isinstance(index, faiss.IndexPreTransform):
+            index = index.index
+        else:
+            return
+
+
+def _refuse_centroids(index: Any, factory: str) -> None:
+    """ValueError for centroids of inverted lists in what faiss cannot fill or search with so many.
+
+    In other inverted lists, it looks into one of these, whatever nprobe is, and can make no codes of residuals.
+    """
     import faiss
 
     inverted: Any = faiss.try_extract_index_ivf(index)
-    if inverted is not None and faiss.try_extract_index_ivf(inverted.quantizer) is not None:
+    if inverted is None:
+        return
+    if faiss.try_extract_index_ivf(inverted.quantizer) is not None:
         raise ValueError("an IVF cannot find its centroids by another IVF; expected IVF4096 or, for very many lists, IVF65536_HNSW32")
+    if ord(inverted.quantizer_trains_alone) == 1:  # on all vectors, not on centroids; a char
+        return
+    lists, suffix = re.findall(r"IVF(\d+)([kM]?)", factory)[0]
+    found, least = int(lists) * TIMES[suffix], _least(inverted.quantizer)
+    if found < least:
+        raise ValueError(
+            f"IVF{lists}{suffix}: what finds the lists is trained on their {found:,} centroids and needs {least:,}; "
+            f"expected more lists, or IVF{lists}{suffix} or IVF{lists}{suffix}_HNSW32"
+        )
+
+
+def _least(index: Any) -> int:
+    """How many vectors faiss needs, at least, to train an index."""
+    import faiss
+
+    least = 1
+    for layer in layers(index):
+        steps = [layer.chain.at(place) for place in range(layer.chain.size())] if isinstance(layer, faiss.IndexPreTransform) else []
+        for step in map(faiss.downcast_VectorTransform, steps):
+            if isinstance(step, faiss.PCAMatrix):
+                least = max(least, step.d_out)
+            elif isinstance(step, faiss.OPQMatrix):
+                least = max(least, faiss.ProductQuantizer(step.d_out, step.M, 8).ksub)
+        if isinstance(layer, faiss.IndexRefine):
+            least = max(least, _least(layer.refine_index))
+        elif isinstance(layer, faiss.IndexHNSW):
+            least = max(least, _least(layer.storage))
+        elif isinstance(layer, faiss.IndexNSG):
+            least = max(least, GRAPH)
+        elif hasattr(layer, "pq"):
+            least = max(least, layer.pq.ksub)
+        elif hasattr(layer, "prq"):
+            least = max(least, layer.d // layer.prq.nsplits, *(1 << int(bits) for bits in faiss.vector_to_array(layer.prq.nbits)))
+        elif hasattr(layer, "rq"):
+            least = max(least, layer.d, *(1 << int(bits) for bits in faiss.vector_to_array(layer.rq.nbits)))
+    return least
 
 
 def _refuse_unscored(index: Any) -> None:

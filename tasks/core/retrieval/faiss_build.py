@@ -15,8 +15,8 @@ import torch
 
 from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.factories import reason
-from tasks.core.retrieval.faiss_search import FLAT, layers
+from tasks.core.retrieval.factories import layers, reason
+from tasks.core.retrieval.faiss_search import FLAT
 from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError, user_error

@@ -1,6 +1,5 @@
 """faiss indexes: opened, set up and searched. Inner product throughout; ties as in tasks.core.retrieval.ranked."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, TextIO
 import faiss
 import numpy as np
 
-from tasks.core.retrieval.factories import reason
+from tasks.core.retrieval.factories import layers, reason
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.stage.errors import UserError, counted, user_error
 from tasks.core.stage.files import new_file
@@ -43,19 +42,6 @@ def open_index(path: Path, rows: int | None = None, width: int | None = None, *,
                 f"{path}: found {name} {found}, expected {expected}: it belongs to another corpus or encoder; encode and index again"
             )
     return index
-
-
-def layers(index: Any) -> Iterator[Any]:
-    """`index`, and what it searches through: a refinement's first index, the index behind transforms. The last is the index proper."""
-    while True:
-        index = faiss.downcast_index(index)
-        yield index
-        if isinstance(index, faiss.IndexRefine):
-            index = index.base_index
-        elif isinstance(index, faiss.IndexPreTransform):
-            index = index.index
-        else:
-            return
 
 
 def _is_flat(path: Path) -> bool:

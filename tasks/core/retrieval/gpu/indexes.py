@@ -6,7 +6,7 @@ from typing import Any
 import faiss
 import torch
 
-from tasks.core.retrieval.faiss_search import layers
+from tasks.core.retrieval.factories import layers
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
