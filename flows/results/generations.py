@@ -3,7 +3,7 @@
 A run that was stopped, failed, or was limited to some stages leaves the later ones as they were.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from flows.repository.lock import Lock, corpus_of, of_graph, parameters, read_lock
@@ -75,6 +75,15 @@ def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> 
     """UserError where the parts of `model` are of different generations."""
     if problem := unfit(lock, model, measured):
         raise UserError(f"{where}: model {model}: {problem}, expected the current one; run retemper run to bring them up to date")
+
+
+def refuse_cut(lock: Lock, outs: Collection[Path]) -> None:
+    """UserError where one of `outs` has another number of bytes than dvc.lock says: faiss opens some files that lack their last ones."""
+    expected = {Path(out["path"]): int(out["size"]) for entry in lock.values() for out in entry.get("outs", []) if "size" in out}
+    for out in sorted(expected.keys() & set(outs)):
+        found = sum(file.stat().st_size for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file())
+        if found != expected[out]:
+            raise UserError(f"{out}: found {found:,} bytes, expected the {expected[out]:,} of dvc.lock: it is corrupt; run retemper run")
 
 
 def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:

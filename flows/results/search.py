@@ -4,13 +4,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.results.fusions import BM25, fusions, is_served, made_from, record_of
-from flows.results.generations import lock_here, refuse_unfit
+from flows.results.generations import lock_here, refuse_cut, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -41,7 +42,9 @@ def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = F
         parameters = check_file()
         depths = (parameters.retrieve.depth, parameters.bm25.run_depth)
     dense = {name: (Path("data/encoders") / name, served_index(name)) for name in parts if name != BM25}
-    refuse_unfit(lock_here(), model, "dvc.lock", measured=measured)
+    lock = lock_here()
+    refuse_unfit(lock, model, "dvc.lock", measured=measured)
+    refuse_cut(lock, {Path("data/tokens"), *(Path("data/bm25") for name in parts if name == BM25), *chain.from_iterable(dense.values())})
     return Searched(model, dense, records, BM25 in parts, *depths)
 
 

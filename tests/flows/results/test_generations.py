@@ -16,7 +16,7 @@ from flows.process.display import Outcome
 from flows.repository.git import git
 from flows.repository.graph import Graph, Stage
 from flows.results import search
-from flows.results.generations import outdated, present, unfit
+from flows.results.generations import outdated, present, refuse_cut, unfit
 from flows.results.metrics import read_metrics
 from flows.storage.cache import object_path
 from tasks.core.stage.errors import Problem, UserError
@@ -247,3 +247,21 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
     found, note = present(read_metrics())
     assert set(found) == {"b"}
     assert note == "excluded: a (measured before the current data/encoders/a was made)"
+
+
+def test_an_artifact_that_lacks_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """faiss opens an IVF in its file without the last 7 bytes, and finds other documents."""
+    monkeypatch.chdir(tmp_path)
+    index = tmp_path / "data/indexes/star/index.faiss"
+    index.parent.mkdir(parents=True)
+    index.write_bytes(b"x" * 1000)
+    lock = {"index@star": {"outs": [{"path": "data/indexes/star", "md5": "a.dir", "size": 1000}, {"path": "data/other", "size": 1}]}}
+    outs = [Path("data/indexes/star"), Path("data/encoders/star")]
+    refuse_cut(lock, outs)
+    index.write_bytes(b"x" * 993)
+    with pytest.raises(
+        UserError, match=r"^data/indexes/star: found 993 bytes, expected the 1,000 of dvc.lock: it is corrupt; run retemper run$"
+    ):
+        refuse_cut(lock, outs)
+    del lock["index@star"]["outs"][0]["size"]
+    refuse_cut(lock, outs)
