@@ -131,8 +131,9 @@ def _least(index: Any) -> int:
 
     least = 1
     for layer in layers(index):
-        steps = [layer.chain.at(place) for place in range(layer.chain.size())] if isinstance(layer, faiss.IndexPreTransform) else []
-        for step in map(faiss.downcast_VectorTransform, steps):
+        chain: Any = layer.chain if isinstance(layer, faiss.IndexPreTransform) else None  # a std::vector; faiss' own types say list
+        for place in range(chain.size() if chain else 0):
+            step = faiss.downcast_VectorTransform(chain.at(place))
             if isinstance(step, faiss.PCAMatrix):
                 least = max(least, step.d_out)
             elif isinstance(step, faiss.OPQMatrix):
