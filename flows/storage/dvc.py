@@ -115,14 +115,18 @@ def unpushed() -> Path:
 
 
 def earlier_results(root: Path) -> list[Mapping[str, Any]]:
-    """Entries of what the cache in `root` has of this project, whenever it was computed: all recorded runs of its own cache; in one that
-    others use too, what this project's branches, tags, and experiments name. None once records were forgotten, which these may hold.
+    """Entries of what the cache in `root` has of this project, whenever it was computed: what its branches, tags, and experiments name, and
+    all recorded runs of a cache that no other project uses. None once records were forgotten, which these may hold.
     """
     if read_marks(project_of() / FORGOTTEN):
         return []
+    named = (entry for _, locks in locks_of_references() for lock in locks for entry in lock.values())
     if (root / PROJECTS).is_dir() or not any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees()):
-        return [entry for _, locks in locks_of_references() for lock in locks for entry in lock.values()]
-    return [entry for _, entry in recorded_runs(root)]
+        return list(named)
+    found = [entry for _, entry in recorded_runs(root)]
+    with suppress(UserError):  # a branch's dvc.lock is invalid
+        found.extend(named)  # what was pulled has no recorded run
+    return found
 
 
 def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -215,6 +215,25 @@ def test_where_records_were_forgotten_no_earlier_result_is_sent(tmp_path: Path, 
     assert earlier_results(Path(".dvc/cache")) == []
 
 
+def test_what_was_pulled_is_sent_to_a_new_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no recorded run: git knows it. An invalid dvc.lock in another branch stops nothing."""
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "--quiet", "--initial-branch=main"], check=True)
+    Path(".dvc").mkdir()
+    Path(".gitignore").write_text("/.dvc/\n")
+
+    def commit(text: str) -> None:
+        Path("dvc.lock").write_text(text)
+        subprocess.run(["git", "add", "."], check=True)
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "x"], check=True)
+
+    commit("stages: {old: {outs: [{path: x, md5: y}]}}")
+    assert {"outs": [{"path": "x", "md5": "y"}]} in earlier_results(Path(".dvc/cache"))
+    subprocess.run(["git", "checkout", "--quiet", "-b", "other"], check=True)
+    commit("stages: {: [")
+    assert {"outs": [{"path": "x", "md5": "y"}]} in earlier_results(Path(".dvc/cache"))
+
+
 def test_results_from_before_the_remote_are_sent(finished: Any, tmp_path: Path, executed: Executed) -> None:
     """Whoever adds it, and whoever takes its setting from git: two values were tried here, the third by a colleague."""
     finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "second"))
