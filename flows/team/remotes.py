@@ -44,6 +44,11 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     if not NAME.fullmatch(name):
         raise UserError(f"remote {name!r}: expected a name of letters, digits, _ and -; choose another")
     scheme, given = _scheme(url), dict(_option(option) for option in options)
+    if scheme in ("http", "https"):
+        raise UserError(
+            f"remote {name}: found an HTTP remote, which cannot list what it holds, so no run could take anything from it; "
+            "expected a folder, s3://, ssh:// or another URL"
+        )
     if scheme == "":
         url = str(_folder(url))
     secrets = {key: value for key, value in given.items() if any(word in key for word in SECRET)}
