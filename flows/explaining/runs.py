@@ -28,6 +28,7 @@ from flows.repository.worktree import SOURCE, equip, in_room, link_sources, make
 from flows.results import timing
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
+from flows.storage.remote import WARNING
 from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost, one_line_errors
 from tasks.core.stage.files import read_json, write_json, write_text
 from tasks.params import Parameters
@@ -91,6 +92,7 @@ class Bench:
         """`show` is passed what runs, and each line of its stages' output."""
         self._folder, self._measure, self._processes, self._show = folder, measure, processes, show
         self._memory = Memory()
+        self._warned: set[str] = set()
         self.trained = 0  # runs with a training that neither the cache nor a colleague had
 
     def known(self, one: Configuration, yardstick: Configuration) -> Measured | None:
@@ -190,6 +192,10 @@ class Bench:
             nonlocal last
             if " | " in line:
                 self._show(label, line)
+            elif line.startswith(WARNING):
+                if line not in self._warned:  # of every run the same: an unavailable remote
+                    self._warned.add(line)
+                    self._show(label, line)
             elif line.startswith("retemper: "):
                 last = line.removeprefix("retemper: ")
 

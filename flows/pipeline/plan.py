@@ -10,7 +10,7 @@ from flows.pipeline.reasons import reasons
 from flows.process import locks
 from flows.process.processes import Processes
 from flows.repository import leftovers
-from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status
+from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status, refuse_unmade
 from flows.repository.lock import read_blob
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.storage import cache, makings
@@ -79,6 +79,7 @@ def make_plan(
         status = read_status(repo, graph.stages)
         if not dry and (uncached := cache.uncached(status)) and cache.fix(repo, uncached, warn):
             status = read_status(repo, graph.stages)
+        refuse_unmade(repo, graph.downstream_of(status))
         remote = sync.remote_name(repo)
     reached = False
     if status and not dry:

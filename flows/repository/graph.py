@@ -81,6 +81,21 @@ def read_graph(repo: Any) -> Graph:
     return Graph({name: stages[name] for name in order})
 
 
+def refuse_unmade(repo: Any, names: Iterable[str]) -> None:
+    """UserError where one of these stages reads what is not there, and what no stage makes: it would fail, after all those before it."""
+    from dvc.dependency import Dependency
+
+    wanted, made = set(names), [Path(out.fs_path) for out in repo.index.outs]
+    for node in [node for node in repo.index.stages if node.addressing in wanted]:
+        for path in [Path(dep.fs_path) for dep in node.deps if type(dep) is Dependency and dep.protocol == "local"]:
+            if not path.exists() and not any(path.is_relative_to(out) or out.is_relative_to(path) for out in made):
+                shown = path.relative_to(repo.root_dir) if path.is_relative_to(repo.root_dir) else path
+                raise UserError(
+                    f"dvc.yaml: {node.addressing} reads {shown}, which is not there and which no stage makes; put it there, "
+                    "or add the stage that makes it"
+                )
+
+
 def read_status(repo: Any, names: Iterable[str]) -> dict[str, list[Any]]:
     """What DVC finds changed, by stage; stages without changes are omitted.
 

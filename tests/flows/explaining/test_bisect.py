@@ -179,6 +179,23 @@ def test_a_graph_without_the_training_is_one_line(project: Any, inbox: Callable[
         assert told.endswith("expected one, since a needs it; commit a dvc.yaml that has it, or name another revision: --follow REV\n")
 
 
+def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inbox: Callable[..., Path]) -> None:
+    """Said before anything is trained."""
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
+    inbox("w1", 0.5)
+    inbox("w2", -5.0)
+    graph = json.loads((project.folder / "dvc.yaml").read_text())
+    del graph["stages"]["retrieve"]
+    (project.folder / "dvc.yaml").write_text(json.dumps(graph))
+    project.commit()
+    told = project.call("bisect", "--model", "a", status=2)[1]
+    assert told == (
+        "retemper: dvc.yaml: evaluate@a reads data/runs/a, which is not there and which no stage makes; put it there, "
+        "or add the stage that makes it\n"
+    )
+    assert not list(objects(project.folder / ".dvc/cache/files/md5"))
+
+
 def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, inbox: Callable[..., Path], tmp_path: Path) -> None:
     """Its trees are gone by then."""
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\n")
@@ -189,7 +206,9 @@ def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, in
     remote.rename(away)
     inbox("w1", 0.5)
     inbox("w2", -5.0)
-    assert "bad batch: w2" in project.call("bisect", "--model", "a")[0]
+    out, _ = project.call("bisect", "--model", "a")
+    assert "bad batch: w2" in out
+    assert out.count("remote team is unavailable, so nothing is pulled: ") == 1, "not with every retraining"
     away.rename(remote)
     assert "executed 0" in project.call("run")[0]
     here, there = ({path.name for path in objects(root / "files/md5")} for root in (project.folder / ".dvc/cache", remote))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.repository.graph import Graph, Stage, read_graph, read_status
+from flows.repository.graph import Graph, Stage, read_graph, read_status, refuse_unmade
 from tasks.core.stage.errors import UserError
 
 
@@ -44,6 +44,19 @@ def test_status_is_that_of_dvc(toy_graph: Graph) -> None:
     names = list(toy_graph.stages)
     assert read_status(Repo(), names) == Repo().status(names) != {}
     assert set(read_status(Repo(), ["prepare"])) == {"prepare"}
+
+
+def test_what_a_stage_reads_and_nobody_makes_is_refused(toy_graph: Graph) -> None:
+    from dvc.repo import Repo
+
+    refuse_unmade(Repo(), toy_graph.stages)
+    graph = Path("dvc.yaml").read_text()
+    Path("dvc.yaml").write_text(graph.replace("deps: [data/metrics]", "deps: [data/metrics, data/raw]"))
+    with pytest.raises(UserError, match=r"^dvc.yaml: report reads data/raw, which is not there and which no stage makes; put it there, or"):
+        refuse_unmade(Repo(), toy_graph.stages)
+    refuse_unmade(Repo(), ["prepare", "train@a"])
+    Path("data/raw").mkdir()
+    refuse_unmade(Repo(), toy_graph.stages)
 
 
 def test_targets(toy_graph: Graph) -> None:
