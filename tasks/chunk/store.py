@@ -12,7 +12,7 @@ import pyarrow as pa
 from tasks.chunk.packing import pack
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import IDS
@@ -41,8 +41,8 @@ def frame(tokenizer: Any) -> tuple[int, int]:
     special = tokenizer("")["input_ids"]
     if len(special) != 2 or special[0] != tokenizer.cls_token_id:
         raise UserError(
-            f"data/tokenizer: found {len(special)} special token(s) around a text; a pre-training expects two, as BERT's [CLS] and [SEP]; "
-            "let rounds start from base, or choose another encoder"
+            f"data/tokenizer: found {counted(len(special), 'special token')} around a text; a pre-training expects two, as BERT's [CLS] "
+            "and [SEP]; let rounds start from base, or choose another encoder"
         )
     return special[0], special[1]
 
