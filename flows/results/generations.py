@@ -83,7 +83,9 @@ def refuse_cut(lock: Lock, outs: Collection[Path]) -> None:
     for out in sorted(expected.keys() & set(outs)):
         found = sum(file.stat().st_size for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file())
         if found < expected[out]:  # more are files that DVC ignores
-            raise UserError(f"{out}: found {found:,} bytes, expected the {expected[out]:,} of dvc.lock: it is corrupt; run retemper run")
+            raise UserError(
+                f"{out}: found {found:,} bytes, expected the {expected[out]:,} of dvc.lock: it is corrupt or being made; run retemper run"
+            )
 
 
 def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:

@@ -139,6 +139,8 @@ def _kind(module: Mapping[str, str]) -> str:
 def _generates(path: Path) -> bool:
     """Whether a bare transformer was made as a causal language model."""
     config = read_json(path) if path.exists() else {}
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: found no object; expected the settings of a Hugging Face model")
     return str((config.get("architectures") or [""])[0]).endswith("ForCausalLM") and bool(config.get("is_causal", True))
 
 

@@ -10,6 +10,7 @@ import torch
 
 from tasks.core.encoding import packed, varlen
 from tasks.core.encoding.encode import encode, encode_texts
+from tasks.core.encoding.int8 import has_int8_layers
 from tasks.core.encoding.packed import Packed, has_fused_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
@@ -104,6 +105,26 @@ def test_encoders_whose_settings_do_not_speak_of_decoders(kind: str) -> None:
     with torch.no_grad():
         alone = [other(torch.tensor([row]), torch.ones(1, len(row), dtype=torch.int64))[0].numpy() for row in rows]
     np.testing.assert_allclose(encode(other, tokens_of(rows), np.arange(12), 300, CPU), alone, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+def test_the_last_layer_computes_first_tokens_alone(dtype: torch.dtype, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if dtype == torch.bfloat16 and not has_fused_layers():
+        pytest.skip("this CPU has no bfloat16 for oneDNN")
+    if dtype == torch.int8 and not has_int8_layers():
+        pytest.skip("this CPU has no VNNI, or torch no oneDNN")
+    heard = list[int]()  # queries of a row
+    attend = torch.nn.functional.scaled_dot_product_attention
+    listening = lambda q, *rest, **more: (heard.append(q.shape[2]), attend(q, *rest, **more))[1]  # noqa: E731
+    monkeypatch.setattr(packed.F, "scaled_dot_product_attention", listening)
+    for pooling, last in (("cls", 1), ("mean", 30)):
+        tower = load_towers(tiny_encoder, Shape(pooling=pooling)).document
+        layers = packed.int8_layers(tower.transformer, pooling == "cls") if dtype == torch.int8 else None
+        tower = tower if layers else tower.to(dtype)
+        heard.clear()
+        encode(tower, tokens_of([[2] * 30] * 40), np.arange(40), 2000, CPU, layers=layers)
+        count = len(tower.transformer.encoder.layer)
+        assert heard == [30] * (count - 1) + [last]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

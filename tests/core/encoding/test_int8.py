@@ -1,6 +1,7 @@
 """Quantized linear layers: the arithmetic against plain integers, whole encoders against float32."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -48,14 +49,21 @@ def tower(tiny_encoder: Path) -> Encoder:
     return load_towers(tiny_encoder, Shape(similarity="cosine")).document
 
 
-def test_an_encoder_stays_close_and_a_row_keeps_its_bits(tower: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["", "OpenVINO"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_an_encoder_stays_close_and_a_row_keeps_its_bits(
+    pooling: Literal["mean", "cls"], engine: str, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine and not openvino_int8.installed():
+        pytest.skip("OpenVINO is not installed")
+    tower = load_towers(tiny_encoder, Shape(pooling=pooling, similarity="cosine")).document
     draw = np.random.default_rng(0)
     lengths = draw.integers(1, 40, size=40)
     flat = draw.integers(1000, 30000, size=lengths.sum()).astype(np.uint16)
     tokens = Tokens(flat, np.concatenate([[0], np.cumsum(lengths)]), np.arange(40, dtype=np.int32), Path(), 0, 64, "", "")
-    monkeypatch.setattr(openvino_int8, "installed", lambda: "")
-    name, layers = quantized_layers(tower, None, CPU) or ("", None)
-    assert name in ("int8 and bf16", "int8 and fp32")
+    monkeypatch.setattr(openvino_int8, "installed", lambda: engine)
+    name, layers = quantized_layers(tower, load_tokenizer(tiny_encoder), CPU) or ("", None)
+    assert name.removesuffix(f", {engine}") in ("int8 and bf16", "int8 and fp32")
     rows = np.arange(40)
     exact, found = (encode(tower, tokens, rows, 256, CPU, layers=each) for each in (None, layers))
     assert (found * exact).sum(axis=1).min() > 0.99

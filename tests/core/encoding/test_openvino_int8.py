@@ -115,6 +115,15 @@ def test_a_plain_loop_gives_the_same_outputs(tower: Encoder, tokenizer: Any) -> 
 
 @multiplied
 @pytest.mark.usefixtures("in_float32")
+def test_outputs_of_first_tokens_alone_are_among_those_of_all(tower: Encoder, tokenizer: Any) -> None:
+    texts, x_TH = random_texts(tokenizer), embedded(tower, LENGTHS)
+    whole_TH, found_BH = (openvino_layers(tower.transformer, *texts, firsts)(x_TH, LENGTHS) for firsts in (False, True))
+    assert found_BH.shape == (len(LENGTHS), x_TH.shape[1])
+    torch.testing.assert_close(found_BH, whole_TH[np.cumsum(LENGTHS) - LENGTHS], atol=1e-4, rtol=1e-4)
+
+
+@multiplied
+@pytest.mark.usefixtures("in_float32")
 def test_a_row_does_not_see_the_padding_of_others(tower: Encoder, tokenizer: Any) -> None:
     layers = openvino_layers(tower.transformer, *random_texts(tokenizer))
     x_TH = embedded(tower, LENGTHS)

@@ -291,6 +291,12 @@ def test_unsupported_folder_is_refused_in_one_line(name: str, models: dict[str, 
     assert "\n" not in str(refused.value) and str(tmp_path / "m") in str(refused.value)
 
 
+def test_settings_that_are_no_object(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("4")
+    with pytest.raises(UserError, match=r"config\.json: found no object"):
+        read_shape(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 from tasks.core.models.bi_encoder import Encoder, load_towers
-from tasks.core.models.cross_encoder import CrossEncoder
+from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
 from tasks.core.models.first_tokens import built_like_bert, first_outputs
 from tasks.core.models.folder import Shape
 
@@ -101,12 +101,16 @@ def test_what_attention_drops_is_right_on_average() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_and_gradients_of_a_reranker_are_transformers_own(kind: str) -> None:
-    model = AutoModelForSequenceClassification.from_config(config_of(kind, 2)).double().train()
+    config = config_of(kind, 2)
+    config.classifier_dropout = 0.3
+    model = AutoModelForSequenceClassification.from_config(config).double().train()
     ids_BL, mask_BL = texts(model.config.pad_token_id)
     given = {"input_ids": ids_BL, "attention_mask": mask_BL, "token_type_ids": (ids_BL % 2) * mask_BL}
+    torch.manual_seed(4)
     expected_B1 = model(**given).logits
     expected_B1.square().sum().backward()
     expected = gradients(model)
+    torch.manual_seed(4)
     found_B1 = CrossEncoder(model, None, 9, 100, torch.device("cpu")).logits(given)
     found_B1.square().sum().backward()
     torch.testing.assert_close(found_B1, expected_B1)
@@ -114,6 +118,23 @@ def test_scores_and_gradients_of_a_reranker_are_transformers_own(kind: str) -> N
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, msg=name)
+
+
+def test_the_last_layer_of_a_reranker_computes_no_other_token(tiny_reranker: Path) -> None:
+    encoder, heard = load_cross_encoder(tiny_reranker, 64, 200, torch.device("cpu"), torch.float32), list[int]()
+    for layer in encoder.model.base_model.encoder.layer:
+        layer.intermediate.dense.register_forward_pre_hook(lambda _, given: heard.append(given[0].shape[1]))
+    encoder.scores([("a question", "and what may answer it")])
+    assert heard[-1] == 1 and all(count > 5 for count in heard[:-1])
+
+
+@pytest.mark.parametrize("prompt", [0, 2])
+def test_a_prompt_that_is_not_pooled(prompt: int, tiny_encoder: Path) -> None:
+    """The first token is then the one behind it."""
+    tower = load_towers(tiny_encoder, Shape(pooling="cls", pools_prompt=False, similarity="dot")).document
+    ids_BL, mask_BL = texts(0, lengths=[5, 9, 7])
+    with torch.no_grad():
+        torch.testing.assert_close(tower(ids_BL, mask_BL, prompt), tower.outputs(ids_BL, mask_BL)[:, prompt], atol=1e-5, rtol=1e-5)
 
 
 def test_other_architectures_are_told_apart() -> None:

@@ -70,8 +70,11 @@ def test_vectors_and_gradients_are_those_with_padding(name: str, towers: Callabl
     (other(ids_BL, mask_BL) * draw).sum().backward()
     with fake_gpu():
         tower.to(GPU)
-        unpadded = Unpadded(tower, torch.float32)
-        found_BD = unpadded.vectors([(tokens, rows)])
+        unpadded, heard = Unpadded(tower, torch.float32), list[int]()
+        for layer in tower.transformer.encoder.layer:
+            layer.output.LayerNorm.register_forward_pre_hook(lambda _, given: heard.append(len(given[0])))
+        found_BD = unpadded.vectors([(tokens, rows), (tokens, rows), (tokens, rows)])[: len(rows)]
+        assert set(heard[:-1]) == {128} and heard[-1] == (64 if name == "cls" else 128), "sizes of products, which are few"
         for _ in range(2):
             (unpadded.vectors([(tokens, rows[:2]), (tokens, rows[2:])]) * draw.to(GPU)).sum().backward()
             unpadded.give_back()
