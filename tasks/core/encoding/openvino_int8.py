@@ -142,12 +142,14 @@ def openvino_layers(
         x_BLH = np.zeros((len(lengths_B), longest, x_TH.shape[1]), dtype=np.float32)
         x_BLH[row_T, place_T] = x_TH[: len(row_T)].float().numpy()
         masked_BL = np.arange(x_BLH.shape[1]) >= lengths_B[:, None]
-        out_TH = np.zeros((len(lengths_B) if firsts else len(x_TH), x_TH.shape[1]), dtype=np.float32)
+        out_TH = np.zeros((len(x_TH), x_TH.shape[1]), dtype=np.float32)
         request = free.get()
         try:
             request.infer({0: x_BLH, 1: np.where(masked_BL, np.float32(MASKED), np.float32(0))[:, None, None, :]})
             found_BLH = request.get_output_tensor(0).data
-            out_TH[: len(row_T)] = found_BLH[:, 0] if firsts else found_BLH[row_T, place_T]
+            if firsts:
+                return torch.from_numpy(found_BLH[:, 0].copy())
+            out_TH[: len(row_T)] = found_BLH[row_T, place_T]
         finally:
             free.put(request)
         return torch.from_numpy(out_TH)

@@ -21,9 +21,9 @@ UNFIT = {  # parts of strings that faiss takes for inner products, and why they 
     r"(?<![_(])NSG\d*\b": "its graph cannot be filled a shard at a time; expected HNSW",
     r"HNSW\d*[,_]SQtq\d": "faiss ends the process when it makes the graph; expected HNSW32,SQ8",
     r"(?:LSCQ|(?<!\()RCQ)\d\w*": "it stores no vectors; expected RQ or LSQ",
-    r"ZnLattice\w*": "faiss does not read its file; expected Flat or HNSW32",
-    r"RefinePanorama\b": "faiss refines with few indexes so; expected RFlat, or Refine(...)",
-    r"Refine\(FlatIPPanorama\w*\)?": "faiss refines with it by wrong scores; expected RFlat",
+    r"ZnLattice\w*": "faiss cannot read the file that it writes of it; expected Flat or HNSW32",
+    r"RefinePanorama\b": "faiss can refine few indexes this way; expected RFlat, or Refine(...)",
+    r"Refine\(FlatIPPanorama\w*\)?": "faiss gives wrong scores after it; expected RFlat",
 }
 GRAPH = 128  # points that an NSG needs: faiss refuses up to 100, and ends the process for some numbers above (seen up to 115)
 WIDTH = 64  # the least of the vectors that a string is tried for

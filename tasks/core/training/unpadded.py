@@ -121,7 +121,8 @@ class Unpadded:
             else:
                 q, k, v = F.linear(low_TH, *copies.qkv).view(len(low_TH), 3, heads, -1).unbind(1)
             context_TAW = torch.ops.aten._flash_attention_forward(q, k, v, asking, ends, most, longest, attention_drop, False, False)[0]
-            context_TAW = F.pad(context_TAW, (0, 0, 0, 0, 0, len(x_TH) - len(context_TAW)))
+            if spare := len(x_TH) - len(context_TAW):  # without any, padding would be a copy
+                context_TAW = F.pad(context_TAW, (0, 0, 0, 0, 0, spare))
             x_TH = layer.attention.output.LayerNorm(F.dropout(F.linear(context_TAW.flatten(1), *copies.mixed), drop) + x_TH)
             inner_TI = layer.intermediate.intermediate_act_fn(F.linear(x_TH.to(self.dtype), *copies.inner))
             x_TH = layer.output.LayerNorm(F.dropout(F.linear(inner_TI, *copies.outer), drop) + x_TH)
