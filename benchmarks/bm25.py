@@ -3,6 +3,8 @@
     pip install --no-deps --target FOLDER numba llvmlite   # no dependencies of this product, so not where it finds them
     python benchmarks/bm25.py --numba FOLDER [--passages 200000] [--queries 20000] [--depth 100] [--repeat 3]
 
+Without --numba, bm25s uses its numpy backend.
+
 Passages are runs of 15 to 79 words of the demo's 10,033 leads (stemmed, without stopwords: the same lists of words for both), queries runs
 of 2 to 8; k1 0.9, b 0.4, Lucene's BM25. An index is timed from the words to its files. A search is timed from the words of the queries:
 
@@ -43,12 +45,13 @@ Figures = dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--numba", required=True, help="the folder of numba and llvmlite")
+    parser.add_argument("--numba", default="", help="the folder of numba and llvmlite")
     for name, value in {"passages": 200_000, "queries": 20_000, "depth": 100, "repeat": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
     most = len(os.sched_getaffinity(0))
-    print(f"{args.passages:,} passages, {args.queries:,} queries, top {args.depth}, {most} cores, bm25s {version('bm25s')}")
+    peer = f"bm25s {version('bm25s')} ({'numba' if args.numba else 'numpy'})"
+    print(f"{args.passages:,} passages, {args.queries:,} queries, top {args.depth}, {most} cores, {peer}")
     print(f"{'':<24}{'s':>9}{'bm25s':>9}{'ratio':>8}{'CPU s':>10}{'bm25s':>9}{'ratio':>8}{'MiB':>8}{'bm25s':>8}")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -141,20 +144,20 @@ def our_index(folder: Path, count: int) -> Figures:
 
     params = BM25(k1=K1, b=B)
     words = passages(folder, count)
-    ids = pa.chunked_array([names(count)])
+    ids = [pa.array(names(count))]
     with measured() as figures, tempfile.TemporaryDirectory(dir=folder) as scratch:
         save(folder / "ours", build(words, list, params, Path(scratch)), ids, params)
     return figures
 
 
 def their_index(numba: str, folder: Path, count: int) -> Figures:
-    sys.path.append(numba)
+    backend = choose_backend(numba)
     import bm25s
 
     words = passages(folder, count)
 
     def index(words: list[list[str]]) -> bm25s.BM25:
-        made = bm25s.BM25(k1=K1, b=B, method="lucene", backend="numba")
+        made = bm25s.BM25(k1=K1, b=B, method="lucene", backend=backend)
         made.index(words, show_progress=False)
         return made
 
@@ -214,7 +217,7 @@ def best_first(rows: np.ndarray, scores: np.ndarray, depth: int) -> tuple[np.nda
 
 
 def their_search(numba: str, folder: Path, count: int, depth: int, cores: int) -> Figures:
-    sys.path.append(numba)
+    backend = choose_backend(numba)
     import bm25s
 
     asked = queries(folder, count)
@@ -224,17 +227,23 @@ def their_search(numba: str, folder: Path, count: int, depth: int, cores: int) -
         return index.retrieve(asked, corpus=ids, k=depth, n_threads=cores, show_progress=False)
 
     index = bm25s.BM25.load(folder / "theirs")
-    index.backend = "numba"
+    index.backend = backend
     compiling = time.perf_counter()
     search(index, asked[:cores])
     compiling = time.perf_counter() - compiling
     del index
     with measured() as figures:
         index = bm25s.BM25.load(folder / "theirs")
-        index.backend = "numba"
+        index.backend = backend
         docs, scores = search(index, asked)
     keep(folder / "theirs.npz", [(row[score > 0], score[score > 0]) for row, score in zip(docs, scores, strict=True)])
     return figures | {"compiling": compiling}
+
+
+def choose_backend(numba: str) -> str:
+    """bm25s's backend: numba where there is a folder of it. bm25s looks for it when it is imported."""
+    sys.path += [numba] if numba else []
+    return "numba" if numba else "numpy"
 
 
 def names(count: int) -> list[str]:

@@ -115,10 +115,10 @@ def corpus_of(lock: Mapping[str, Mapping[str, Any]]) -> str:
     return "data/pseudo" if "data/pseudo" in read else "data/corpus"
 
 
-def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[Lock]]]:
+def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> Iterator[tuple[str, list[Lock]]]:
     """Every dvc.lock and .dvc file in the project and below it, for each reference, stash and working tree's HEAD.
 
-    Equal files are read once.
+    Equal files are read once. An invalid one is a UserError; without `invalid`, it counts as empty.
     """
     seen: dict[str, Lock] = {}
     trees: dict[str, list[Lock]] = {}
@@ -133,7 +133,12 @@ def locks_of_references(folder: Path | None = None) -> Iterator[tuple[str, list[
                 (mode, _, blob), path = line.partition("\t")[0].split(), line.partition("\t")[2]
                 if mode.startswith("100") and is_of_dvc(path):
                     if blob not in seen:
-                        seen[blob] = parse_of_dvc(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
+                        try:
+                            seen[blob] = parse_of_dvc(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
+                        except UserError:
+                            if invalid:
+                                raise
+                            seen[blob] = {}
                     trees[tree].append(seen[blob])
         yield name, trees.get(tree, [])
 

@@ -120,13 +120,10 @@ def earlier_results(root: Path) -> list[Mapping[str, Any]]:
     """
     if read_marks(project_of() / FORGOTTEN):
         return []
-    named = (entry for _, locks in locks_of_references() for lock in locks for entry in lock.values())
+    named = [entry for _, locks in locks_of_references(invalid=False) for lock in locks for entry in lock.values()]
     if (root / PROJECTS).is_dir() or not any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees()):
-        return list(named)
-    found = [entry for _, entry in recorded_runs(root)]
-    with suppress(UserError):  # a branch's dvc.lock is invalid
-        found.extend(named)  # what was pulled has no recorded run
-    return found
+        return named
+    return [*(entry for _, entry in recorded_runs(root)), *named]  # what was pulled has no recorded run
 
 
 def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:

@@ -23,6 +23,7 @@ REMOTE = [sys.executable, "-m", "flows.storage.dvc"]
 LOCK = Path("dvc.lock")
 LOST = "failed to transfer"  # to the cache or the remote: DVC says so, but exits with status 0
 # What S3, ssh and others call a refusal, however DVC wraps it.
+OVER_HTTP = re.compile(r"40[13], message=.*url=")  # aiohttp's words
 REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
 FORBIDDEN = re.compile(r"\[Errno (1|13)\]")  # from a folder or an ssh host's disk: no key would help
 READ_ONLY = re.compile(r"\[Errno 30\]")
@@ -91,6 +92,9 @@ def remedy(remote: str, problem: str) -> str:
         return "; mount it for writing"
     if FORBIDDEN.search(problem):
         return "; give access: its group must be able to write there, and the whole team must be in that group"
+    if REFUSED.search(problem) and OVER_HTTP.search(problem):
+        local = f"dvc remote modify --local {remote}"
+        return f"; fix its credentials: {local} auth basic, {local} user NAME, {local} password PASSWORD"
     if REFUSED.search(problem):
         keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
         return f"; fix its credentials: retemper remote add {remote} URL {keys}"

@@ -216,7 +216,7 @@ def test_where_records_were_forgotten_no_earlier_result_is_sent(tmp_path: Path, 
 
 
 def test_what_was_pulled_is_sent_to_a_new_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no recorded run: git knows it. An invalid dvc.lock in another branch stops nothing."""
+    """It has no recorded run: git knows it. An invalid dvc.lock in another branch stops nothing, and hides no other branch."""
     monkeypatch.chdir(tmp_path)
     subprocess.run(["git", "init", "--quiet", "--initial-branch=main"], check=True)
     Path(".dvc").mkdir()
@@ -231,7 +231,11 @@ def test_what_was_pulled_is_sent_to_a_new_remote(tmp_path: Path, monkeypatch: py
     assert {"outs": [{"path": "x", "md5": "y"}]} in earlier_results(Path(".dvc/cache"))
     subprocess.run(["git", "checkout", "--quiet", "-b", "other"], check=True)
     commit("stages: {: [")
-    assert {"outs": [{"path": "x", "md5": "y"}]} in earlier_results(Path(".dvc/cache"))
+    subprocess.run(["git", "checkout", "--quiet", "-b", "third"], check=True)
+    commit("stages: {new: {outs: [{path: z, md5: w}]}}")
+    found = earlier_results(Path(".dvc/cache"))
+    assert {"outs": [{"path": "x", "md5": "y"}]} in found
+    assert {"outs": [{"path": "z", "md5": "w"}]} in found
 
 
 def test_results_from_before_the_remote_are_sent(finished: Any, tmp_path: Path, executed: Executed) -> None:

@@ -146,6 +146,7 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
         ("failed to connect to s3 (bucket/c) - Forbidden: An error occurred (403) when calling the HeadObject operation: Forbidden", "KEY"),
         ("An error occurred (InvalidAccessKeyId) when calling the PutObject operation: The AWS Access Key Id does not exist", "KEY"),
         ("unexpected error - Unable to locate credentials", "KEY"),
+        ("403, message='Forbidden', url='http://host/runs'", "; fix its credentials: dvc remote modify --local team auth"),
         ("failed to transfer 'x' - An error occurred (NoSuchBucket): The specified bucket does not exist", "; create the bucket"),
         ("failed to transfer 'x' - [Errno 13] Permission denied: '/srv/team/runs/x'", "; give access"),
         ("unexpected error - [Errno 30] Read-only file system: '/srv/team/runs/61'", "; mount it for writing"),
