@@ -29,6 +29,7 @@ from flows.storage.patches import (
     listings_last,
     of_entries,
     read_once,
+    replace_unsaved,
     runs_by_listing,
     runs_on_demand,
     tell_of_the_disk,
@@ -241,6 +242,7 @@ def main(arguments: list[str]) -> int:
     corrupt: list[Download] = []
     if command in ("pull", "repro-pull"):
         verify_downloads(corrupt.append)
+        replace_unsaved()
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 

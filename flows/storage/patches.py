@@ -234,13 +234,8 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
     from dvc_data.hashfile.tree import Tree
     from dvc_objects.errors import ObjectFormatError
 
-    get_remote, add, check, load, do_transfer = (
-        DataCloud.get_remote,
-        HashFileDB.add,
-        HashFileDB.check,
-        vars(Tree)["load"].__func__,
-        transfer._do_transfer,
-    )
+    get_remote, add, check = DataCloud.get_remote, HashFileDB.add, HashFileDB.check
+    load, do_transfer = vars(Tree)["load"].__func__, transfer._do_transfer
 
     def get_verified(self: Any, *rest: Any, **named: Any) -> Any:
         remote = get_remote(self, *rest, **named)
@@ -356,6 +351,13 @@ def read_once() -> None:
     setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
 
 
+def replace_unsaved() -> None:
+    """From now on, a pull in this process replaces outs that `gc` has taken from the cache. DVC wants `--force`, which `repro` lacks."""
+    from dvc.repo import checkout
+
+    setattr(checkout, "_check_can_delete", lambda *_: None)  # noqa: B010 - mypy forbids the plain form
+
+
 def runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
     """From now on, in this process, `--pull` asks for no runs but those of a stage that the local cache has no run of.
 
@@ -370,11 +372,8 @@ def runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
         found = load(self, stage)
         return found if found or not fetch(self.repo, Path(self._get_cache_dir(_get_stage_hash(stage)))) else load(self, stage)
 
-    def nothing(*_: Any, **__: Any) -> list[tuple[str, str]]:
-        return []
-
     setattr(StageCache, "_load", load_or_fetch)  # noqa: B010 - mypy forbids the plain form
-    setattr(StageCache, "pull", nothing)  # noqa: B010
+    setattr(StageCache, "pull", lambda *_, **__: [])  # noqa: B010
 
 
 def runs_by_listing() -> None:

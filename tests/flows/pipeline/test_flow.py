@@ -236,6 +236,28 @@ def test_two_clones_share_one_remote(served: Any, tmp_path: Path, executed: Any)
     assert "Traceback" not in done.stderr
 
 
+def test_a_clone_whose_former_outs_were_collected_takes_the_new_ones(served: Any, tmp_path: Path) -> None:
+    """git has replaced dvc.lock, and gc has removed what data/ still has: DVC takes that for unsaved work."""
+    assert served.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
+    served.run()
+    served.command("git", "add", ".")
+    served.command("git", "commit", "--quiet", "-m", "computed")
+    served.command("git", "clone", "--quiet", str(served.folder), str(tmp_path / "clone"))
+    clone = type(served)(tmp_path / "clone", served.environment)
+    (clone.folder / "acts.json").write_text("{}")
+    assert set(clone.run().values()) == {"Cached"}
+    served.rounds(a="2", b="3")
+    served.run()
+    served.command("git", "commit", "--quiet", "-am", "computed again")
+    clone.command("git", "pull", "--quiet")
+    assert clone.call("gc").returncode == 0
+    done = clone.call("run")
+    assert done.returncode == 0, done.stderr
+    assert "executed 0, cached 6" in done.stdout
+    assert done.stderr == "", "the remote lacks nothing"
+    assert (clone.folder / "data/report").read_text() == (served.folder / "data/report").read_text()
+
+
 def test_an_unavailable_configured_server_is_reported_in_one_line(finished: Any) -> None:
     away = type(finished)(finished.folder, finished.environment | {"PREFECT_API_URL": "http://127.0.0.1:9/api"})
     done = away.call("run")

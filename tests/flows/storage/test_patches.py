@@ -28,6 +28,7 @@ REPLACED = {
     "dvc_objects.fs.local:copyfile": ["src", "dest", "callback"],
     "dvc_data.index.fetch:collect": ["idxs", "storage", "callback", "cache_index", "cache_key", "push"],
     "dvc.stage.serialize:to_lockfile": ["stage", "kwargs"],
+    "dvc.repo.checkout:_check_can_delete": ["entries", "index", "path", "fs"],
     "dvc.repo.stage:StageLoad.collect": ["self", "target", "with_deps", "recursive", "graph", "glob"],
     # read, not replaced
     "dvc.stage.cache:StageCache._load_cache": ["self", "key", "value"],
