@@ -259,7 +259,7 @@ def _rotation(index: Any) -> tuple[torch.Tensor | None, Any]:
     if not isinstance(index, faiss.IndexPreTransform):
         return None, index
     chain: Any = index.chain
-    step = faiss.downcast_VectorTransform(chain.at(0))
+    step: Any = faiss.downcast_VectorTransform(chain.at(0))
     matrix = faiss.vector_to_array(step.A).reshape(step.d_out, step.d_in)
     return torch.from_numpy(matrix.copy()), faiss.downcast_index(index.index)
 
