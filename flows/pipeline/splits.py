@@ -37,20 +37,24 @@ def check(
 
     `edits` are the run's own `--set`, for the command to suggest; `with_dev`: the run compares its models on dev.
     """
-    if sections.get("queries") == "pseudo":  # stage pseudo makes what the source lacks
+    source, trained = (sections.get("dataset") or {}).get("source", "the data set"), learning(stages, sections)
+    pseudo = sections.get("queries") == "pseudo"
+    settings = "".join(f" --set {shlex.quote(edit)}" for edit in edits)
+    without = f"to run what needs no training (BM25, the encoder as is, the report): retemper run --recipe zero_shot{settings}"
+    if trained and _documents(stats) == 1:
+        raise Unfit(
+            f"{source}: found 1 document, expected more, as it is no negative of its queries and {', '.join(trained)} would learn nothing; "
+            f"nothing was changed; add documents{'' if pseudo else f'; {without}'}"
+        )
+    if pseudo:  # stage pseudo makes what the source lacks
         return ""
     counted = _counted(stats)
     if counted is None:
         return ""
-    source = (sections.get("dataset") or {}).get("source", "the data set")
     there = ", ".join(f"{split} {count:,}" for split, count in counted.items() if count) or "none"
     found = f"{source}: found judged queries of {there}"
-    if (trained := learning(stages, sections)) and not counted.get("train"):
-        settings = "".join(f" --set {shlex.quote(edit)}" for edit in edits)
-        raise Unfit(
-            f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; to run what needs no training (BM25, "
-            f"the encoder as is, the report): retemper run --recipe zero_shot{settings}"
-        )
+    if trained and not counted.get("train"):
+        raise Unfit(f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; {without}")
     if with_dev and not counted.get("dev"):
         raise Unfit(f"{found}, expected dev, on which a new model is compared with the champion; add a dev split")
     measured = any(name.startswith("evaluate") for name in stages)
@@ -90,6 +94,14 @@ def _counted(stats: Path) -> dict[str, int] | None:
         splits = _read(stats)["splits"]
         return {str(split): int(row["queries"]) if row.get("positives", 1) else 0 for split, row in splits.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _documents(stats: Path) -> int | None:
+    """Documents; None where nothing has counted them."""
+    try:
+        return int(_read(stats)["documents"]["count"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

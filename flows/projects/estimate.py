@@ -15,7 +15,7 @@ from flows.parameters.checks import check_file
 from flows.process.display import clock
 from flows.repository.lock import read_lock
 from flows.results.sizes import STATS, Size, size_of, work
-from tasks.core.models.folder import read_shape
+from tasks.core.models.folder import ROUTER, read_shape
 from tasks.core.models.layers import last_width
 from tasks.core.sources.datasets import encoder_files, parse_encoder
 from tasks.core.stage.errors import UserError, counted
@@ -99,12 +99,12 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
 
 def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, shares: bool) -> str:
     """What a first run keeps, for the user: vectors, a flat index, and weights of each round. `shares`: data/ and the cache share them."""
-    if encoder is None or not (encoder / "config.json").is_file():
+    if encoder is None or not encoder.is_dir():
         return "disk of the first run: unknown before the encoder is here"
-    config = json.loads((encoder / "config.json").read_text(encoding="utf-8"))
-    hidden, shape = config.get("hidden_size"), read_shape(encoder)
-    if not isinstance(hidden, int):
-        return "disk of the first run: unknown, as config.json of the encoder names no hidden_size"
+    hidden = _hidden(encoder)
+    if hidden is None:
+        return "disk of the first run: unknown, as config.json of the encoder does not say how wide its hidden states are"
+    shape = read_shape(encoder)
     width = parameters.base.width or shape.width or last_width(shape.layers, hidden * len(shape.pooling.split("+")))
     weights = sum(path.stat().st_size for path in encoder_files(parse_encoder(parameters.encoder.source)) if path.suffix == ".safetensors")
     rounds = parameters.rounds.values()
@@ -118,3 +118,16 @@ def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, share
         f"disk of the first run: about {copies * sum(gib):.1f} GiB (vectors {gib[0]:.1f}, flat indexes {gib[1]:.1f}, weights and "
         f"optimizers {gib[2]:.1f}; {where})"
     )
+
+
+def _hidden(encoder: Path) -> int | None:
+    """The hidden width of a model folder, of two towers the document's, whatever its config.json calls that (T5: d_model)."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        place = encoder / "document" if (encoder / ROUTER).exists() else encoder
+        hidden = getattr(AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False), "hidden_size", None)
+    except (OSError, ValueError, KeyError, StrictDataclassError):  # what stage base says
+        return None
+    return hidden if isinstance(hidden, int) else None

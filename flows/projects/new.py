@@ -45,6 +45,7 @@ from tasks.core.stage.safe_yaml import parse_yaml
 REMOTE = "team"
 COLD_START = "cold_start"
 WIKIPEDIA = ("rounds.costa_warmup=", "pretrain.costa=")  # the demo's pre-training, on Wikipedia
+MADE = "; to train on queries made from the documents: retemper new --queries pseudo"
 EPOCH = ("rounds.warmup.epochs=1", "rounds.star.epochs=1")  # the demo's are short, for a demo
 Tell = Callable[[str], None]
 
@@ -169,7 +170,7 @@ def _check_data(
 
     `named` names the data's files in a line of the stage as the user typed them.
 
-    Where the data has no training queries, the project gets the recipe that trains nothing.
+    Where the data has no training queries, or one document, the project gets the recipe that trains nothing.
     """
 
     def show(line: str) -> None:
@@ -189,14 +190,15 @@ def _check_data(
     clock.ended(span, environments.taken(splits.STAGE), environments.cost(splits.STAGE))
     stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
     stages, sections = _stages(), read_yaml(path)
-    if sections["queries"] == "corpus" and not stats["splits"]["train"]["queries"] and splits.learning(stages, sections):
+    lone = stats["documents"]["count"] == 1  # no negative of its own queries
+    if sections["queries"] == "corpus" and (lone or not stats["splits"]["train"]["queries"]) and splits.learning(stages, sections):
         recipes.apply(recipes.ZERO_SHOT)
         recipes.MEMORY.unlink()  # there is no earlier form to go back to
         edit.apply(sets, path, check)
         stages = _stages()
         display.warn(
-            f"{sections['dataset']['source']}: found no train queries, so the project trains nothing (recipe {recipes.ZERO_SHOT}); to "
-            "train on queries made from the documents: retemper new --queries pseudo"
+            f"{sections['dataset']['source']}: found {'1 document' if lone else 'no train queries'}, so the project trains nothing "
+            f"(recipe {recipes.ZERO_SHOT}){'' if lone else MADE}"
         )
     if warning := splits.check(stages, read_yaml(path)):
         display.warn(warning)

@@ -17,12 +17,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tasks.adore.params import NOT_PQ
 from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.cpu.exact import search as search_cpu
 from tasks.core.retrieval.cpu.kept import ROWS, keep
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, even
+from tasks.core.retrieval.factories import is_plain_pq
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
@@ -33,8 +35,6 @@ from tasks.core.tables.ids import Ints
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
-
-NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8, with 8 bits a code; change index, or centroids: false"
 
 
 class Documents(Protocol):
@@ -221,10 +221,12 @@ class Centroids(nn.Module):
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
         super().__init__()
+        if not is_plain_pq(index):
+            raise UserError(f"params.yaml: {key}: {NOT_PQ}")
         self.index, self.device = index, device
-        self.rotation, inner = _rotation(index, key)
+        self.rotation, inner = _rotation(index)
         self.rotation = self.rotation.to(device) if self.rotation is not None else None
-        self.quantizer, self.codes = _quantizer(inner, key)
+        self.quantizer, self.codes = _quantizer(inner)
         M, S = int(self.quantizer.M), int(self.quantizer.dsub)
         centroids = faiss.vector_to_array(self.quantizer.centroids).reshape(M, 256, S)
         if isinstance(inner, faiss.IndexIVFPQ) and inner.by_residual:
@@ -251,25 +253,20 @@ class Centroids(nn.Module):
         return torch.einsum("bd,bld->bl", rotated_BD, decoded_BLD)
 
 
-def _rotation(index: Any, key: str) -> tuple[torch.Tensor | None, Any]:
+def _rotation(index: Any) -> tuple[torch.Tensor | None, Any]:
     """R [D', D] of a leading OPQ, if there is one, and the index behind it."""
     index = faiss.downcast_index(index)
     if not isinstance(index, faiss.IndexPreTransform):
         return None, index
     chain: Any = index.chain
-    steps = [faiss.downcast_VectorTransform(chain.at(n)) for n in range(chain.size())]
-    if len(steps) != 1 or not isinstance(steps[0], faiss.LinearTransform) or steps[0].have_bias:
-        raise UserError(f"params.yaml: {key}: {NOT_PQ}")
-    matrix = faiss.vector_to_array(steps[0].A).reshape(steps[0].d_out, steps[0].d_in)
+    step: Any = faiss.downcast_VectorTransform(chain.at(0))
+    matrix = faiss.vector_to_array(step.A).reshape(step.d_out, step.d_in)
     return torch.from_numpy(matrix.copy()), faiss.downcast_index(index.index)
 
 
-def _quantizer(index: Any, key: str) -> tuple[Any, npt.NDArray[np.uint8]]:
+def _quantizer(index: Any) -> tuple[Any, npt.NDArray[np.uint8]]:
     """The product quantizer of an index without rotation, and the codes [R, M] in the order of rows."""
-    quantizer: Any = getattr(index, "pq", None)
-    exact = isinstance(index, faiss.IndexPQ) or (isinstance(index, faiss.IndexIVFPQ) and index.nlist == 1)
-    if not exact or quantizer is None or quantizer.nbits != 8:
-        raise UserError(f"params.yaml: {key}: {NOT_PQ}")
+    quantizer: Any = index.pq
     if isinstance(index, faiss.IndexPQ):
         return quantizer, faiss.vector_to_array(index.codes).reshape(index.ntotal, quantizer.M).copy()
     lists = index.invlists

@@ -5,9 +5,11 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.core.metrics.measures import cutoff, needs_texts, parse
-from tasks.core.retrieval.factories import Factory
+from tasks.core.retrieval.factories import Factory, trains_centroids
 from tasks.core.stage.numbers import Count, Epochs, Seed
 from tasks.core.stage.params import Params, TrainingTokens
+
+NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8, with 8 bits a code; change index, or centroids: false"
 
 
 class QuerySide(Params):
@@ -129,6 +131,10 @@ class Adore(QuerySide):
             raise ValueError("centroid_lr requires centroids: true; set that or remove centroid_lr")
         if self.centroids and self.scores == "exact":
             raise ValueError("scores: exact gives the centroids no gradient; remove it, or set centroids: false")
+        if self.centroids and self.index == "Flat":
+            raise ValueError("index Flat has no centroids; set an index such as OPQ24,IVF1,PQ24x8, or centroids: false")
+        if self.centroids and not trains_centroids(self.index):
+            raise ValueError(f"index {self.index}: {NOT_PQ}")
         return self
 
     @property

@@ -22,7 +22,6 @@ from tasks.core.retrieval.faiss_build import Recipe, build_file
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, save_index
 from tasks.core.retrieval.ranked import id_order
 from tasks.core.stage.devices import compute_dtype, kept_tokens
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import seal, sealed
@@ -112,8 +111,6 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) ->
 def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> Documents:
     """The document side, to be searched as `params` says."""
     if params.index == FLAT:
-        if params.centroids:
-            raise UserError(f"params.yaml: {key}: Flat has no centroids; set an index such as OPQ24,IVF1,PQ24x8, or centroids: false")
         return exact(setting, scratch)
     index = built_index(setting.embeddings, params, scratch / INDEX, key)
     if params.centroids:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.models.limits import one_line
@@ -16,6 +17,7 @@ from tasks.core.stage.errors import UserError
 from tasks.train.params import Lora
 
 STREAM = 7  # of draws
+LINEAR = (nn.Linear, Conv1D)  # the latter has its weights transposed: GPT-2's
 PROBED = 8  # tokens of a text
 
 
@@ -49,6 +51,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
             names = [name for name in names if name not in uncalled]
         config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names, bias="none")
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(action="ignore", category=FutureWarning):
+            warnings.filterwarnings("ignore", "fan_in_fan_out is set")  # peft sets it by the layer's class
             torch.manual_seed(draw_seed(seed, STREAM))
             try:
                 tower.transformer = peft.get_peft_model(tower.transformer, config)
@@ -63,7 +66,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
 
 def adapted_layers(transformer: nn.Module, targets: Sequence[str] | None, where: str) -> list[str]:
     """Full names of the linear layers that `targets` end, all if None. A pooler is left out: no vector depends on it."""
-    linear = [name for name, module in transformer.named_modules() if type(module) is nn.Linear and "pooler" not in name.split(".")]
+    linear = [name for name, module in transformer.named_modules() if type(module) in LINEAR and "pooler" not in name.split(".")]
     if not linear:
         raise UserError(f"{where}: found a transformer without linear layers, expected some; set lora: null")
     for target in targets or ():

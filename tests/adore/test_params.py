@@ -1,5 +1,7 @@
 """What an entry of `adore` may not say, and how many steps it makes."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,8 @@ from tasks.core.stage.params import validate
 from tasks.core.tables.judgments import lists_of
 
 GIVEN: dict[str, object] = {"round": "star", "negatives": "none"}
+UNTRAINED = ("SQ8", "PQ4x4", "PQ8x4fs", "IVF8,PQ4", "IVF1k,PQ8", "PCA4,PQ2", "OPQ8,PQ8,RFlat", "HNSW32,SQ8", "RQ4x8")
+TRAINED = ("PQ48", "OPQ8,PQ8", "OPQ24,IVF1,PQ24x8", "IVF1,PQ2x8", "OPQ8_32,PQ8", "RR32,PQ8", "PQ211")
 
 
 def test_the_shortest_entry_is_adore_as_released() -> None:
@@ -31,6 +35,8 @@ def test_the_shortest_entry_is_adore_as_released() -> None:
         ({"lists": "random"}, "lists: random has no ranks for loss: lambda to weight"),
         ({"centroid_lr": 0.1}, "centroid_lr requires centroids"),
         ({"centroids": True, "index": "PQ2", "scores": "exact"}, "scores: exact gives the centroids no gradient"),
+        ({"centroids": True}, "index Flat has no centroids; set an index such as OPQ24"),
+        *(({"centroids": True, "index": index}, f"index {re.escape(index)}: centroids: true trains those of PQ") for index in UNTRAINED),
         ({"depth": 0}, "depth: found 0"),
         ({"refine": 1}, "refine: unknown key"),
     ],
@@ -39,6 +45,11 @@ def test_refusals(more: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words) as refused:
         validate(Adore, GIVEN | more, "adore.a")
     assert "\n" not in str(refused.value) and str(refused.value).startswith("adore.a")
+
+
+@pytest.mark.parametrize("index", TRAINED)
+def test_centroids_of_these_are_trained(index: str) -> None:
+    assert validate(Adore, GIVEN | {"centroids": True, "index": index}, "adore.a").index == index
 
 
 def test_compressed_indexes_are_scored_as_their_papers_say() -> None:

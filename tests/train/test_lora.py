@@ -1,6 +1,8 @@
 """LoRA: what trains, what a step does, and what is saved, against peft used plainly and against the formula."""
 
+import copy
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +257,46 @@ def test_a_transformer_without_linear_layers_is_refused(tiny_encoder: Path) -> N
     bare.transformer = tower.transformer.embeddings
     with pytest.raises(UserError, match=r"found a transformer without linear layers, expected some; set lora: null$"):
         adapt(Towers(bare, bare), Lora(), 5, WHERE)
+
+
+@pytest.mark.parametrize("targets", [None, ("c_attn", "mlp.c_proj")])
+@pytest.mark.parametrize("kind", ["gpt2", "openai-gpt"])
+def test_layers_with_transposed_weights_learn_and_merge(kind: str, targets: tuple[str, ...] | None) -> None:
+    """Gradients and merged weights of GPT-2's Conv1D, whose weight is W^T, against W^T + alpha / rank (B A)^T in float64."""
+    config = AutoConfig.for_model(kind, n_embd=16, n_layer=2, n_head=2, n_positions=64, vocab_size=1000, initializer_range=0.3)
+    torch.manual_seed(0)
+    tower = Encoder(AutoModel.from_config(config), Shape(pooling="last")).eval()
+    plain = copy.deepcopy(tower).double()
+    with warnings.catch_warnings(action="error"):
+        said = adapt(Towers(tower, tower), Lora(rank=3, alpha=6, targets=targets), 5, WHERE)
+    assert said.startswith(f"LoRA of rank 3 on {4 if targets else 8} linear layers")
+    shaken(Towers(tower, tower))
+    ours = {name: weight for name, weight in tower.transformer.named_parameters() if weight.requires_grad}
+    theirs = {name: weight.detach().double().requires_grad_() for name, weight in ours.items()}
+    weights = dict(plain.transformer.named_parameters())
+    merged = dict(weights)
+    for name in {name.partition(".lora_")[0] for name in ours}:
+        key = f"{name.removeprefix('base_model.model.')}.weight"
+        merged[key] = weights[key] + 2 * (theirs[f"{name}.lora_B.default.weight"] @ theirs[f"{name}.lora_A.default.weight"]).T
+    ids, mask = DOCUMENTS.padded(np.arange(PAIRS))
+    direction = torch.randn(PAIRS, 16, generator=torch.Generator().manual_seed(1))
+    found = tower(ids, mask)
+    (found * direction).sum().backward()
+    sums = torch.zeros((), dtype=torch.float64)
+    for row in range(PAIRS):
+        text, seen = DOCUMENTS.padded(np.array([row]))
+        out = torch.func.functional_call(plain.transformer, merged, (), {"input_ids": text, "attention_mask": seen}).last_hidden_state
+        torch.testing.assert_close(found[row].double(), out[0, -1], rtol=1e-4, atol=1e-4)
+        sums = sums + (out[0, -1] * direction[row]).sum()
+    sums.backward()
+    for name, weight in ours.items():
+        assert weight.grad is not None
+        torch.testing.assert_close(weight.grad.double(), theirs[name].grad, rtol=1e-3, atol=1e-4)
+    merge(Towers(tower, tower))
+    assert dict(tower.transformer.named_parameters()).keys() == weights.keys()
+    for name, weight in tower.transformer.named_parameters():
+        torch.testing.assert_close(weight.double(), merged[name], rtol=0, atol=1e-6)
+        assert torch.equal(weight.double(), weights[name]) == (merged[name] is weights[name])
 
 
 def test_layers_that_peft_refuses_are_one_line() -> None:

@@ -67,6 +67,33 @@ def unfit(factory: str) -> str:
     return ""
 
 
+def trains_centroids(factory: str) -> bool:
+    """Whether a string that faiss knows makes an index `is_plain_pq`; True where no width tells."""
+    import faiss
+
+    if any(int(number) * TIMES[suffix] != 1 for number, suffix in re.findall(r"IVF(\d+)([kM]?)", factory)):
+        return False
+    try:
+        return is_plain_pq(faiss.index_factory(_width(factory), factory, faiss.METRIC_INNER_PRODUCT))
+    except RuntimeError:
+        return True
+
+
+def is_plain_pq(index: Any) -> bool:
+    """Whether an index is a PQ with codes of 8 bits, alone or in one inverted list, behind one rotation at most."""
+    import faiss
+
+    inner: Any = faiss.downcast_index(index)  # `index` owns what it leads to
+    if isinstance(inner, faiss.IndexPreTransform):
+        chain: Any = inner.chain  # a std::vector; faiss' own types say list
+        steps = [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+        if len(steps) != 1 or not isinstance(steps[0], faiss.LinearTransform) or steps[0].have_bias:
+            return False
+        inner = faiss.downcast_index(inner.index)
+    alone = type(inner) is faiss.IndexPQ or (type(inner) is faiss.IndexIVFPQ and inner.nlist == 1)
+    return alone and inner.pq.nbits == 8
+
+
 def _width(factory: str) -> int:
     """A width of vectors that all product quantizers of a string can split."""
     width = math.lcm(*map(int, re.findall(r"(?:P(?:R|LS)?Q|Lattice)(\d+)", factory)))

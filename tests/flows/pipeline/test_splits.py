@@ -55,6 +55,23 @@ def test_queries_of_dev_that_are_in_test_are_told(tmp_path: Path) -> None:
     assert told(tmp_path, ALL, ("prepare", "bm25"), found={"dev_in_test": 2}) == "", "nothing is measured"
 
 
+@pytest.mark.parametrize("queries", ["corpus", "pseudo"])
+def test_one_document_trains_nothing_and_can_be_searched(tmp_path: Path, queries: str) -> None:
+    rows = {split: {"queries": 5} for split in ("train", "dev", "test")}
+    for count in (1, 2):
+        (tmp_path / "stats.json").write_text(json.dumps({"splits": rows, "documents": {"count": count}}))
+        assert splits.check(UNTRAINED, SECTIONS | {"queries": queries}, stats=tmp_path / "stats.json") == ""
+        if count > 1:
+            assert splits.check(STAGES, SECTIONS | {"queries": queries}, stats=tmp_path / "stats.json") == ""
+            continue
+        with pytest.raises(splits.Unfit) as raised:
+            splits.check(STAGES, SECTIONS | {"queries": queries}, stats=tmp_path / "stats.json")
+        said = "beir:x: found 1 document, expected more, as it is no negative of its queries and train@star, reranker@tuned, adore@tower"
+        assert str(raised.value).startswith(f"{said} would learn nothing; nothing was changed; add documents")
+        assert ("retemper run --recipe zero_shot" in str(raised.value)) == (queries == "corpus")
+        assert "\n" not in str(raised.value)
+
+
 def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) -> None:
     (tmp_path / "stats.json").write_text('{"splits": {}}')
     assert splits.check(STAGES, SECTIONS | {"queries": "pseudo"}, with_dev=True, stats=tmp_path / "stats.json") == ""

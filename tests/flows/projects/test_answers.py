@@ -12,6 +12,7 @@ from flows.parameters.checks import check
 from flows.projects.answers import data_seen_from, default_queries, read_data, seen_from
 from flows.projects.estimate import Known, Scaled, disk_line, known, scaled, time_line
 from flows.results.sizes import Size, size_of
+from tasks.core.models.folder import ROUTER, TOWERS
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 from tasks.params import Parameters
@@ -118,7 +119,7 @@ def test_what_is_said_of_the_time(parameters: Parameters) -> None:
 
 
 def test_disk_is_counted_by_hand(parameters: Parameters, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 256}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "hidden_size": 256}))
     (tmp_path / "model.safetensors").write_bytes(b"0" * 1024)
     sections = parameters.model_copy(update={"encoder": parameters.encoder.model_copy(update={"source": str(tmp_path)})})
     million = replace(SIZE, documents=1 << 20)
@@ -129,6 +130,35 @@ def test_disk_is_counted_by_hand(parameters: Parameters, tmp_path: Path) -> None
     told = disk_line(million, sections, tmp_path, shares=True)
     assert told.startswith("disk of the first run: about 6.0 GiB (vectors 3.0,") and told.endswith("; data/ and the cache share them)")
     assert "unknown before the encoder is here" in disk_line(million, sections, None, shares=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "towers"),
+    [
+        ({"model_type": "t5", "d_model": 256}, False),
+        ({"model_type": "gpt2", "n_embd": 256}, False),
+        ({"model_type": "distilbert", "dim": 256}, False),
+        ({"model_type": "bert", "hidden_size": 256}, True),
+    ],
+)
+def test_the_hidden_width_is_found_whatever_its_name(parameters: Parameters, config: dict[str, Any], towers: bool, tmp_path: Path) -> None:
+    places = [tmp_path / name for name in TOWERS] if towers else [tmp_path]
+    for place in places:
+        place.mkdir(exist_ok=True)
+        (place / "config.json").write_text(json.dumps(config))
+        (place / "model.safetensors").write_bytes(b"0" * 1024)
+    if towers:
+        (tmp_path / ROUTER).write_text("{}")
+    sections = parameters.model_copy(update={"encoder": parameters.encoder.model_copy(update={"source": str(tmp_path)})})
+    told = disk_line(replace(SIZE, documents=1 << 20), sections, tmp_path, shares=True)
+    assert told.startswith("disk of the first run: about 6.0 GiB (vectors 3.0, flat indexes 3.0, weights")
+
+
+@pytest.mark.parametrize("config", [{"model_type": "bert", "hidden_size": "wide"}, {"model_type": "no such"}, {"model_type": "clip"}, []])
+def test_an_unknown_hidden_width_is_said(parameters: Parameters, config: object, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    told = disk_line(SIZE, parameters, tmp_path, shares=True)
+    assert told == "disk of the first run: unknown, as config.json of the encoder does not say how wide its hidden states are"
 
 
 def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

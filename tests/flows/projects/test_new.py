@@ -199,6 +199,18 @@ def test_data_without_training_queries_becomes_a_project_that_trains_nothing(cal
     assert {"report", "train@init"} <= {entry["stage"] for entry in json.loads(planned.stdout)}
 
 
+def test_one_document_becomes_a_project_that_trains_nothing(call: Call, data: Path, tmp_path: Path) -> None:
+    document = json.loads((data / "corpus.jsonl").read_text().splitlines()[0])
+    (data / "corpus.jsonl").write_text(json.dumps(document) + "\n")
+    judged = iter([json.loads(line)["_id"] for line in (data / "queries.jsonl").read_text().splitlines()])
+    for split in ("train", "dev", "test"):
+        (data / f"qrels/{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{next(judged)}\t{document['_id']}\t1\n")
+    done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "corpus", "--set", "fuse={}")
+    assert done.returncode == 0, done.stderr
+    assert "beir:../beir: found 1 document, so the project trains nothing (recipe zero_shot)\n" in done.stderr
+    assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init"]
+
+
 def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: Path, tmp_path: Path) -> None:
     """As the warning about data without train queries says."""
     (data / "qrels/train.tsv").unlink()
