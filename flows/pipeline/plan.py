@@ -35,10 +35,20 @@ class Plan:
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
     here: Mapping[str, str] = field(default_factory=dict)  # by whom and at which commit, when the code was frozen (flows.storage.makings)
     costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order
+    shown: Graph | None = None  # the stages that the pages show: what the report needs, too, where targets leave some of it out
+
+    def pages(self) -> Graph:
+        """The stages that the pages show."""
+        return self.shown or self.graph
 
     def changed_stages(self) -> list[tuple[str, list[str], tuple[str, ...]]]:
         """Name, reasons, and upstream stages of every stage that DVC must look at, in topological order."""
         return [(name, self.why.get(name, []), stage.upstream) for name, stage in self.graph.stages.items() if name in self.changed]
+
+
+def with_report(graph: Graph, whole: Graph) -> Graph:
+    """`graph`, and what the report needs, where the whole graph has one."""
+    return whole.upstream_of(whole.stages.keys() & {*graph.stages, DEFAULT_TARGET})
 
 
 def check_parameters() -> None:
@@ -73,6 +83,7 @@ def make_plan(
             raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")
         whole = read_graph(repo)
         graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
+        shown = with_report(graph, whole)
         if not dry:
             locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
@@ -91,4 +102,5 @@ def make_plan(
         if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
-    return Plan(graph, graph.downstream_of(status), remote, reached, code, why=reasons(status, graph) if dry else {}, here=here)
+    why = reasons(status, graph) if dry else {}
+    return Plan(graph, graph.downstream_of(status), remote, reached, code, why=why, here=here, shown=shown)

@@ -107,7 +107,7 @@ def run(
             display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
     if clock.spans:
         try:
-            pages.write(plan.graph, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here)
+            pages.write(plan.pages(), [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here)
         except OSError as error:  # the run itself is done
             display.warn(f"pages of times were not written: {error}")
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")

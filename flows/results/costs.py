@@ -58,14 +58,14 @@ def cost_table(found: Mapping[str, Mapping[str, float]]) -> str:
     for name, row in found.items():
         trained = row.get("train_seconds", row.get("adore_seconds"))
         peaks = [value for key, value in row.items() if key.endswith("_peak_mib")]
-        cells = [f"{row[key]:,{form}}" if key in row else "" for key, (_, form) in FIGURES.items()]
-        rows.append([name, duration(trained), duration(row.get("encode_seconds")), *cells, f"{max(peaks):,.0f}" if peaks else ""])
+        cells = [f"{row[key]:,{form}}" if key in row else "-" for key, (_, form) in FIGURES.items()]
+        rows.append([name, duration(trained), duration(row.get("encode_seconds")), *cells, f"{max(peaks):,.0f}" if peaks else "-"])
     return table(["model", "training", "encoding", *(heading for heading, _ in FIGURES.values()), "peak MiB"], rows)
 
 
 def duration(seconds: float | None) -> str | Cell:
     """`1m15s`, to be sorted by its seconds."""
-    return "" if seconds is None else Cell(clock(seconds), seconds)
+    return "-" if seconds is None else Cell(clock(seconds), seconds)
 
 
 def latencies(graph: Graph) -> dict[str, Any]:

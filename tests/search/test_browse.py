@@ -162,6 +162,7 @@ def test_the_page_lists_queries_in_a_browser(small: Any, tmp_path: Path) -> None
     assert 'aria-pressed="true">lost' in page
     assert '<option value="hybrid">hybrid</option>' in page
     assert " dev queries by nDCG@10, against bm25<" in page
+    assert '<span dir="auto">' in page, "a query runs in its own direction"
 
 
 def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> None:

@@ -106,7 +106,8 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
     colour = {"field": "kind", "type": "nominal", "legend": None, "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
     marks: list[Spec] = [{"mark": {"type": "rule", "strokeDash": [2, 3]}, "data": {"values": [{}]}, "encoding": {"x": {"datum": 0}}}]
     marks = marks if zero else []
-    named = {"y": {"field": "name", "type": "nominal", "sort": None, "title": None}, "color": colour, "tooltip": told}
+    order = [row.name for row in rows]  # said, as the first layer drops rows without an interval: its order would be that of the axis
+    named = {"y": {"field": "name", "type": "nominal", "sort": order, "title": None}, "color": colour, "tooltip": told}
     return {
         "width": "container",
         "height": 28 * len(rows),
@@ -172,7 +173,8 @@ def spans(found: Sequence[Span]) -> Spec:
     """A row for each name, in the order of the spans, with a dotted line from `ready` to the start."""
     kinds = list(dict.fromkeys(span.kind for span in found))
     values = [{"name": s.name, "start": s.start, "end": s.end, "kind": s.kind, "note": s.note, "ready": s.ready} for s in found]
-    y = {"field": "name", "type": "nominal", "sort": None, "title": None}
+    order = list(dict.fromkeys(span.name for span in found))  # said, as the first layer has only what waited
+    y = {"field": "name", "type": "nominal", "sort": order, "title": None}
     seconds = "datum.value >= 3600 ? format(datum.value / 3600, '.3~g') + ' h' : datum.value >= 120 ? format(datum.value / 60, '.3~g')"
     last = max((span.end for span in found), default=0)
     apart = next((step for step in APART if last <= TICKS * step), 86400 * math.ceil(last / 86400 / TICKS))

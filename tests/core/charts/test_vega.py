@@ -29,3 +29,10 @@ def test_notes_of_systems_that_are_named_like_a_field_are_told_beside_it() -> No
 def test_ticks_of_a_time_are_whole_seconds_minutes_or_hours(seconds: float, ticks: list[int]) -> None:
     spec = spans([Span("train", 0, seconds / 2, "train", "ran"), Span("encode", seconds / 2, seconds, "encode", "ran", 0)])
     assert [layer["encoding"]["x"]["axis"]["values"] for layer in spec["layer"]] == [ticks, ticks]
+
+
+def test_rows_without_an_interval_or_a_wait_keep_their_places() -> None:
+    rows = [Interval("zero", 0.5, None, None), Interval("one", 0.5, 0.25, 0.75), Interval("two", 0.5, None, None)]
+    bars = [Span("base", 0, 1, "base", "ran"), Span("train", 2, 3, "train", "ran", 1), Span("base", 4, 5, "base", "ran")]
+    for spec, names in ((intervals(rows, "AP"), ["zero", "one", "two"]), (spans(bars), ["base", "train"])):
+        assert [layer["encoding"]["y"]["sort"] for layer in spec["layer"]] == [names, names]

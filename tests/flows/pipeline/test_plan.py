@@ -9,7 +9,8 @@ import pytest
 from flows.parameters import sources
 from flows.parameters.edit import apply as apply_edits
 from flows.parameters.edit import setting
-from flows.pipeline.plan import check_parameters
+from flows.pipeline.plan import check_parameters, with_report
+from flows.repository.graph import Graph, Stage
 from flows.repository.worktree import SECOND
 from tasks.core.stage.errors import UserError
 
@@ -37,3 +38,12 @@ def test_what_runtime_says_is_refused_before_any_stage_begins(checkout: Path, tm
         check_parameters()
     Path("runtime.yaml").write_text("threads: 2\n")
     check_parameters()
+
+
+def test_pages_show_what_the_report_needs_whatever_the_targets() -> None:
+    reads = {"train": (), "pretrain": (), "study": ("train",), "report": ("train", "pretrain"), "analyses": ("train",)}
+    whole = Graph({name: Stage(name, above, ()) for name, above in reads.items()})
+    assert list(with_report(whole.upstream_of(["study"]), whole).stages) == ["train", "pretrain", "study", "report"]
+    assert list(with_report(whole.upstream_of(["report"]), whole).stages) == ["train", "pretrain", "report"]
+    alone = Graph({"train": Stage("train", (), ())})
+    assert with_report(alone, alone) == alone

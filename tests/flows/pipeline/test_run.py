@@ -61,6 +61,26 @@ def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     assert "executed 1, cached 1" in capsys.readouterr().out
 
 
+def test_the_pages_show_more_than_the_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`retemper run study` once left a page without the pre-training, and with the costs and lineage of the study's stages alone."""
+    monkeypatch.chdir(tmp_path)
+    part, whole = (Graph({name: Stage(name, (), ()) for name in names}) for names in ("a", WHOLE))
+    plan = Plan(part, frozenset("a"), None, False, None, shown=whole)
+    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "cache_folder", Path)
+    monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
+    told: list[Graph] = []
+    monkeypatch.setattr(run.pages, "write", lambda graph, *_, **__: told.append(graph))
+
+    def execute(_plan: Plan, _processes: object, _display: object, clock: run.timing.Clock, _gate: object) -> dict[str, Outcome]:
+        clock.spans.append(run.timing.Span("a", "Ran", 0.0, 1.0, 2.0, ""))
+        return {"a": Outcome("Ran")}
+
+    monkeypatch.setattr(run, "_execute", execute)
+    run.run(["a"])
+    assert told == [whole]
+
+
 def test_finished_work_is_removed_only_after_a_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DVC may not have the outs yet of a stage that was not requested, or that Prefect did not reach."""
     monkeypatch.chdir(tmp_path)

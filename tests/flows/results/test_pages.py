@@ -94,8 +94,8 @@ def test_costs_are_those_of_the_models_stages(tmp_path: Path, monkeypatch: pytes
     rows = re.findall(r"<tr><td class=\"name\">.*?</tr>", costs.cost_table(found))
     cells = [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
     assert cells == [
-        ["w", "1m15s", "10.0 s", "2.00", "1,536.1", "0.9987", "", "", "", "1,234"],
-        ["q", "30.0 s", "", "", "", "", "0.50", "", "", "800"],
+        ["w", "1m15s", "10.0 s", "2.00", "1,536.1", "0.9987", "-", "-", "-", "1,234"],
+        ["q", "30.0 s", "-", "-", "-", "-", "0.50", "-", "-", "800"],
     ]
     assert costs.cost_table(found).count('data-value="75"') == 1, "times are sorted by their seconds"
 
