@@ -15,7 +15,7 @@ from flows.repository.lock import read_lock
 from flows.storage.cache import cache_folder
 from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
-from tasks.core.stage.errors import disk_words, redacted
+from tasks.core.stage.errors import FULL, DiskError, disk_words, redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
@@ -39,16 +39,21 @@ def remote_name(repo: Any) -> str | None:
 
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
-    """Fetch the outs of `stages` in dvc.lock, and who made them; False, with a warning, where the remote is unavailable."""
+    """Fetch the outs of `stages` in dvc.lock, and who made them; False, with a warning, where the remote is unavailable.
+
+    DiskError where the disk is full: nothing is written to the remote, so that is the one here, on which no stage could end.
+    """
     fresh = not (cache_folder() / "files").exists()
     if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was unavailable
         _keep_unpushed()
     if problem := _run(processes, [*REMOTE, "records"], warn):
+        _refuse_full_disk(problem)
         state = "refuses access" if REFUSED.search(problem) else "is unavailable"
         warn(f"remote {remote} {state}, so nothing is pulled: {problem}{remedy(remote, problem)}")
         return False
     stages = list(stages)
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages], warn)):
+        _refuse_full_disk(problem)
         if gone := _run(processes, [*REMOTE, "records"], warn):  # a share that was unmounted in the meantime
             warn(f"remote {remote} has become unavailable, so not everything is pulled: {gone}{remedy(remote, gone)}")
             return False
@@ -56,6 +61,11 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
     elif fresh:  # all that is here came from there
         write_json(PUSHED, _state(remote))
     return True
+
+
+def _refuse_full_disk(problem: str) -> None:
+    if disk_words(problem)[0] == FULL:
+        raise DiskError(f"{cache_folder()}: {FULL}; what was pulled is kept, make room and run again")
 
 
 def restore(processes: Processes, stages: Iterable[str]) -> None:

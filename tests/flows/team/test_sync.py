@@ -25,7 +25,7 @@ from flows.storage.cache import object_path, objects
 from flows.storage.remote import SEEN
 from flows.team import remotes, sync
 from flows.team.sync import is_pushed, push, restorable
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import DiskError, UserError
 
 
 def test_stages_whose_files_are_only_missing_can_be_restored() -> None:
@@ -79,6 +79,17 @@ def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Pat
     monkeypatch.setattr(sync, "REMOTE", ["true"])
     assert sync.pull(Processes(), "team", ["a"], warnings.append)
     assert is_pushed("team") == (not cached)
+
+
+@pytest.mark.parametrize("command", ["records", "pull"])
+def test_a_disk_that_a_pull_fills_is_not_the_remotes(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run would warn, go on, and compute what it cannot store."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
+    full = "ERROR: failed to transfer 'ab' - [Errno 28] No space left on device"
+    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f'test $0 != {command} || {{ echo "{full}"; exit 1; }}'])
+    with pytest.raises(DiskError, match="cache: No space left on device; what was pulled is kept, make room and run again"):
+        sync.pull(Processes(), "team", ["a"], pytest.fail)
 
 
 def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
