@@ -50,6 +50,7 @@ NOT_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Tests of the whole, which mirror no folder.
 WHOLE = {
     "test_bad_input",
+    "test_benchmarks",
     "test_docs",
     "test_checkout",
     "test_deploy",

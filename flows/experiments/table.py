@@ -19,6 +19,7 @@ from tasks.core.stage.params import Params, validate
 from tasks.params import Parameters
 
 Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies
+BEST = "the best of its column"
 Cells = dict[Setting, dict[tuple[str, str], list[float]]]  # (model, measure) to its values, one a repetition
 
 EVALUATIONS = {"rounds": "evaluate"} | {section: f"evaluate_{section}" for section in SYSTEMS if section != "rounds"}
@@ -127,7 +128,7 @@ def cell(values: Sequence[float], layout: Layout, best: bool = False) -> str:
 
 def as_text(cells: Cells, layout: Layout, split: str) -> str:
     """The table of one split as text for a terminal."""
-    return f"{layout.caption}, {split}\n{text_table(*rows(cells, layout))}\n*: the best of its column"
+    return f"{layout.caption}, {split}\n{text_table(*rows(cells, layout))}\n*: {BEST}"
 
 
 def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequence[str] = ()) -> None:
@@ -136,7 +137,7 @@ def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequ
 
     parts: list[Markup] = []
     for split, found in cells.items():
-        parts.append(Markup('<p class="note">{}</p>{}').format(split, table(*rows(found, layout))))
+        parts.append(Markup('<p class="note">{}; *: {}</p>{}').format(split, BEST, table(*rows(found, layout))))
         if layout.curve:
             parts += [curves(found, layout, model, measure, split) for model in layout.models for measure in layout.measures]
     parts += [Markup('<p class="note">{}</p>').format(note) for note in notes]

@@ -174,4 +174,5 @@ def number(value: object) -> str:
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4f}" if abs(value) <= 1 else f"{value:,.2f}"
+    size = abs(value)
+    return f"{value:.4f}" if size < 1 else f"{value:.2f}" if size < 10 else f"{value:,.1f}"

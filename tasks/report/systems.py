@@ -84,13 +84,13 @@ def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
     """One line on the system's parameters, `from warmup, negatives warmup, loss ranknet`, and on those of its pre-training.
 
-    Settings shared by all trained rounds are omitted; `shared` lists them once.
+    Settings shared by all trained rounds are omitted; `shared` lists them once. So are epochs that steps override.
     """
     entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
     values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
     words = {"init": "from"} if name != "bm25" else {}
-    own = values or {}
-    pretrained = (sections.get("pretrain") or {}).get(own.get("init")) or {}
+    own = _effective(values or {})
+    pretrained = _effective((sections.get("pretrain") or {}).get(own.get("init")) or {})
     common = shared(sections) if name in (sections.get("rounds") or {}) else {}
 
     def told(entry: Mapping[str, Any]) -> str:
@@ -102,7 +102,7 @@ def recipe(name: str, sections: Mapping[str, Any]) -> str:
 
 def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all trained rounds share, except init and negatives; empty with fewer than four such rounds."""
-    trained = [entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
+    trained = [_effective(entry) for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
     if len(trained) < 4:
         return {}
     first = {key: value for key, value in trained[0].items() if key not in ("init", "negatives")}
@@ -112,6 +112,10 @@ def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
 def in_common(sections: Mapping[str, Any]) -> str:
     """What `shared` finds, as text: `batch_queries 32, lr 5e-05`."""
     return ", ".join(f"{key} {_plain(value)}" for key, value in shared(sections).items())
+
+
+def _effective(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {key: value for key, value in entry.items() if key != "epochs" or entry.get("steps") is None}
 
 
 def _plain(value: object) -> str:

@@ -35,6 +35,8 @@ def test_a_recipe_names_the_pretraining_under_it() -> None:
     }
     assert recipe("a", sections) == "from costa, loss nll (costa: from base, objective costa)"
     assert recipe("b", sections) == "from a"
+    sections["rounds"]["b"] |= {"epochs": 2, "steps": 7}
+    assert recipe("b", sections) == "from a, steps 7"
 
 
 def test_reordered_runs_have_recipes_and_follow_their_models() -> None:
@@ -52,7 +54,7 @@ def test_reordered_runs_have_recipes_and_follow_their_models() -> None:
 
 
 def test_settings_shared_by_all_rounds_are_listed_once() -> None:
-    rounds: dict[str, dict[str, object]] = {name: {"init": "base", "lr": 1e-5, "steps": 7, "loss": "nll"} for name in "abcd"}
+    rounds: dict[str, dict[str, object]] = {name: {"init": "base", "lr": 1e-5, "epochs": 3, "steps": 7, "loss": "nll"} for name in "abcd"}
     rounds["d"] |= {"loss": "ranknet"}
     sections = {"rounds": {"init": {"init": "base", "steps": 0}, **rounds}, "adore": {"q": {"round": "a", "lr": 1e-5}}}
     assert in_common(sections) == "lr 1e-05, steps 7"

@@ -6,23 +6,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional as F
+from torch.nn.attention.varlen import varlen_attn
 
 from tasks.core.models.unpadded_rows import first_places, rounded
 from tasks.core.stage.devices import has_flash_attention, moved
 from tasks.core.tables.ids import Ints
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch before 2.10
-    varlen_attn = None  # type: ignore[assignment]
-
 WIDEST = 256  # numbers of an attention head
 
 
 def has_varlen_layers(transformer: Any, device: torch.device) -> bool:
-    """Whether this torch and GPU have such attention for `transformer`, in its dtype."""
+    """Whether this GPU has such attention for `transformer`, in its dtype."""
     width = transformer.config.hidden_size // transformer.config.num_attention_heads
-    if varlen_attn is None or not has_flash_attention(device) or transformer.dtype not in (torch.bfloat16, torch.float16):
+    if not has_flash_attention(device) or transformer.dtype not in (torch.bfloat16, torch.float16):
         return False
     return bool(width % 8 == 0 and width <= WIDEST)
 
