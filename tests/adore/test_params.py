@@ -12,7 +12,7 @@ from tasks.core.stage.params import validate
 from tasks.core.tables.judgments import lists_of
 
 GIVEN: dict[str, object] = {"round": "star", "negatives": "none"}
-UNTRAINED = ("SQ8", "PQ4x4", "PQ8x4fs", "IVF8,PQ4", "IVF1k,PQ8", "PCA4,PQ2", "OPQ8,PQ8,RFlat", "HNSW32,SQ8", "RQ4x8")
+UNTRAINED = ("SQ8", "PQ4x4", "PQ8x4fs", "IVF8,PQ4", "IVF1k,PQ8", "PCA4,PQ2", "OPQ8,PQ8,RFlat", "HNSW32,SQ8", "RQ4x8", "RR8,OPQ4,PQ4")
 TRAINED = ("PQ48", "OPQ8,PQ8", "OPQ24,IVF1,PQ24x8", "IVF1,PQ2x8", "OPQ8_32,PQ8", "RR32,PQ8", "PQ211")
 
 

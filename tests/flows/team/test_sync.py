@@ -84,12 +84,18 @@ def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Pat
 @pytest.mark.parametrize("command", ["records", "pull"])
 def test_a_disk_that_a_pull_fills_is_not_the_remotes(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run would warn, go on, and compute what it cannot store."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
-    full = "ERROR: failed to transfer 'ab' - [Errno 28] No space left on device"
-    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f'test $0 != {command} || {{ echo "{full}"; exit 1; }}'])
+    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"test $0 != {command} || {{ echo 'ERROR: os error 28'; exit 1; }}"])
     with pytest.raises(DiskError, match="cache: No space left on device; what was pulled is kept, make room and run again"):
         sync.pull(Processes(), "team", ["a"], pytest.fail)
+
+
+def test_a_disk_that_fails_in_a_pull_may_be_the_remotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "echo 'ERROR: [Errno 5] Input/output error'; exit 1"])
+    warnings: list[str] = []
+    assert not sync.pull(Processes(), "team", ["a"], warnings.append)
+    assert "remote team is unavailable, so nothing is pulled: [Errno 5]" in warnings[0]
 
 
 def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
