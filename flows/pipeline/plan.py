@@ -13,6 +13,7 @@ from flows.repository import leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status, refuse_unmade
 from flows.repository.lock import read_blob
 from flows.repository.project import dvc_errors, lock_is_readable, repository
+from flows.results import analyses
 from flows.storage import cache, makings
 from flows.storage.patches import by_content, durably
 from flows.team import sync
@@ -49,6 +50,18 @@ class Plan:
 def with_report(graph: Graph, whole: Graph) -> Graph:
     """`graph`, and what the report needs, where the whole graph has one."""
     return whole.upstream_of(whole.stages.keys() & {*graph.stages, DEFAULT_TARGET})
+
+
+def with_analyses(graph: Graph) -> Graph:
+    """`graph`, and the analyses that were made of what is here now: no run makes them but one that names them."""
+    made = {f"analyses@{path.name}" for path in analyses.FOLDER.glob("*")} - graph.stages.keys()
+    if not made:
+        return graph
+    with dvc_errors(), repository() as repo:
+        whole = read_graph(repo)
+        needed = whole.upstream_of(made & whole.stages.keys())
+        changed = needed.downstream_of(read_status(repo, needed.stages))
+    return whole.upstream_of([*graph.stages, *(made & needed.stages.keys() - changed)])
 
 
 def check_parameters() -> None:

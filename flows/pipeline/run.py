@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows.pipeline import server, splits
 from flows.pipeline.forecast import forecasts, refuse_small_disk
-from flows.pipeline.plan import Plan, check_parameters, make_plan
+from flows.pipeline.plan import Plan, check_parameters, make_plan, with_analyses
 from flows.process import locks
 from flows.process.display import Display, Outcome, summary, text_table
 from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython, python
@@ -19,7 +19,7 @@ from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.storage.cache import cache_folder, refuse_read_only
 from flows.team import remotes, sync
-from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem
+from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem, UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import freeze
 from tasks.core.stage.params import FROZEN, read_parameters
@@ -107,8 +107,9 @@ def run(
             display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
     if clock.spans:
         try:
-            pages.write(plan.pages(), [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here)
-        except OSError as error:  # the run itself is done
+            shown = with_analyses(plan.pages())
+            pages.write(shown, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here)
+        except (OSError, UserError) as error:  # the run itself is done
             display.warn(f"pages of times were not written: {error}")
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]

@@ -71,8 +71,6 @@ def trains_centroids(factory: str) -> bool:
     """Whether a string that faiss knows makes an index `is_plain_pq`; True where no width tells."""
     import faiss
 
-    if any(int(number) * TIMES[suffix] != 1 for number, suffix in re.findall(r"IVF(\d+)([kM]?)", factory)):
-        return False
     try:
         return is_plain_pq(faiss.index_factory(_width(factory), factory, faiss.METRIC_INNER_PRODUCT))
     except RuntimeError:

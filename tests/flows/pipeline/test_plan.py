@@ -3,13 +3,14 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.parameters import sources
 from flows.parameters.edit import apply as apply_edits
 from flows.parameters.edit import setting
-from flows.pipeline.plan import check_parameters, with_report
+from flows.pipeline.plan import check_parameters, with_analyses, with_report
 from flows.repository.graph import Graph, Stage
 from flows.repository.worktree import SECOND
 from tasks.core.stage.errors import UserError
@@ -47,3 +48,25 @@ def test_pages_show_what_the_report_needs_whatever_the_targets() -> None:
     assert list(with_report(whole.upstream_of(["report"]), whole).stages) == ["train", "pretrain", "report"]
     alone = Graph({"train": Stage("train", (), ())})
     assert with_report(alone, alone) == alone
+
+
+ANALYSES = """
+  analyses:
+    foreach: {one: {round: a}, other: {round: b}, third: {round: b}}
+    do:
+      cmd: python step.py data/analyses/${key} analyzed data/encoders/${item.round}
+      deps: ["data/encoders/${item.round}"]
+      outs: ["data/analyses/${key}"]
+"""
+
+
+def test_pages_keep_an_analysis_until_its_round_changes(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = finished.folder / "dvc.yaml"
+    graph.write_text(graph.read_text() + ANALYSES)
+    finished.run("analyses@one", "analyses@other")
+    monkeypatch.chdir(finished.folder)
+    named = Graph({"prepare": Stage("prepare", (), ())})
+    assert set(with_analyses(named).stages) == {"prepare", "train@a", "train@b", "analyses@one", "analyses@other"}
+    finished.rounds(a="9", b="2")
+    finished.run()
+    assert set(with_analyses(named).stages) == {"prepare", "train@b", "analyses@other"}
