@@ -12,6 +12,7 @@ import pytest
 
 from tasks.core.stage.files import write_json
 from tasks.core.tables.schemas import QRELS, QUERIES
+from tasks.report.page import number
 from tasks.report.weaknesses import Weaknesses, told
 from tests.report.project import HOSTILE, PARAMS, make_system, report, self_contained, table
 
@@ -161,3 +162,10 @@ def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: 
     assert re.findall(r"<dt>(\w+)</dt>", page.partition('id="training"')[2].partition("</section>")[0]) == ["accuracy", "gradient_norm"]
     assert '<td data-label="queries for 80\u00a0%" data-value="1e10">&gt; 10⁹</td>' in page
     assert "95%" not in page.partition("<script>")[0]
+
+
+@pytest.mark.parametrize(
+    "value, cell", [(0.25, "0.2500"), (1.0, "1.00"), (5.5, "5.50"), (132.54, "132.5"), (1234, "1,234"), (True, "True"), ("bm25", "bm25")]
+)
+def test_a_number_has_the_digits_that_say_something(value: object, cell: str) -> None:
+    assert number(value) == cell
