@@ -330,6 +330,7 @@ def fake_gpu() -> Iterator[FakeGpu]:
         mock.patch.object(clip_grad, "_group_tensors_by_device_and_dtype", by_device),
         mock.patch.multiple(torch.cuda, **patches),
         mock.patch.object(torch.accelerator, "current_accelerator", lambda **_: None),  # a CUDA build asks its driver
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", lambda: False),  # and so does this, in 2.11's optimizers
         mock.patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
         mock.patch.object(torch.backends.cuda, "is_flash_attention_available", lambda: True),
         mock.patch.multiple(torch, autocast=autocast, inference_mode=torch.no_grad, empty=empty),  # inference tensors cannot be wrapped
