@@ -75,6 +75,7 @@ def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: P
     table.write({"dev": cells}, LAYOUT, tmp_path / "new" / "page.html", notes=["lr=<1"])
     page = (tmp_path / "new" / "page.html").read_text()
     assert '<p class="note">lr=&lt;1</p>' in page
+    assert '<p class="note">dev; *: the best of its column</p>' in page
     charts = charts_of(page)
     assert len(charts) == 2, "one for each measure"
     drawn: dict[str, list[Any]] = {}
