@@ -65,7 +65,7 @@ class Exact:
     @cached_property
     def kept(self) -> list[tuple[int, Rounded]]:
         """What a CPU searches."""
-        return keep(even(self.embeddings.blocks(), ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch)
+        return keep(even(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch)
 
     def _hold(self) -> None:
         """Move the vectors to the GPU, if they and what is made of them take at most half of its free memory."""

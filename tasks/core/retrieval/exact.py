@@ -21,6 +21,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 Vectors = TypeVar("Vectors")  # a block's
+HEAD = 4  # times as many rows are in the first block: the more it has, the fewer of the next ones have to be scored
 ROWS = 4096  # of a CPU's block, whatever shards it is read from: for every further shape oneDNN compiles and keeps another product
 
 
@@ -51,20 +52,24 @@ def exact_search(
     if device.type == "cuda":
         return search(queries_QD, blocks, keep, device, done, rows=rows_at_once(queries_QD.shape[1], device))
     queries, dtype = torch.from_numpy(np.ascontiguousarray(queries_QD)), compute_dtype(device, "bf16")
-    rounded = ((first, Rounded.of(block_RD, dtype, together=True)) for first, block_RD in even(blocks, ROWS))
+    rounded = ((first, Rounded.of(block_RD, dtype, together=True)) for first, block_RD in even(blocks, ROWS, HEAD * ROWS))
     return cpu.search(queries, rounded, keep, dtype, done)
 
 
-def even(blocks: Iterable[tuple[int, Block]], rows: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """The same vectors in blocks of `rows`, fewer at the end, as copies in float32; UserError for one that is not finite."""
+def even(blocks: Iterable[tuple[int, Block]], rows: int, head: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """The same vectors in a block of `head` rows and blocks of `rows`, fewer at the end, copies in float32.
+
+    UserError for a vector that is not finite.
+    """
     parts: list[Block] = []
     begin = end = 0  # of `parts`
     for first, block in blocks:
         assert first == end, "blocks in order, without gaps"
         while len(block):
-            parts.append(block[: begin + rows - end])
+            wanted = rows if begin else head
+            parts.append(block[: begin + wanted - end])
             block, end = block[len(parts[-1]) :], end + len(parts[-1])
-            if end - begin == rows:
+            if end - begin == wanted:
                 yield begin, _finite(begin, parts)
                 parts, begin = [], end
     if parts:

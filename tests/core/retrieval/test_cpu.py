@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tasks.core.retrieval.cpu import exact as cpu
-from tasks.core.retrieval.cpu.exact import Best, Rounded, bound, reach, scores
+from tasks.core.retrieval.cpu.exact import Best, Rounded, bound, kth_largest, ordered, reach, scores
 from tests.core.retrieval.corpora import KINDS, corpus
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
@@ -126,6 +126,40 @@ def test_products_that_are_too_large_for_a_number() -> None:
     vectors = torch.tensor([[3.396e38], [1.0], [3.397e38], [3.4e38], [2.0]])
     found, rows = search(torch.ones(1, 1), blocks(vectors, 4), 2, torch.bfloat16)
     assert rows.tolist() == [[3, 2]] and found[0].tolist() == vectors[[3, 2], 0].tolist()
+
+
+@pytest.mark.parametrize("most", [0, -1, 10**6])
+def test_scores_have_the_same_bits_in_either_order(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    queries, vectors = (torch.from_numpy(rng.normal(size=(n, 37)).astype(np.float32)) for n in (9, 50))
+    query_N = np.sort(rng.integers(9, size=300))
+    row_N = rng.integers(50, size=300)
+    wanted = [scores(queries[q : q + 1], vectors[r : r + 1], np.array([0]), np.array([0]))[0] for q, r in zip(query_N, row_N, strict=True)]
+    monkeypatch.setattr(cpu, "OFTEN", most)
+    assert scores(queries, vectors, row_N, query_N).tolist() == wanted
+    exactly = (queries.double()[query_N] * vectors.double()[row_N]).sum(1).numpy()
+    np.testing.assert_allclose(wanted, exactly, rtol=1e-5, atol=1e-5)
+
+
+def test_bits_in_the_order_of_their_numbers() -> None:
+    numbers = torch.tensor([-torch.inf, -3e38, -2.0, -1.5, -1e-40, 0.0, 1e-40, 1.0, 1.0078125, 5e30, torch.inf]).bfloat16()
+    bits = numbers.view(torch.int16).numpy()
+    assert (np.diff(ordered(bits).astype(int)) > 0).all() and ordered(ordered(bits)).tolist() == bits.tolist()
+
+
+@DTYPES
+@pytest.mark.parametrize("shift", [-10.0, 0.0, 10.0])
+@pytest.mark.parametrize(("count", "keep"), [(300, 7), (300, 300), (41, 20), (100, 60)])
+def test_a_number_that_at_least_k_products_reach(dtype: torch.dtype, shift: float, count: int, keep: int) -> None:
+    """And not many more, whatever their signs."""
+    products = (torch.from_numpy(np.random.default_rng(0).normal(size=(5, count)).astype(np.float32)) + shift).to(dtype)
+    least = kth_largest(products, keep)
+    assert least.dtype == torch.float32 and least.shape == (5,)
+    assert ((products >= least[:, None]).sum(1) >= keep).all() and ((products > least[:, None]).sum(1) < 2 * keep).all()
+    if count < 4 * keep:
+        assert torch.equal(least, products.float().sort(1, descending=True).values[:, keep - 1])
+    mixed = reach(products, least, torch.zeros(5))
+    np.testing.assert_array_equal(mixed, (products.float() >= least[:, None]).numpy())
 
 
 def test_few_rows_of_a_usual_corpus_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ def equal(found: Lists, expected: Lists) -> None:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that few rows are many blocks."""
     monkeypatch.setattr(exact, "ROWS", 16)
+    monkeypatch.setattr(exact, "HEAD", 2)
 
 
 def names(prefix: str, count: int) -> pa.Array:
@@ -99,7 +100,8 @@ def test_equals_brute_force(queries: int, rows: int, width: int, k: int, cuts: t
     scores, found = exact_search(asked, blocks(vectors, *cuts), k, CPU, heard.append)
     assert scores.shape == found.shape == (queries, k + MARGIN)
     assert scores.dtype == np.float32 and found.dtype == np.int64
-    assert heard == [16] * (rows // 16) + [rows % 16] * (rows % 16 > 0)
+    rest = max(0, rows - 32)
+    assert heard == [min(32, rows)] + [16] * (rest // 16) + [rest % 16] * (rest % 16 > 0)
     assert ((found < 0) == np.isneginf(scores)).all()
     assert (np.diff(np.where(np.isneginf(scores), -1e9, scores)) <= 0).all()
     for row, columns in enumerate(found):
@@ -178,6 +180,7 @@ def test_a_vector_that_is_not_finite_is_refused(value: float, monkeypatch: pytes
     vectors = np.ones((10, 3), dtype=np.float32)
     vectors[7, 1] = value
     monkeypatch.setattr(exact, "ROWS", 5)
+    monkeypatch.setattr(exact, "HEAD", 1)
     with pytest.raises(UserError, match=r"rows 5 to 9.*NaN or infinity"):
         exact_search(np.ones((1, 3), dtype=np.float32), blocks(vectors, 3, 6), 2, CPU)
 
@@ -204,10 +207,12 @@ def test_id_order_is_that_of_bytes() -> None:
     assert id_order(pa.array(ids)).tolist() == [sorted(ids, key=str.encode).index(i) for i in ids]
 
 
+@pytest.mark.parametrize("head", [1, 3])
 @pytest.mark.parametrize("rows", [1, 5, 7, 100])
-def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, head: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For every shape of a product oneDNN compiles a kernel and keeps it: 75 MiB for the 235 shards of a million rows."""
     monkeypatch.setattr(exact, "ROWS", rows)
+    monkeypatch.setattr(exact, "HEAD", head)
     seen: list[tuple[int, int]] = []
     draw = np.random.default_rng(5)
     vectors = draw.normal(size=(37, 4)).astype(np.float32)
@@ -215,13 +220,13 @@ def test_what_is_searched_at_once_does_not_depend_on_the_shards(rows: int, monke
     searched = cpu.Part.search
 
     def spied(part: cpu.Part, first: int, block: cpu.Rounded) -> None:
-        assert block.exact_XD.numpy().tolist() == vectors[first : first + rows].tolist()
+        assert block.exact_XD.numpy().tolist() == vectors[first : first + (rows if first else head * rows)].tolist()
         seen.append((first, len(block.exact_XD)))
         searched(part, first, block)
 
     monkeypatch.setattr(cpu.Part, "search", spied)
     exact_search(vectors[:2], blocks(vectors, 1, 2, 9, 30), 3, CPU)
-    assert seen == [(first, min(rows, 37 - first)) for first in range(0, 37, rows)]
+    assert seen == [(0, min(head * rows, 37))] + [(first, min(rows, 37 - first)) for first in range(head * rows, 37, rows)]
 
 
 def test_blocks_with_a_gap_are_a_fault() -> None:

@@ -4,8 +4,8 @@ Score of query q and row r:   s(q, r), their inner product in float32, with the 
 Product:                      h(q, r), of q and r rounded to bfloat16 where the CPU multiplies that, in bfloat16 itself
 Bound:                        |s - h| <= e(q, r) before h is rounded, with e as in tasks.core.retrieval.gpu.exact
 
-A lower bound l of a query's K-th best score is known from the first block on: the K-th best s so far, or the K-th largest h less e
-and its rounding. Only rows whose h is at least l - e are scored by s: a few of each later block.
+A lower bound l of a query's K-th best score is known from the first block on: the K-th best s so far, or a number that K of the h
+reach, less e and its rounding. Only rows whose h is at least l - e are scored by s: a few of each later block.
 
 Q queries, R rows of a block, D width, K rows kept, N pairs of a query and a row.
 """
@@ -30,6 +30,7 @@ from tasks.core.tables.ids import Ints, spread
 QUERIES = 1024  # of a product, at most
 FEWEST = 128  # queries that are worth a thread of their own
 ROOM = 1  # places beyond K, in K, for rows that have been scored and not yet been compared with the best
+OFTEN = 4  # pairs of each row, so many that they are worth sorting by row
 AHEAD = 1  # blocks that the faster threads may be ahead
 SLACK = 1.01  # for the rounding of the bounds themselves
 ROUNDING = 2.0**-8  # more than a share of a product that it may lose in bfloat16
@@ -124,10 +125,11 @@ class Part:
         products_QR = self.queries.values_XD @ rows.values_XD.T
         bound_Q = bound(self.queries, rows)
         keep, (queries, count) = self.best.keep, products_QR.shape
-        place_N = np.flatnonzero(reach(products_QR, self.best.least_Q, bound_Q))
-        if len(place_N) > queries * keep:
-            kth_Q = torch.from_numpy(np.partition(products_QR.float().numpy(), -keep, axis=1)[:, -keep]).clamp(max=LARGEST)
-            least_Q = torch.maximum(self.best.least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)
+        least_Q, known = self.best.least_Q, bool(self.best.least_Q.isfinite().all()) or count <= keep
+        place_N = np.flatnonzero(reach(products_QR, least_Q, bound_Q)) if known else np.empty(0, np.int64)
+        if not known or len(place_N) > queries * keep:
+            kth_Q = kth_largest(products_QR, keep).clamp(max=LARGEST)
+            least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)
             place_N = np.flatnonzero(reach(products_QR, least_Q, bound_Q))
         if len(place_N):
             query_N = place_N // count
@@ -145,21 +147,48 @@ def bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
 def reach(products_QR: torch.Tensor, least_Q: torch.Tensor, bound_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
     """Which scores may be at least `least_Q`, bool [Q, R]. What is compared is rounded as products are, which keeps their order."""
     low_Q1 = (least_Q - bound_Q).to(products_QR.dtype)[:, None]
-    if products_QR.dtype == torch.bfloat16 and bool((low_Q1 > 0).all()):  # the order of their bits is that of the numbers, and fast
-        products_QR, low_Q1 = products_QR.view(torch.int16), low_Q1.view(torch.int16)
-    if products_QR.dtype == torch.bfloat16:
-        found: npt.NDArray[np.bool_] = (products_QR >= low_Q1).numpy()
+    if products_QR.dtype == torch.float32:
+        found: npt.NDArray[np.bool_] = products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
         return found
-    return products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
+    bits_QR, low_bits_Q1 = (numbers.view(torch.int16).numpy() for numbers in (products_QR, low_Q1))
+    if (low_bits_Q1 > 0).all():  # bits of positive numbers have their order, and are above those of negative ones
+        return bits_QR >= low_bits_Q1
+    return ordered(bits_QR) >= ordered(low_bits_Q1)
+
+
+def kth_largest(products_QR: torch.Tensor, keep: int) -> torch.Tensor:
+    """The K-th largest product of each query or a number that is a little less, float32 [Q]: that of the largest ones of groups."""
+    queries, count = products_QR.shape
+    size = max(1, count // (2 * keep))  # of a group; products beyond the last group are left out
+    half = products_QR.dtype == torch.bfloat16
+    numbers_QR = ordered(products_QR.view(torch.int16).numpy()) if half else products_QR.numpy()
+    largest_QG = np.fmax.reduce(numbers_QR[:, : count // size * size].reshape(queries, size, -1), axis=1)  # of numbers, if it has any
+    kth_Q = np.partition(largest_QG, -keep, axis=1)[:, -keep]
+    return torch.from_numpy(ordered(kth_Q)).view(torch.bfloat16).float() if half else torch.from_numpy(kth_Q)
+
+
+def ordered(bits: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """Integers in the order of the numbers in bfloat16 that have these bits; of such integers, the bits."""
+    return bits ^ (bits >> 15 & 0x7FFF)
 
 
 def scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, row_N: Ints, query_N: Ints) -> Floats:
-    """Scores of pairs, in the order of queries, float32 [N]."""
-    ends_Q = np.cumsum(np.bincount(query_N, minlength=len(queries_QD)))
-    starts = torch.from_numpy(np.concatenate([[0], ends_Q]))
-    size = (len(queries_QD), len(vectors_RD))
-    pairs_QR = torch.sparse_csr_tensor(starts, torch.from_numpy(row_N), torch.zeros(len(row_N)), size, check_invariants=False)
-    found: Floats = torch.sparse.sampled_addmm(pairs_QR, queries_QD, vectors_RD.T, beta=0.0).values().numpy()
+    """Scores of pairs, given in the order of queries, float32 [N]. Where rows have many queries, each row is read from memory once."""
+    if len(row_N) < OFTEN * len(vectors_RD):
+        return _products(queries_QD, vectors_RD, query_N, row_N)
+    order_N = np.argsort(row_N.astype(np.int16 if len(vectors_RD) < 2**15 else np.int64), kind="stable")  # of int16 in linear time
+    found = np.empty(len(row_N), dtype=np.float32)
+    found[order_N] = _products(vectors_RD, queries_QD, row_N[order_N], query_N[order_N])
+    return found
+
+
+def _products(left_XD: torch.Tensor, right_YD: torch.Tensor, left_N: Ints, right_N: Ints) -> Floats:
+    """Inner products of pairs in the order of the left, each by itself and so with the same bits whichever is which, float32 [N]."""
+    ends_X = np.cumsum(np.bincount(left_N, minlength=len(left_XD)))
+    starts = torch.from_numpy(np.concatenate([[0], ends_X]))
+    size = (len(left_XD), len(right_YD))
+    pairs_XY = torch.sparse_csr_tensor(starts, torch.from_numpy(right_N), torch.zeros(len(right_N)), size, check_invariants=False)
+    found: Floats = torch.sparse.sampled_addmm(pairs_XY, left_XD, right_YD.T, beta=0.0).values().numpy()
     return found
 
 
