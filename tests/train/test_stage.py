@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +79,18 @@ def project(tmp_path_factory: pytest.TempPathFactory, tiny_corpus: Any, tiny_enc
     return folder
 
 
+@pytest.fixture(scope="module")
+def whole(project: Path, run_here: Any) -> Callable[[str], str]:
+    """Trains a round undisturbed into whole/NAME, once; returns what it printed."""
+    return cache(lambda name: run_here(project, "train", *train_arguments(name, "negatives", f"whole/{name}")))
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [("warmup", "24 queries, hard negatives"), ("watched", "8 training queries are held out"), ("adapted", "LoRA")]
 )
-def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any, name: str, said: str) -> None:
-    whole, killed = f"whole/{name}", f"killed/{name}"
-    assert said in run_here(project, "train", *train_arguments(name, "negatives", whole))
+def test_killed_and_resumed_equals_undisturbed(project: Path, whole: Callable[[str], str], run_here: Any, name: str, said: str) -> None:
+    killed = f"killed/{name}"
+    assert said in whole(name)
     shutil.rmtree(project / ".retemper/scratch", ignore_errors=True)  # the whole one's checkpoint is kept until DVC has its outs
     checkpoints(project, 0)
     process = subprocess.Popen([sys.executable, "-m", "tasks.train", *train_arguments(name, "negatives", killed)], cwd=project)
@@ -98,13 +106,14 @@ def test_killed_and_resumed_equals_undisturbed(project: Path, run_here: Any, nam
     output = run_here(project, "train", *train_arguments(name, "negatives", killed))
     assert "resuming from step" in output
     for out in OUTS:
-        assert folder_digest(project / whole / out) == folder_digest(project / killed / out), out
+        assert folder_digest(project / "whole" / name / out) == folder_digest(project / killed / out), out
     (scratch,) = project.glob(".retemper/scratch/*/*")
     assert (scratch / "finished").exists(), "scratch is kept until the outs are safe in the cache, and marked"
     assert not list(project.glob("killed/*/.*")), "a killed stage left litter behind"
 
 
-def test_the_best_of_the_validations_is_saved(project: Path) -> None:
+def test_the_best_of_the_validations_is_saved(project: Path, whole: Callable[[str], str]) -> None:
+    whole("watched")
     lines = (project / "whole/watched/curves/plots/metrics/validation/nDCG@10.tsv").read_text().splitlines()
     header, *rows = [line.split("\t") for line in lines]
     found = {int(row[header.index("step")]): float(row[-1]) for row in rows}
@@ -114,7 +123,8 @@ def test_the_best_of_the_validations_is_saved(project: Path) -> None:
     assert state["of"] == 32, "of 40 queries, eight are never trained on"
 
 
-def test_training_learns_and_keeps_its_curve(project: Path) -> None:
+def test_training_learns_and_keeps_its_curve(project: Path, whole: Callable[[str], str]) -> None:
+    whole("warmup")
     losses = [
         float(line.split("\t")[1]) for line in (project / "whole/warmup/curves/plots/metrics/train/loss.tsv").read_text().splitlines()[1:]
     ]
@@ -173,8 +183,8 @@ def test_continued_rounds_equal_one_long_training(project: Path, run_here: Any) 
 def test_kept_moments_have_a_schedule_of_their_own(project: Path, run_here: Any) -> None:
     """The round `fresh` but for what came before in the optimizer's state: its third step, at the lr of a first."""
     for name in ("first", "fresh", "kept"):
-        init = ["base"] if name == "first" else ["first/encoder"]
-        state = [] if name == "first" else ["--init-state", "first/state"]
+        init = ["base"] if name == "first" else ["moments/first/encoder"]
+        state = [] if name == "first" else ["--init-state", "moments/first/state"]
         run_here(project, "train", *train_arguments(name, "negatives", f"moments/{name}", *init), *state)
     states = {name: load_file(project / f"moments/{name}/state/optimizer.safetensors") for name in ("first", "fresh", "kept")}
     counts = {name: {int(tensor) for key, tensor in state.items() if key.endswith(".step")} for name, state in states.items()}
@@ -225,8 +235,9 @@ def moved(project: Path, name: str) -> set[str]:
     return {key for key, weight in found.items() if not torch.equal(weight, start[key])}
 
 
-def test_a_round_of_adapters_is_saved_as_a_plain_encoder(project: Path) -> None:
-    """What killed and resumed adapters became: no trace of peft, and only linear layers of the transformer moved."""
+def test_a_round_of_adapters_is_saved_as_a_plain_encoder(project: Path, whole: Callable[[str], str]) -> None:
+    """No trace of peft, and only linear layers of the transformer moved."""
+    whole("adapted")
     folder, layers = project / "whole/adapted/encoder", r"encoder\..*\.(query|key|value|dense)\.weight"
     assert {file.name for file in folder.iterdir()} == {file.name for file in (project / "base").iterdir()} - {"mlm_head"}
     assert (folder / "config.json").read_bytes() == (project / "base/config.json").read_bytes()
