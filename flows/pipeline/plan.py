@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.parameters.widths import refuse_unfit
 from flows.pipeline.forecast import Forecast
 from flows.pipeline.reasons import reasons
 from flows.process import locks
@@ -115,5 +116,7 @@ def make_plan(
         if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
+    changed = graph.downstream_of(status)
+    refuse_unfit([name for name in graph.stages if name in changed])
     why = reasons(status, graph) if dry else {}
-    return Plan(graph, graph.downstream_of(status), remote, reached, code, why=why, here=here, shown=shown)
+    return Plan(graph, changed, remote, reached, code, why=why, here=here, shown=shown)
