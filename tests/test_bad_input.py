@@ -259,6 +259,8 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "level near zero": (["report.alpha=1e-320"], ("params.yaml: report.alpha: found 1e-320", "greater than or equal to 0.000001")),
     "endless epochs": (["rounds.warmup.steps=null", "rounds.warmup.epochs=1e308"], ("rounds.warmup.epochs: found 1e+308",)),
     "factory that faiss does not know": (["adore.tower.index=PQ"], ("params.yaml: adore.tower.index: found 'PQ'", "faiss says")),
+    "factory of another width": (["index.factory=PQ48"], ("index.factory: found PQ48 for vectors of width 128", "such as PQ32")),
+    "more numbers than a vector has": (["rounds.taught.width=129"], ("rounds.taught.width: found 129, expected at most 128",)),
     "value that climbs": (["rounds.warmup.init=../base"], ("rounds.warmup.init: found '../base', expected one of",)),
 }
 

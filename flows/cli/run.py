@@ -78,6 +78,9 @@ def run(
             return 0
         print(f"{counted(len(planned), 'stages')} may run (fewer, where outputs come out the same or are in the cache)")
         print(total_line(costs))
+        if plan.unasked:
+            spared = f"{len(plan.unasked)} of these do not run"
+            print(f"{spared} if remote {plan.remote}, which was not asked, has the files that dvc.lock names")
         return 0
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=lambda: undoing[0]())

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.parameters.widths import refuse_unfit
 from flows.pipeline.forecast import Forecast
 from flows.pipeline.reasons import reasons
 from flows.process import locks
@@ -36,6 +37,7 @@ class Plan:
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
     here: Mapping[str, str] = field(default_factory=dict)  # by whom and at which commit, when the code was frozen (flows.storage.makings)
     costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order
+    unasked: frozenset[str] = frozenset()  # of a dry run: changed stages that do not run if the remote has what dvc.lock names
     shown: Graph | None = None  # the stages that the pages show: what the report needs, too, where targets leave some of it out
 
     def pages(self) -> Graph:
@@ -115,5 +117,9 @@ def make_plan(
         if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
+    changed = graph.downstream_of(status)
+    refuse_unfit([name for name in graph.stages if name in changed])
     why = reasons(status, graph) if dry else {}
-    return Plan(graph, graph.downstream_of(status), remote, reached, code, why=why, here=here, shown=shown)
+    pulled = set(sync.restorable(status)) if dry and remote else set()
+    unasked = changed - graph.downstream_of(status.keys() - pulled)
+    return Plan(graph, changed, remote, reached, code, why=why, here=here, shown=shown, unasked=unasked)

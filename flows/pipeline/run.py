@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from flows.parameters.widths import Unfit
 from flows.pipeline import server, splits
 from flows.pipeline.forecast import forecasts, refuse_small_disk
 from flows.pipeline.plan import Plan, check_parameters, make_plan, with_analyses
@@ -60,7 +61,12 @@ def run(
     display = Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
         clock = timing.Clock(cache=cache_folder())
-        plan = make_plan(targets, processes, display.warn, check)
+        try:
+            plan = make_plan(targets, processes, display.warn, check)
+        except Unfit:
+            undo()
+            freeze()  # params.yaml without the edits
+            raise
         clock.here = plan.here
         if plan.changed:
             remotes.refuse_unmounted(cache_folder())

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from flows.explaining.costs import recorded
 from flows.parameters.checks import check_file
+from flows.parameters.widths import hidden_width
 from flows.process.display import clock
 from flows.repository.lock import read_lock
 from flows.results.sizes import STATS, Size, size_of, work
-from tasks.core.models.folder import ROUTER, read_shape
+from tasks.core.models.folder import read_shape
 from tasks.core.models.layers import last_width
 from tasks.core.sources.datasets import encoder_files, parse_encoder
 from tasks.core.stage.errors import UserError, counted
@@ -101,7 +102,7 @@ def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, share
     """What a first run keeps, for the user: vectors, a flat index, and weights of each round. `shares`: data/ and the cache share them."""
     if encoder is None or not encoder.is_dir():
         return "disk of the first run: unknown before the encoder is here"
-    hidden = _hidden(encoder)
+    hidden = hidden_width(encoder)
     if hidden is None:
         return "disk of the first run: unknown, as config.json of the encoder does not say how wide its hidden states are"
     shape = read_shape(encoder)
@@ -118,16 +119,3 @@ def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, share
         f"disk of the first run: about {copies * sum(gib):.1f} GiB (vectors {gib[0]:.1f}, flat indexes {gib[1]:.1f}, weights and "
         f"optimizers {gib[2]:.1f}; {where})"
     )
-
-
-def _hidden(encoder: Path) -> int | None:
-    """The hidden width of a model folder, of two towers the document's, whatever its config.json calls that (T5: d_model)."""
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
-    try:
-        place = encoder / "document" if (encoder / ROUTER).exists() else encoder
-        hidden = getattr(AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False), "hidden_size", None)
-    except (OSError, ValueError, KeyError, StrictDataclassError):  # what stage base says
-        return None
-    return hidden if isinstance(hidden, int) else None

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -64,6 +64,35 @@ def unfit(factory: str) -> str:
     for pattern, why in UNFIT.items():
         if found := re.search(rf"(?:^|[,(_]){pattern}", factory):
             return f"{found[0].lstrip(',(_')}: {why}"
+    return ""
+
+
+def misfit(factory: str, width: int) -> str:
+    """Why an index of a string that `parsed` takes cannot be made of vectors of `width`; empty if it can."""
+    import faiss
+
+    try:
+        index = faiss.index_factory(width, re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as error:
+        return f"faiss says: {reason(error)}"
+    for step in _transforms(index):
+        if isinstance(step, faiss.PCAMatrix) and step.d_out > step.d_in:  # faiss says so when it trains it
+            return f"a PCA keeps {step.d_in} numbers at most"
+    return ""
+
+
+def fitting(factory: str, widths: Collection[int]) -> str:
+    """`factory` with one of its numbers exchanged for the nearest that suits all `widths`; empty where there is none."""
+    common = math.gcd(*widths)
+    for name, number in dict.fromkeys(re.findall(r"(PQ|PRQ|PLSQ|PCAR?|Panorama)(\d+)", factory)):
+        fewer = [other for other in range(1, common + 1) if common % other == 0]
+        for other in sorted(fewer, key=lambda other: (abs(other - int(number)), other)):
+            wanted = re.sub(rf"{name}{number}(?!\d)", f"{name}{other}", factory)
+            try:
+                if not any(misfit(parsed(wanted), width) for width in widths):
+                    return wanted
+            except ValueError:
+                continue
     return ""
 
 
@@ -148,6 +177,18 @@ def _refuse_centroids(index: Any, factory: str) -> None:
             f"IVF{lists}{suffix}: what finds the lists is trained on their {found:,} centroids and needs {least:,}; "
             f"expected more lists, or IVF{lists}{suffix} or IVF{lists}{suffix}_HNSW32"
         )
+
+
+def _transforms(index: Any) -> Iterator[Any]:
+    """What stands before the index proper, or before one that refines: PCA and the like."""
+    import faiss
+
+    for layer in layers(index):
+        if isinstance(layer, faiss.IndexRefine):
+            yield from _transforms(layer.refine_index)
+        chain: Any = layer.chain if isinstance(layer, faiss.IndexPreTransform) else None  # a std::vector; faiss' own types say list
+        for place in range(chain.size() if chain else 0):
+            yield faiss.downcast_VectorTransform(chain.at(place))
 
 
 def _least(index: Any) -> int:

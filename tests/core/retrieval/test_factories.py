@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tasks.adore.params import Study
+from tasks.core.retrieval.factories import fitting, misfit, parsed
+from tasks.core.retrieval.faiss_build import skip_polysemous, train_transforms
 from tasks.core.retrieval.faiss_search import refuse_other_scores
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import validate
@@ -119,6 +121,42 @@ def test_others_are_refused(factory: str, said: str) -> None:
         validate(Index, {"factory": factory}, "params.yaml", section="index")
     with pytest.raises(UserError, match=r"^params.yaml: study.s.factories.1: found"):
         validate(Study, {"round": "star", "factories": ["Flat", factory]}, "params.yaml", section="study.s")
+
+
+FITS = [
+    *("PQ8", "PQ48", "PQ12", "OPQ8_64,PQ8", "OPQ48,PQ48", "OPQ5_100,PQ5", "PCA64,SQ8", "PCA33,Flat", "PCAR16,PQ8", "PCAR64,PQ8"),
+    *("RR64,PQ64", "RR64,PCA64,Flat", "IVF2,PQ48", "PQ48x4fs", "PRQ5x2x4", "PQ16,Refine(PQ48)", "PCA16,PQ8,Refine(PQ48)"),
+    *("PQ16,Refine(PCA64,Flat)", "PQ16,Refine(PCA16,Flat)", "IVF2,FlatPanorama64", "PCA64,IVF2,PQ16", "IVF2_HNSW8,PQ5"),
+]
+
+
+@pytest.mark.parametrize("width", [20, 32, 100])
+@pytest.mark.parametrize("factory", FITS)
+def test_what_does_not_suit_a_width_is_what_faiss_does_not_build(factory: str, width: int) -> None:
+    """Against indexes that are built, and what is named in their place builds."""
+
+    def builds(string: str) -> bool:
+        vectors = np.random.default_rng(0).normal(size=(300, width)).astype(np.float32)
+        try:
+            index = faiss.index_factory(width, string, faiss.METRIC_INNER_PRODUCT)
+            skip_polysemous(index)
+            train_transforms(index, vectors, 1)
+            index.train(vectors)
+            index.add(vectors)
+        except RuntimeError:
+            return False
+        return bool((index.search(vectors[:2], 3)[1] >= 0).all())
+
+    assert builds(parsed(factory)) == (not misfit(factory, width))
+    if not builds(factory) and (other := fitting(factory, {width})):
+        assert builds(other), other
+
+
+def test_what_is_named_in_its_place_suits_all_widths() -> None:
+    assert fitting("OPQ24,IVF64,PQ24x8", {128}) == "OPQ16,IVF64,PQ16x8"  # 32 is farther
+    assert fitting("IVF48,PQ48", {384, 64}) == "IVF48,PQ32", "lists stay, and 64 is as near: the smaller"
+    assert fitting("PCA512,SQ8", {384, 96}) == "PCA96,SQ8"
+    assert fitting("PQ16,Refine(PQ48)", {100}) == "", "both numbers would have to change"
 
 
 def test_a_check_makes_no_lists(monkeypatch: pytest.MonkeyPatch) -> None:

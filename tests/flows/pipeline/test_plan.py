@@ -70,3 +70,25 @@ def test_pages_keep_an_analysis_until_its_round_changes(finished: Any, monkeypat
     finished.rounds(a="9", b="2")
     finished.run()
     assert set(with_analyses(named).stages) == {"prepare", "train@b", "analyses@other"}
+
+
+def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: Any, tmp_path: Path, executed: Any) -> None:
+    remote = tmp_path / "remote"
+    assert finished.call("remote", "add", "team", str(remote)).returncode == 0
+    finished.run()
+    finished.command("git", "add", "--all")
+    finished.command("git", "commit", "--quiet", "-m", "shared")
+    finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / "clone"))
+    clone = type(finished)(tmp_path / "clone", finished.environment)
+    remote.rename(tmp_path / "away")
+    done = clone.call("run", "--dry-run")
+    told = "6 of these do not run if remote team, which was not asked, has the files that dvc.lock names"
+    assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", told), "it works offline"
+    clone.rounds(a="1", b="7")
+    assert "3 of these do not run" in clone.call("run", "--dry-run").stdout, "prepare, train@a, evaluate@a"
+    clone.rounds(a="1", b="2")
+    assert not list((clone.folder / "data").rglob("*.txt"))
+    (tmp_path / "away").rename(remote)
+    assert executed(clone.run()) == set()
+    clone.rounds(a="1", b="7")
+    assert "dvc.lock names" not in clone.call("run", "--dry-run").stdout, "nothing is to be pulled"

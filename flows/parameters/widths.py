@@ -1,0 +1,157 @@
+"""How wide the vectors of rounds will be, as far as files and parameters tell, and the factories that do not suit them.
+
+A stage would refuse these too, but only after the corpus was encoded for it.
+"""
+
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flows.parameters.checks import PARAMS
+from flows.parameters.needs import entries
+from flows.parameters.sources import STANDS
+from tasks.core.models.folder import ROUTER, read_shape
+from tasks.core.models.layers import last_width
+from tasks.core.retrieval.factories import fitting, misfit
+from tasks.core.sources.datasets import parse_encoder
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.params import read_yaml, validate
+from tasks.params import Parameters
+
+SOURCE = "encoder.source"
+
+
+class Unfit(UserError):
+    """A width or a factory that cannot be; nothing was run."""
+
+
+@dataclass(frozen=True)
+class Width:
+    """The numbers of a document's vector: as pooled, after the head, the first of these that are kept; and the key that decides."""
+
+    pooled: int
+    full: int
+    kept: int
+    key: str
+
+
+def refuse_unfit(stages: Collection[str]) -> None:
+    """Unfit for a width of params.yaml that one of `stages` cannot keep, or a factory that cannot index the vectors that it will get.
+
+    What is not known, without an encoder that is not here for one, is left to the stage, and so are sources that stand.
+    """
+    sections = read_yaml(PARAMS)
+    trained = [name for kind, _, name in (stage.partition("@") for stage in stages) if kind == "train"]
+    asked = [name for name in trained if entries(sections, "rounds").get(name, {}).get("width") is not None]
+    used: dict[tuple[str, str], list[str]] = {}
+    for key, factory, name in _indexes(stages, sections):
+        if factory != "Flat":
+            used.setdefault((key, factory), []).append(name)
+    if STANDS in os.environ or not (asked or used):
+        return
+    parameters = validate(Parameters, sections, str(PARAMS))
+    for name in asked:
+        width, before = parameters.rounds[name].width or 0, width_of(parameters.rounds[name].init, parameters)
+        if before and width > before.full:
+            found = f"found {width}, expected at most {before.full}, the numbers of a vector"
+            raise Unfit(f"{PARAMS}: rounds.{name}.width: {found}; decrease it")
+    known = {name: wide for names in used.values() for name in names if (wide := width_of(name, parameters))}
+    for (key, factory), names in used.items():
+        widths = {known[name].kept for name in names if name in known}
+        for name in names:
+            if (wide := known.get(name)) and (why := misfit(factory, wide.kept)):
+                other = fitting(factory, widths)
+                raise Unfit(
+                    f"{PARAMS}: {key}: found {factory} for vectors of width {wide.kept} (round {name}: {wide.key}), {why}; "
+                    f"expected one that suits this width{f', such as {other}' if other else ''}"
+                )
+
+
+def _indexes(stages: Collection[str], sections: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Key, factory, and round of the indexes that `stages` build."""
+    for kind, _, name in (stage.partition("@") for stage in stages):
+        entry = entries(sections, kind).get(name, {})
+        if kind == "index":
+            yield "index.factory", entries(sections, "index").get("factory", "Flat"), name
+        elif kind == "adore":
+            yield f"adore.{name}.index", entry.get("index", "Flat"), entry.get("round", "")
+        elif kind == "study":
+            for factory in entry.get("factories", ()):
+                yield f"study.{name}.factories", factory, entry.get("round", "")
+
+
+def width_of(name: str, parameters: Parameters) -> Width | None:
+    """How wide the document vectors of a round, or another entry that is an encoder, will be; None where that is not known."""
+    chain = list[str]()
+    while name != "base" and name not in parameters.encoders:
+        chain.append(name)
+        adore = parameters.adore.get(name)  # which trains the query tower alone
+        name = adore.round if adore else (parameters.rounds.get(name) or parameters.pretrain[name]).init
+    width = _sources_width(name, parameters)
+    for later in reversed(chain):
+        if width is None:
+            return None
+        if (pretrain := parameters.pretrain.get(later)) and pretrain.scratch:
+            wide = pretrain.scratch.width
+            width = Width(wide, wide, wide, f"pretrain.{later}.scratch.width")
+        elif entry := parameters.rounds.get(later):
+            if entry.width is not None:
+                if entry.width > width.full:  # that round is refused
+                    return None
+                width = replace(width, kept=entry.width, key=f"rounds.{later}.width")
+            if entry.projector != "none":
+                width = replace(width, full=width.pooled, kept=min(width.kept, width.pooled))
+    return width
+
+
+def _sources_width(name: str, parameters: Parameters) -> Width | None:
+    """That of `base`, or of an entry of `encoders`."""
+    another = parameters.encoders.get(name)
+    params, source = another or parameters.base, (another or parameters.encoder).source
+    try:
+        folder = parse_encoder(source).folder
+    except UserError:
+        return None
+    found = shaped_width(folder, pooling=params.pooling, head=params.head, width=params.width) if folder else None
+    keys = (
+        {"width": f"encoders.{name}.width", "source": f"encoders.{name}.source"} if another else {"width": "base.width", "source": SOURCE}
+    )
+    return found and replace(found, key=keys[found.key])
+
+
+def shaped_width(folder: Path, *, pooling: str, head: str, width: int | None) -> Width | None:
+    """That of a model folder, of two towers the document's, once stage `base` has given it the shape that its parameters ask for.
+
+    None where its files do not tell, or `width` is more than it has. `key` is then width or source.
+    """
+    if (hidden := hidden_width(folder)) is None:
+        return None
+    try:
+        shape = read_shape(folder)
+    except (UserError, OSError, KeyError):  # what stage base says
+        return None
+    pooled = hidden * len((shape.pooling if pooling == "source" else pooling).split("+"))
+    full = last_width(shape.layers if head == "source" else (), pooled)
+    if width is not None:
+        return Width(pooled, full, width, "width") if width <= full else None
+    return Width(pooled, full, min(shape.width or full, full), "source")
+
+
+def hidden_width(encoder: Path) -> int | None:
+    """The hidden width of a model folder, of two towers the document's, whatever its config.json calls that (T5: d_model)."""
+    place = encoder / "document" if (encoder / ROUTER).exists() else encoder
+    with suppress(OSError, ValueError, AttributeError):
+        if isinstance(plain := json.loads((place / "config.json").read_text(encoding="utf-8")).get("hidden_size"), int):
+            return plain  # without the seconds that transformers takes
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    try:
+        hidden = getattr(AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False), "hidden_size", None)
+    except (OSError, ValueError, KeyError, StrictDataclassError):  # what stage base says
+        return None
+    return hidden if isinstance(hidden, int) else None
