@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from flows.repository.lock import Lock, corpus_of, parameters
 from flows.results.fusions import BM25, fusions, made_from
+from tasks.core.retrieval.fusion import DEPTH
 from tasks.core.stage.errors import UserError
 
 OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
@@ -60,6 +61,8 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
     for name in fused:
         told = read(f"data/runs/{name}/fusion.json")
         fusion[name] = {key: told[key] for key in SETTING if key in told}
+        if (depth := sections["fuse"].get(name, {}).get("depth", DEPTH)) != DEPTH:  # champions before this was recorded have none
+            fusion[name]["depth"] = depth
     there = {kind: path for kind, path in paths.items() if path in outs}
     return Parts(there, {kind: outs[path] for kind, path in there.items()}, encoders, fusion, settings_of(stages, model))
 

@@ -37,8 +37,11 @@ class Graph:
         for target in targets:
             names = [name for name in self.stages if name == target or name.startswith(f"{target}@")]
             if not names:
-                close = difflib.get_close_matches(target, self.stages, 3) or list(self.stages)
-                raise UserError(f"dvc.yaml: no stage {target}; did you mean {' or '.join(close)}?")
+                of_it = [name for name in self.stages if name.partition("@")[2] == target]  # of a round, say: every stage with its name
+                close = of_it or difflib.get_close_matches(target, self.stages, 3)
+                kinds = dict.fromkeys(name.partition("@")[0] for name in self.stages)
+                told = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(kinds)}, or KIND@NAME"
+                raise UserError(f"dvc.yaml: no stage {target}; {told}")
             found += names
         return tuple(dict.fromkeys(found))
 

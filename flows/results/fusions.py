@@ -10,7 +10,7 @@ from tasks.core.stage.files import read_json
 RUNS = Path("data/runs")
 BM25 = "bm25"
 SEARCHED = ("rounds", "adore")  # sections whose entries can be searched for a new query
-FIELDS = {"first": None, "second": None, "method": "linear", "weight": None, "k": None}  # of an entry, with their defaults
+FIELDS = {"first": None, "second": None, "method": "linear", "weight": None, "k": None, "depth": None}  # of an entry, with their defaults
 
 
 def fusions(sections: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,8 +15,8 @@ class EncoderSource(Params):
 
 
 class Base(Params):
-    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (without them mean, or last for a causal
-    language model; none; dot)."""
+    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (without them mean, or last if the
+    architecture in config.json ends in ForCausalLM, so not for GPT-2; none; dot)."""
 
     pooling: Literal["source", "cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"] = Field(
         "source",

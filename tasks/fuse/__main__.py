@@ -39,7 +39,7 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     if params.queries == "selection":
         groups = read_groups(qrels / "dev.parquet")
         judged = {query: grades for query, grades in judged.items() if chooses(query, groups)}
-    told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method}
+    told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
     what = NAMES[params.method]
     if params.setting is not None:
         return told | {what: params.setting, "measure": name, "chosen_on": "params.yaml", "grid": []}

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.retrieval.fusion import NAMES, Method
+from tasks.core.retrieval.fusion import DEPTH, NAMES, Method
 from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
 
@@ -34,7 +34,7 @@ class Fuse(Params):
         description="judged dev queries that an unset weight or k is chosen on: all, or the one in five on which retraining chooses among "
         "systems, which leaves the others to confirm (docs/retraining.md)",
     )
-    depth: Count = Field(1000, ge=1, description="depth of the fused run, in ranks")
+    depth: Count = Field(DEPTH, ge=1, description="depth of the fused run, in ranks")
 
     @model_validator(mode="after")
     def _two(self) -> Self:

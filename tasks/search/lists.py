@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tasks.core.lexical.search import known, load, ranked
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
-from tasks.core.retrieval.fusion import NAMES, Ranked, fuse, pair
+from tasks.core.retrieval.fusion import DEPTH, NAMES, Ranked, fuse, pair
 from tasks.core.retrieval.passages import best_passages, rows_needed
 from tasks.core.retrieval.ranked import Ids, ranked_tables
 from tasks.core.stage.errors import UserError
@@ -163,9 +163,14 @@ class Systems:
         if name in self._searched:
             return self._searched[name].search(queries, k)
         record = self._records[name]
-        parts = [record["first"], record["second"]]
-        lists = [self.search_many(queries, part, self._lexical_depth if part == "bm25" else self._depth) for part in parts]
+        lists = [self.search_many(queries, part, self._depth_of(part)) for part in (record["first"], record["second"])]
         return [_fused(first, second, record, k) for first, second in zip(*lists, strict=True)]
+
+    def _depth_of(self, part: str) -> int:
+        """How many ranks of a system's list are fused: as many as its run has."""
+        if part in self._records:
+            return int(self._records[part].get("depth", DEPTH))
+        return self._lexical_depth if part == "bm25" else self._depth
 
     def _record(self, name: str) -> Mapping[str, Any]:
         given = self._fusions[name]

@@ -231,6 +231,17 @@ def test_a_fusion_combines_the_lists_of_its_systems(
     ranks = [sorted(scores, key=lambda doc: -scores[doc]) for scores in (wanted, dense)]
     reciprocal = {doc: sum(1 / (6 + order.index(doc)) for order in ranks) for doc in dense}
     assert list(printed_scores(capsys.readouterr().out)) == sorted(reciprocal, key=lambda doc: (reciprocal[doc], doc), reverse=True)[:3]
+    shallow = ["--depth=5", "--lexical-depth=5", *fused, "--fusion", "both", str(tmp_path / "rrf.json")]
+    run(project, monkeypatch, argv(tiny_encoder, text, "--k=60", *shallow))
+    found = printed_scores(capsys.readouterr().out)
+    inner = {*ranks[1][:5], *sorted(lexical, key=lambda doc: -lexical[doc])[:5]}
+    assert set(found) == inner, "a fusion within a fusion is as deep as it says, not as the list of a model"
+    (tmp_path / "hybrid.json").write_text(json.dumps(told | {"depth": 2}))
+    run(project, monkeypatch, argv(tiny_encoder, text, "--k=60", *fused, "--fusion", "both", str(tmp_path / "rrf.json")))
+    found = printed_scores(capsys.readouterr().out)
+    cut = {doc: 1 / (6 + place) for place, doc in enumerate(ranks[0][:2])}
+    reciprocal = {doc: cut.get(doc, 0) + 1 / (6 + ranks[1].index(doc)) for doc in dense}
+    assert found == pytest.approx(reciprocal, abs=1e-4)
     (tmp_path / "rrf.json").write_text(json.dumps({"first": "star", "second": "m", "method": "rrf", "k": 5}))
     with pytest.raises(UserError, match=r"rrf.json: found first star, expected one of m, bm25; run retemper run"):
         run(project, monkeypatch, argv(tiny_encoder, text, "--fusion", "both", str(tmp_path / "rrf.json"), "--lexical=bm25"))

@@ -33,6 +33,7 @@ from tasks.core.models.folder import (
     read_head,
     read_shape,
     refuse_adapters,
+    refuse_other_towers,
 )
 from tasks.core.models.head import Head, write_module
 from tasks.core.models.layers import Layer, check_widths
@@ -163,6 +164,7 @@ def load_transformer(folder: Path) -> Any:
 def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     """Both towers of a model folder. `shape` overrides what the folder's module files say (for a bare transformer)."""
     if (folder / ROUTER).exists():
+        refuse_other_towers(folder)
         query, document = (load_towers(folder / name, shape).document for name in TOWERS)
         return Towers(query, document)
     shape = shape or read_shape(folder)

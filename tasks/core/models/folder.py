@@ -60,6 +60,15 @@ def refuse_adapters(folder: Path) -> None:
         )
 
 
+def refuse_other_towers(folder: Path) -> None:
+    """UserError if a Router's folder has no folder for each tower: sentence-transformers saves one for each module of a tower."""
+    if missing := next((name for name in TOWERS if not (folder / name / "config.json").exists()), None):
+        raise UserError(
+            f"{folder / ROUTER}: found no {missing}/config.json beside it, expected two towers as Retemper saves them; save each as a "
+            f"SentenceTransformer of its own, into {' and '.join(TOWERS)}"
+        )
+
+
 def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
     """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them.
 
@@ -76,9 +85,10 @@ def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
 def read_shape(folder: Path) -> Shape:
     """Pooling, head and similarity of a model folder (of two towers: the document's), and of a bare transformer.
 
-    The latter has no head, dot products, and as in sentence-transformers the last token if it is a causal language model, else the mean.
+    The latter has no head, dot products, and as in sentence-transformers the last token of a ...ForCausalLM, else the mean.
     """
     if (folder / ROUTER).exists():
+        refuse_other_towers(folder)
         return read_shape(folder / "document")
     if not (folder / "modules.json").exists():
         return Shape(pooling="last" if _generates(folder / "config.json") else "mean")

@@ -25,6 +25,7 @@ Method = Literal["linear", "zscore", "rrf"]
 
 WEIGHTS = tuple(step / 20 for step in range(21))
 GRIDS: Mapping[Method, tuple[float, ...]] = {"linear": WEIGHTS, "zscore": WEIGHTS, "rrf": (1, 5, 10, 20, 40, 60, 100)}
+DEPTH = 1000  # ranks of a fused list, where params.yaml does not say
 UNTUNED: Mapping[Method, float] = {"linear": 0.5, "zscore": 0.5, "rrf": 60}  # where there is no dev to choose on
 NAMES: Mapping[Method, str] = {"linear": "weight", "zscore": "weight", "rrf": "k"}  # what is chosen
 

@@ -26,7 +26,7 @@ class Search(BaseModel):
     model_config = ConfigDict(extra="forbid")
     query: str | None = Field(None, max_length=QUERY)
     queries: list[str] | None = Field(None, min_length=1, max_length=MOST_QUERIES)
-    k: int = Field(10, ge=1, le=MOST_K)
+    k: int = Field(10, ge=1, le=MOST_K, strict=True)  # true is no 1
 
 
 class Click(BaseModel):
@@ -35,7 +35,7 @@ class Click(BaseModel):
     model_config = ConfigDict(extra="forbid")
     query_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     doc: str = Field(min_length=1, max_length=QUERY)
-    position: int = Field(ge=1, le=MOST_K)
+    position: int = Field(ge=1, le=MOST_K, strict=True)
 
 
 def checked(query: str) -> str:

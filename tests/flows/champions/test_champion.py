@@ -60,6 +60,10 @@ def test_a_fusion_is_made_of_every_encoder_bm25_and_its_weights() -> None:
     assert whole.paths["index.star"] == "data/indexes/star"
     assert list(whole.fusion) == ["bm25", "hybrid", "all"]
     assert parts("star").fusion == {}
+    deep = LOCK.format(factory="f", entry="").replace("first: bm25, second: tower", "first: bm25, second: tower, depth: 40")
+    records = {f"data/runs/{name}/fusion.json": record for name, record in whole.fusion.items()}
+    told = parts_of(parse_lock(deep, ""), "all", records.__getitem__, where="dvc.lock").fusion
+    assert told == whole.fusion | {"hybrid": {**whole.fusion["hybrid"], "depth": 40}}, "as deep as it was fused"
 
 
 def test_the_same_model_over_other_data() -> None:

@@ -63,6 +63,10 @@ def test_targets(toy_graph: Graph) -> None:
     assert toy_graph.resolve(["train", "report", "train@a"]) == ("train@a", "train@b", "report")
     with pytest.raises(UserError, match=r"^dvc.yaml: no stage trane@a; did you mean train@a"):
         toy_graph.resolve(["trane@a"])
+    with pytest.raises(UserError, match=r"^dvc.yaml: no stage a; did you mean train@a or evaluate@a\?$"):
+        toy_graph.resolve(["a"])
+    with pytest.raises(UserError, match=r"^dvc.yaml: no stage zzz; expected one of prepare, unused, train, evaluate, report, or KIND"):
+        toy_graph.resolve(["zzz"])  # each kind once, not every stage of it
     assert set(toy_graph.upstream_of(["report"]).stages) == set(toy_graph.stages) - {"unused"}
     assert list(toy_graph.upstream_of(["train@b"]).stages) == ["prepare", "train@b"]
 
