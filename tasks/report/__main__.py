@@ -10,6 +10,7 @@ from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.power import WANTED
 from tasks.core.metrics.selection import least_grade
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder, read_json, write_json, write_text
 from tasks.core.stage.params import load, read_parameters
 from tasks.core.text.document import Text
@@ -106,7 +107,11 @@ def main() -> None:
     above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
     first = headline(pairs[split], duel)
     short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, shared(first), first.warning if first else "")))
-    tests = f"{params.tests} on {params.metric}, Holm over {len(pairs[split])} pairs, level {params.alpha:g}" if pairs[split] else ""
+    tests = (
+        f"{params.tests} on {params.metric}, Holm over {counted(len(pairs[split]), 'pairs')}, level {params.alpha:g}"
+        if pairs[split]
+        else ""
+    )
     table = text(contents.table, above, legend(params.metric, chosen_on, tests, short))
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))

@@ -140,6 +140,8 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
     is_named = any(isinstance(point.x, str) for _, point in points)
     across: Spec = {"field": "x", "title": x, "type": "ordinal" if is_named else "quantitative", "sort": None}
     across |= {"axis": {"labelAngle": 0}} if is_named else {"scale": {"zero": False, "nice": False}}
+    if not is_named and all(float(point.x).is_integer() for _, point in points):
+        across["axis"] = {"tickMinStep": 1}
     up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": f".{digits(points)}~g"}}
     dashes = {"domain": names, "range": [DASHES[place // COLOURS % len(DASHES)] for place in range(len(names))]}
     base = {"x": across, "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(names)}}
@@ -232,7 +234,7 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
 
 def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str, str]) -> Spec:
     """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; `told` under the pointer: fields and titles."""
-    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}}
+    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}, "axis": {"tickMinStep": 1}}
     colour = {"condition": {"test": "datum.y > 0", "value": "var(--won)"}, "value": "var(--lost)"}
     return {
         "width": "container",

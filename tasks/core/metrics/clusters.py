@@ -71,6 +71,8 @@ def told(queries: int, groups: int, effect: float) -> str:
 
     Never as much as more queries than there are: an effect below 1 is as a rule an error of the estimate, not a gain.
     """
+    if queries == 1:
+        return "there is one query, so nothing can be tested"
     if groups == 1:
         return f"all {queries:,} queries share relevant documents, so nothing can be tested unless report.draws is queries"
     below = "; below 1 by chance, as a rule" if round(effect, 1) < 1 else ""
