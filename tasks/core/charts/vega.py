@@ -140,8 +140,7 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
     is_named = any(isinstance(point.x, str) for _, point in points)
     across: Spec = {"field": "x", "title": x, "type": "ordinal" if is_named else "quantitative", "sort": None}
     across |= {"axis": {"labelAngle": 0}} if is_named else {"scale": {"zero": False, "nice": False}}
-    if not is_named and all(float(point.x).is_integer() for _, point in points):
-        across["axis"] = {"tickMinStep": 1}
+    across |= {} if is_named else whole([float(point.x) for _, point in points])
     up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": f".{digits(points)}~g"}}
     dashes = {"domain": names, "range": [DASHES[place // COLOURS % len(DASHES)] for place in range(len(names))]}
     base = {"x": across, "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(names)}}
@@ -164,6 +163,14 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
         layers.append({"transform": [{"filter": "datum.level"}], "mark": {"type": "line", "strokeDash": [2, 4]}})
         layers[-1]["encoding"] = base | {"y": up, "tooltip": told}
     return {"width": "container", "height": height, "data": {"values": values}, "layer": layers}
+
+
+def whole(found: Sequence[float]) -> Spec:
+    """Ticks at whole numbers for an axis of few of them; of more, Vega has no others."""
+    first, last = min(found, default=0), max(found, default=0)
+    if last - first > 5 or not all(float(one).is_integer() for one in found):
+        return {}
+    return {"axis": {"values": list(range(int(first), int(last) + 1))}}
 
 
 def digits(points: Iterable[tuple[Line, Point]]) -> int:
@@ -234,7 +241,9 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
 
 def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str, str]) -> Spec:
     """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; `told` under the pointer: fields and titles."""
-    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}, "axis": {"tickMinStep": 1}}
+    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | whole(
+        [end for row in values for end in (row["x"], row["end"])]
+    )
     colour = {"condition": {"test": "datum.y > 0", "value": "var(--won)"}, "value": "var(--lost)"}
     return {
         "width": "container",

@@ -54,3 +54,9 @@ def test_an_axis_has_the_digits_that_tell_its_ticks_apart(values: list[float], w
     line = Line("a", [Point(place, value) for place, value in enumerate(values)])
     up = lines([line], "step", "AP")["layer"][0]["encoding"]["y"]
     assert up["axis"] == {"format": f".{wanted}~g"}
+
+
+@pytest.mark.parametrize(("values", "ticks"), [([0, 2], [0, 1, 2]), ([3, 3.0], [3]), ([0, 6], None), ([0, 0.5, 2], None), ([], [0])])
+def test_few_whole_numbers_have_ticks_at_whole_numbers(values: list[float], ticks: list[int] | None) -> None:
+    across = lines([Line("a", [Point(value, 1.0) for value in values])], "step", "AP")["layer"][0]["encoding"]["x"]
+    assert across.get("axis") == (None if ticks is None else {"values": ticks})
