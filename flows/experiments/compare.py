@@ -332,7 +332,11 @@ def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: st
     told = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
     told.append("d: mean difference over its standard deviation; 80 % power: the least difference that a t-test finds so often")
     told += [row.warning for row in found if row.warning]
-    told += [f"{row.name}: {clustered(row.queries, row.groups, row.design_effect)}" for row in found if row.groups < row.queries]
+    told += [
+        f"{row.name}: {clustered(row.queries, row.groups, row.design_effect)}"
+        for row in found
+        if row.groups < row.queries or row.queries == 1
+    ]
     for row in found:
         told.append(f"{row.name}: {'; '.join(row.differs) or 'nothing recorded differs'}")
         if missing := len(first.values) - row.queries:

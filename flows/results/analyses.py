@@ -93,7 +93,7 @@ def _overlaps(found: Mapping[str, Any]) -> Markup:
         return Markup("")
     order = list(dict.fromkeys(source for _, source, _ in known))
     chart = figure(bars(known, "overlap", order), "overlap of what a round finds with BM25's documents and with training negatives")
-    cells = table(["analysis", "with", "overlap"], [[name, source, f"{share:.4f}"] for name, source, share in known])
+    cells = table(["analysis", "with", "overlap"], [[name, source, f"{share:.4f}"] for name, source, share in known], words={"with"})
     return Markup("<h3>Overlap</h3>{}{}{}{}").format(
         legend(order),
         chart,

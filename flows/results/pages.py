@@ -19,7 +19,7 @@ from flows.repository.lock import entry_digest, read_lock
 from flows.results import analyses, costs, environments, metrics, origins, quality, timing
 from flows.storage import makings
 from flows.storage.cache import cache_folder
-from tasks.core.charts.curves import load_curves
+from tasks.core.charts.curves import load_curves, losses_apart
 from tasks.core.charts.page import Cell, page, table
 from tasks.core.charts.vega import Line, Point, curve_lines, figure, legend, lines
 from tasks.core.charts.vega import Span as Bar
@@ -81,7 +81,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mappin
         *(race_section(race, metric) for race in races),
         Section("cost", "Cost", Markup(costs.cost_table(cost) if cost else ""), costs.COST_NOTE),
         Section("latency", "Latency", Markup(costs.latency_table(costs.latencies(graph))), costs.LATENCY_NOTE),
-        pretraining(graph),
+        pretraining(graph, sections),
         Section("analyses", "Analyses", analyses.body(analyses.load(graph))),
         Section(
             "batches", "New data", origins.batches_table(read_json(origins.INTAKE) if origins.INTAKE.exists() else []), origins.BATCHES_NOTE
@@ -174,21 +174,22 @@ def race_section(race: quality.Race, metric: str) -> Section:
     )
 
 
-def pretraining(graph: Graph) -> Section:
-    """The curves of the graph's pre-trainings, a chart for each quantity."""
+def pretraining(graph: Graph, sections: Mapping[str, Any]) -> Section:
+    """The curves of the graph's pre-trainings, a chart for each quantity; `sections`: of params.yaml."""
+    kinds = {name: str(entry.get("objective", "costa")) for name, entry in (sections.get("pretrain") or {}).items()}
     curves = load_curves(PRETRAINED, [name.partition("@")[2] for name in graph.stages if name.startswith("pretrain@")])
     order = list(dict.fromkeys(curve.name for found in curves.values() for curve in found))
     charts = Markup("").join(
         figure(curve_lines(found, quantity.replace("_", " "), order), f"{quantity.replace('_', ' ')} over steps")
-        for quantity, found in curves.items()
+        for quantity, found in losses_apart(curves, kinds).items()
     )
     return Section(
         "pretraining",
         "Pre-training",
         Markup('{}<div class="charts">{}</div>').format(legend(order), charts) if order else Markup(""),
-        "Optimizer steps run from left to right. loss is the weighted sum of both losses, comparable only between equal objectives; "
-        "accuracy is the share of texts whose nearest candidate is their own, token accuracy that of masked tokens; alignment and "
-        "uniformity are of the texts' vectors; lower is better for both, and a uniformity near 0 is a collapse.",
+        "Optimizer steps run from left to right. loss is the weighted sum of both losses, comparable only between equal objectives; each "
+        "has a chart; accuracy is the share of texts whose nearest candidate is their own, token accuracy that of masked tokens; alignment "
+        "and uniformity are of the texts' vectors; lower is better for both, and a uniformity near 0 is a collapse.",
     )
 
 

@@ -1,12 +1,13 @@
 """`retemper lineage`: what made an artifact, from dvc.lock, data/source.json and git alone."""
 
-import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from flows.repository.git import git
 from flows.repository.lock import (
@@ -25,6 +26,7 @@ from flows.repository.lock import (
 from flows.storage import makings
 from flows.storage.cache import cache_folder, file_md5, folder_digest, listing, object_path
 from flows.team.code import Code
+from tasks.core.charts.page import head
 from tasks.core.stage.code import PACKAGE
 from tasks.core.stage.errors import UserError, counted, printable
 from tasks.core.stage.files import write_text
@@ -337,21 +339,23 @@ def _tree(found: Lineage) -> Iterator[str]:
 
 
 def as_html(found: Lineage) -> str:
-    """The same as a self-contained page."""
-    e = html.escape
-    rows = []
-    for step in reversed(found.steps):
-        params = "<br>".join(f"{e(key)} = {e(json.dumps(value, ensure_ascii=False))}" for key, value in step.params.items())
-        code = "<br>".join(f"{e(f.path)} <i>{e(f.commit[:10] or f.note)}</i>" for f in step.code)
-        read = "<br>".join(f"{e(f.path)} <code>{f.digest[:8]}</code> {e(f.made_by)} {e(f.note)}" for f in step.inputs)
-        made = "<br>".join(f"{e(f.path)} <code>{f.digest[:8]}</code>" for f in step.outs)
-        by = f"{e(makings.told(step.making))}<br>{e(makings.ran_with(step.making))}" if step.making else e(step.cached)
-        cells = (f"<b>{e(step.stage)}</b><br>{by}", made, read, params, f"<code>{e(step.command)}</code><br>{code}")
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    style = "body{font:15px/1.4 sans-serif;margin:2em}td,th{vertical-align:top;text-align:left;padding:.4em .8em;border-top:1px solid #ccc}"
-    head = "".join(f"<th>{name}</th>" for name in ("stage", "made", "read", "parameters", "command and code"))
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Lineage of {e(found.artifact)}</title><style>{style}</style>'
-        f"<h1>Lineage of {e(found.artifact)}</h1><pre>{e(chr(10).join(_head(found)))}</pre>"
-        f"<table><tr>{head}</tr>{''.join(rows)}</table></html>\n"
-    )
+    """The same as a self-contained page, the artifact's own stage first."""
+    title = f"Lineage of {found.artifact}"
+    return Markup(
+        '<!doctype html>\n<html lang="en">\n<head>\n{}\n</head>\n<body><main class="steps"><h1>{}</h1><pre>{}</pre>{}</main>'
+        "</body>\n</html>\n"
+    ).format(head(title), title, "\n".join(_head(found)), Markup("").join(map(_section, reversed(found.steps))))
+
+
+def _section(step: Step) -> Markup:
+    params = [Markup("{} = {}").format(key, json.dumps(value, ensure_ascii=False)) for key, value in step.params.items()]
+    rows: dict[str, Sequence[str]] = {
+        "by": [makings.told(step.making), makings.ran_with(step.making)] if step.making else [step.cached],
+        "made": [Markup("{} <code>{}</code>").format(f.path, f.digest[:8]) for f in step.outs],
+        "read": [Markup("{} <code>{}</code> {} {}").format(f.path, f.digest[:8], f.made_by, f.note) for f in step.inputs],
+        "parameters": params,
+        "command": [step.command],
+        "code": [Markup("{} <i>{}</i>").format(f.path, f.commit[:10] or f.note) for f in step.code],
+    }
+    told = [Markup("<dt>{}</dt><dd>{}</dd>").format(what, Markup("<br>").join(lines)) for what, lines in rows.items() if any(lines)]
+    return Markup('<section><h2>{}</h2><dl class="summary">{}</dl></section>').format(step.stage, Markup("").join(told))

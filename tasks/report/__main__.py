@@ -4,17 +4,18 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tasks.core.charts.curves import load_curves
+from tasks.core.charts.curves import load_curves, losses_apart
 from tasks.core.metrics.clusters import read_groups
 from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.power import WANTED
 from tasks.core.metrics.selection import least_grade
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder, read_json, write_json, write_text
 from tasks.core.stage.params import load, read_parameters
 from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
-from tasks.report.learning import learning_curves, steps_of
+from tasks.report.learning import learning_curves, loss_kinds, steps_of
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
 from tasks.report.significance import PAPERS, compare, headline, shared
@@ -70,6 +71,7 @@ def main() -> None:
     pairs = {name: compare(systems, name, params, groups[name]) for name in SPLITS if any(name in s.values for s in systems)}
     duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
     shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # errors are studied on dev, not on test
+    trained = ordered({path.name for path in arguments.curves.glob("*")}, sections)
     statistics = read_json(arguments.corpus / "stats.json")
     contents = Contents(
         dataset=str((sections.get("dataset") or {}).get("source", "")),
@@ -89,7 +91,7 @@ def main() -> None:
         letters=lettered,
         pairs=pairs,
         duel=duel,
-        curves=load_curves(arguments.curves, ordered({path.name for path in arguments.curves.glob("*")}, sections)),
+        curves=losses_apart(load_curves(arguments.curves, trained), loss_kinds(trained, sections)),
         learning=learning_curves(systems, params.metric, steps_of(arguments.curves), sections),
         indexes={
             name: read_json(arguments.index_metrics / f"{name}.json")
@@ -105,7 +107,11 @@ def main() -> None:
     above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
     first = headline(pairs[split], duel)
     short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, shared(first), first.warning if first else "")))
-    tests = f"{params.tests} on {params.metric}, Holm over {len(pairs[split])} pairs, level {params.alpha:g}" if pairs[split] else ""
+    tests = (
+        f"{params.tests} on {params.metric}, Holm over {counted(len(pairs[split]), 'pairs')}, level {params.alpha:g}"
+        if pairs[split]
+        else ""
+    )
     table = text(contents.table, above, legend(params.metric, chosen_on, tests, short))
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))

@@ -4,7 +4,7 @@ Rounds start from one another, so a line is a chain of trainings, and each of it
 arXiv:2007.00808, Figure 2) or the loss changed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,13 @@ def steps_of(folder: Path) -> dict[str, int]:
     """The optimizer steps of each training below `folder`, by its curve of the loss, which counts from 0."""
     losses = {path.name: read_tsv(path / "plots/metrics/train/loss.tsv") for path in sorted(folder.glob("*")) if path.is_dir()}
     return {name: int(points[-1][0]) + 1 for name, points in losses.items() if points}
+
+
+def loss_kinds(names: Iterable[str], sections: Mapping[str, Any]) -> dict[str, str]:
+    """The loss of each training in `names`, as params.yaml calls it; rerankers have one of their own."""
+    kinds = {"rounds": "nll", "adore": "lambda"}  # the sections' defaults
+    own = {name: str(entry.get("loss", kind)) for section, kind in kinds.items() for name, entry in (sections.get(section) or {}).items()}
+    return {name: own.get(name, "reranker").rpartition(":")[2] for name in names}
 
 
 def learning_curves(systems: Sequence[System], metric: str, taken: Mapping[str, int], sections: Mapping[str, Any]) -> list[Line]:

@@ -14,6 +14,7 @@ from tasks.core.charts.vega import Interval, Line, Point, curve_lines, figure, i
 from tasks.core.metrics.paired_tests import mean_interval
 from tasks.core.metrics.power import WANTED
 from tasks.core.sources.datasets import FOLDER_KINDS
+from tasks.core.stage.errors import counted
 from tasks.report import summary, weaknesses
 from tasks.report.duel import compare
 from tasks.report.examples import Examples
@@ -72,6 +73,7 @@ def render(contents: Contents) -> str:
         lstrip_blocks=True,
     )
     filters: dict[str, Callable[..., str]] = {
+        "counted": counted,
         "p": p_value,
         "figure": number,
         "source": source,
@@ -84,7 +86,7 @@ def render(contents: Contents) -> str:
     fought = contents.duel and all(split in system.values for system in contents.duel)
     return environment.get_template("page.html").render(
         c=contents,
-        head=head(f"Retemper: {contents.dataset}"),
+        head=head(f"Retemper: {source(contents.dataset)}"),
         scripts=scripts(),
         summary=summary.rows(
             contents.sections,
@@ -100,7 +102,7 @@ def render(contents: Contents) -> str:
         queries={name: len(next(s.queries[name] for s in contents.systems if name in s.queries)) for name in contents.pairs},
         means=means(contents, split),
         duel=compare(*contents.duel, split) if contents.duel and fought else None,
-        groups=weaknesses.chart(found) if found else None,
+        groups=weaknesses.chart(found) if found and found.groups else None,
         losing=found.losing() if found else [],
         curves=[figure(curve_lines(curves, metric, order), f"{metric} over steps") for metric, curves in contents.curves.items()],
         explained={name: CURVES[name] for name in contents.curves if name in CURVES},

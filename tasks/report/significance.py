@@ -92,8 +92,11 @@ def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: flo
 
 
 def shared(pair: Pair | None) -> str:
-    """What it means for a pair that some of its queries share relevant documents; empty where none do, or none are taken to."""
-    if pair is None or pair.groups == pair.queries:
+    """What it means for a pair that some of its queries share relevant documents; empty where none do, or none are taken to.
+
+    Of one query, that nothing can be tested.
+    """
+    if pair is None or pair.groups == pair.queries > 1:
         return ""
     return f"{pair.system} against {pair.baseline}: {told(pair.queries, pair.groups, pair.design_effect)}"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.core.metrics.added import lower_is_better
+from tasks.core.stage.errors import counted
 from tasks.report.significance import Pair
 from tasks.report.systems import System
 
@@ -114,7 +115,7 @@ def marks(row: Row) -> str:
 
 def caption(dataset: str, documents: int, titles: bool, split: str, queries: int) -> str:
     """One line on what was run."""
-    return f"{dataset}, {documents:,} documents, titles {'on' if titles else 'off'}; {split}, {queries:,} queries"
+    return f"{dataset}, {counted(documents, 'documents')}, titles {'on' if titles else 'off'}; {split}, {counted(queries, 'queries')}"
 
 
 def unjudged(statistics: Mapping[str, Any]) -> str:

@@ -1,5 +1,7 @@
 """Search a corpus from the shell, using the indexes that would be served."""
 
+import shutil
+import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -12,12 +14,19 @@ from tasks.core.stage.errors import UserError, escaped, reader_left
 from tasks.core.tables.documents import shortened, texts_of
 from tasks.search.lists import DenseSystem, LexicalSystem, Systems, texts_of_tokens
 
-WIDTH = 110  # columns of printed text
+WIDTH = 110  # columns of printed text, at most
+INDENT = " " * 5
 
 
 def headline(rank: int, score: float, doc: str, title: str) -> str:
     """The line above a text; always one line, whatever the title contains."""
     return f"{rank:>3}  {score:.4f}  {escaped(doc)}" + (f"  {escaped(' '.join(title.split()))}" if title and title != doc else "")
+
+
+def paragraph(text: str) -> str:
+    """The beginning of a text below its headline, no wider than the terminal, if it goes to one."""
+    width = min(WIDTH, max(20, shutil.get_terminal_size().columns - len(INDENT))) if sys.stdout.isatty() else WIDTH
+    return textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), width), INDENT)
 
 
 def texts_found(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -72,7 +81,7 @@ def main() -> None:
         for rank, (doc, score) in enumerate(zip(found.documents, found.scores, strict=True), 1):
             title, text = texts[doc]
             print(headline(rank, score, doc, title))
-            print(textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), WIDTH), " " * 5), flush=True)
+            print(paragraph(text), flush=True)
     except BrokenPipeError:
         raise SystemExit(reader_left()) from None
 

@@ -94,6 +94,21 @@ def test_sort_open_a_case_hover_and_follow_an_anchor(tab: Any) -> None:
     tab.locator("#vg-tooltip-element.visible", has_text="+0.0500 to +0.1500").wait_for()
 
 
+def test_on_paper_no_column_is_cut_and_nothing_is_dark_or_to_be_clicked(tab: Any) -> None:
+    """As wide as A4 between its margins."""
+    tab.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    tab.set_viewport_size({"width": 703, "height": 1000})
+    tab.emulate_media(media="print")
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    cut = tab.evaluate("[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).length")
+    assert cut == 0 and tab.locator(".wide").count() > 3
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.evaluate(CONTRAST) == []
+    assert not tab.locator("nav").is_visible() and tab.locator("th").first.is_visible()
+    arrows = tab.evaluate("[...document.querySelectorAll('th button')].map(one => getComputedStyle(one, '::after').display)")
+    assert set(arrows) == {"none"}
+
+
 CONTRAST = """() => {
   const linear = part => part <= .03928 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4;
   const light = color => {

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from tasks.adore.params import Adore
 from tasks.core.charts.vega import Line, Point
-from tasks.report.learning import learning_curves, steps_of
+from tasks.report.learning import learning_curves, loss_kinds, steps_of
+from tasks.train.params import Round
 from tests.report.test_systems import system as made
 
 SECTIONS = {
@@ -48,3 +50,10 @@ def test_steps_are_those_of_the_loss(tmp_path: Path) -> None:
         (folder / "loss.tsv").write_text("step\tloss\n" + "".join(f"{step}\t1.5\n" for step in range(last + 1)))
     (tmp_path / "init").mkdir()
     assert steps_of(tmp_path) == {"none": 1, "warmup": 1000}
+
+
+def test_the_kind_of_a_loss_is_that_of_params_yaml() -> None:
+    sections = {"rounds": {"a": {"loss": "ranknet"}, "b": {}, "c": {"loss": "tasks.train.mine:my_loss"}}, "adore": {"q": {}}}
+    kinds = {"a": "ranknet", "b": "nll", "c": "my_loss", "q": "lambda", "small": "reranker"}
+    assert loss_kinds("abcq", sections) | loss_kinds(["small"], sections) == kinds
+    assert (Round.model_fields["loss"].default, Adore.model_fields["loss"].default) == ("nll", "lambda")

@@ -169,3 +169,21 @@ def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: 
 )
 def test_a_number_has_the_digits_that_say_something(value: object, cell: str) -> None:
     assert number(value) == cell
+
+
+def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], charts_of: Callable[..., Any]
+) -> None:
+    for name, level in (("bm25", 0.5), ("alpha", 0.8)):
+        make_system(project, name, level, ("dev", "test"), 1)
+    found = {"metric": "AP", "model": "alpha", "against": "bm25", "alpha": 0.05}
+    write_json(project / "failures" / "groups.json", found | {"splits": {"dev": [], "test": []}})
+    page = report(monkeypatch)
+    self_contained(page)
+    shown = re.sub(r"\s+", " ", page.partition('<script>"')[0])
+    assert "Means over 1 query." in shown and "AP of the one test query." in shown and "over 1 pair tested on test" in shown
+    assert "On test, alpha against bm25: there is one query, so nothing can be tested.</p>" in shown
+    assert "Nothing divides the dev queries into groups." in shown
+    assert not re.search(r"\b1 (queries|pairs|groups)\b", shown)
+    assert not any("by groups" in name for name, _ in charts_of(page))
+    assert "test, 1 query\n" in capsys.readouterr().out

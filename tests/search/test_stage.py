@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from tasks.core.text.analysis import analyzer
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.search import lists
-from tasks.search.__main__ import headline
+from tasks.search.__main__ import headline, paragraph
 from tasks.search.lists import DenseSystem, Texts, texts_of_tokens
 
 CPU = torch.device("cpu")
@@ -198,6 +199,15 @@ def test_control_characters_in_a_document_are_escaped(
     assert not [character for character in printed if character != "\n" and not character.isprintable()]
     assert len([line for line in printed.splitlines() if not line.startswith("     ")]) == 2, "a title is one line"
     assert headline(1, 0.5, "a\x1bb", "c\n\x1bd") == r"  1  0.5000  a\x1bb  c \x1bd"
+
+
+def test_a_text_is_no_wider_than_its_terminal(paper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "word " * 60
+    assert max(map(len, paragraph(text).splitlines())) > 100, "a pipe has no width"
+    terminal = paper("stdout")
+    for columns in (60, 80, 200):
+        monkeypatch.setattr(terminal, "columns", columns)
+        assert columns - 5 <= max(map(len, paragraph(text).splitlines())) <= columns or columns == 200
 
 
 def test_a_fusion_combines_the_lists_of_its_systems(

@@ -1,7 +1,7 @@
 """Training curves as DVCLive leaves them: a TSV for each metric, columns step and value."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,21 @@ def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
                 metric = path.stem if path.parent.name == "train" else f"{path.parent.name} {path.stem}"
                 curves.setdefault(metric, []).append(Curve(name, tuple(points)))
     return dict(sorted(curves.items(), key=lambda item: (item[0] != "loss", not item[0].startswith("validation "), item[0])))
+
+
+def losses_apart(curves: Mapping[str, Sequence[Curve]], kinds: Mapping[str, str]) -> dict[str, Sequence[Curve]]:
+    """`curves` with those of a loss by its kind, `loss (nll)` and `loss (ranknet)`, as on one axis a small one is a flat line.
+
+    `kinds`: by the names of the curves. A loss of one kind stays `loss`.
+    """
+    found: dict[str, Sequence[Curve]] = {}
+    for metric, drawn in curves.items():
+        names = list(dict.fromkeys(kinds.get(curve.name, "other") for curve in drawn))
+        if len(names) < 2 or metric.split()[-1] != "loss":
+            found[metric] = drawn
+            continue
+        found |= {f"{metric} ({kind})": [curve for curve in drawn if kinds.get(curve.name, "other") == kind] for kind in names}
+    return found
 
 
 def read_tsv(path: Path) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@
       domainColor: "var(--soft)", tickColor: "var(--grid)", gridColor: "var(--grid)", labelColor: "var(--soft)", titleColor: "var(--soft)",
       labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", domain: false, titlePadding: 8, labelOverlap: true,
     },
-    axisX: { tickCount: wide ? 6 : 4 },
+    axisX: { tickCount: wide ? 6 : 4, labelFlush: false }, // flush, the labels at the ends are not below their ticks
     axisY: { tickCount: 5, labelLimit: wide ? 240 : 190 },
     axisYDiscrete: { grid: false, ticks: false, labelColor: "var(--ink)", labelFontSize: wide ? 13 : 11, labelPadding: 8 },
     line: { strokeWidth: 1.8, strokeJoin: "round" },

@@ -6,7 +6,7 @@ follow light and dark. Every mark tells its figures under the pointer.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ Spec = dict[str, Any]
 COLOURS = 8  # --s0 to --s7 of page.css; the lines after these are dashed
 DASHES = ([1, 0], [6, 4], [2, 3], [8, 3, 2, 3])
 APART = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)  # seconds between two ticks of a time
+TICKS_UP = 8  # of an axis of values, at most: Vega draws 5 or a few more
 TICKS = 8  # of an axis of time, at most, and one at 0
 KINDS = {"plain": "var(--soft)", "best": "var(--accent)", "won": "var(--won)", "lost": "var(--lost)"}
 
@@ -139,7 +140,8 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
     is_named = any(isinstance(point.x, str) for _, point in points)
     across: Spec = {"field": "x", "title": x, "type": "ordinal" if is_named else "quantitative", "sort": None}
     across |= {"axis": {"labelAngle": 0}} if is_named else {"scale": {"zero": False, "nice": False}}
-    up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": ".4~g"}}
+    across |= {} if is_named else whole([float(point.x) for _, point in points])
+    up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": f".{digits(points)}~g"}}
     dashes = {"domain": names, "range": [DASHES[place // COLOURS % len(DASHES)] for place in range(len(names))]}
     base = {"x": across, "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(names)}}
     told = [tip("name", ""), tip("x", x) if is_named else tip("x", x) | {"type": "quantitative", "format": ",.6~g"}, tip("note", y)]
@@ -161,6 +163,23 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
         layers.append({"transform": [{"filter": "datum.level"}], "mark": {"type": "line", "strokeDash": [2, 4]}})
         layers[-1]["encoding"] = base | {"y": up, "tooltip": told}
     return {"width": "container", "height": height, "data": {"values": values}, "layer": layers}
+
+
+def whole(found: Sequence[float]) -> Spec:
+    """Ticks at whole numbers for an axis of few of them; of more, Vega has no others."""
+    first, last = min(found, default=0), max(found, default=0)
+    if last - first > 5 or not all(float(one).is_integer() for one in found):
+        return {}
+    return {"axis": {"values": list(range(int(first), int(last) + 1))}}
+
+
+def digits(points: Iterable[tuple[Line, Point]]) -> int:
+    """The significant digits, at least 4, in which no two ticks of an axis of the points' y are alike."""
+    ends = [end for _, point in points for end in (point.y - point.spread, point.y + point.spread)]
+    size, span = max(map(abs, ends), default=0.0), max(ends, default=0.0) - min(ends, default=0.0)
+    if not span > 0:
+        return 4
+    return min(15, max(4, 1 + math.floor(math.log10(size)) - math.floor(math.log10(span / TICKS_UP))))
 
 
 def curve_lines(curves: Sequence[Curve], metric: str, order: Sequence[str]) -> Spec:
@@ -222,7 +241,9 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
 
 def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str, str]) -> Spec:
     """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; `told` under the pointer: fields and titles."""
-    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}}
+    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | whole(
+        [end for row in values for end in (row["x"], row["end"])]
+    )
     colour = {"condition": {"test": "datum.y > 0", "value": "var(--won)"}, "value": "var(--lost)"}
     return {
         "width": "container",

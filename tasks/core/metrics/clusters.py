@@ -67,18 +67,24 @@ def by_group(values: Floats, numbers: Numbers) -> Floats:
 
 
 def told(queries: int, groups: int, effect: float) -> str:
-    """`2,762 queries are 576 groups that share relevant documents, which say as much as 1,726 independent ones (design effect 1.6)`."""
+    """`2,762 queries are 576 groups that share relevant documents, which say as much as 1,726 independent ones (design effect 1.6)`.
+
+    Never as much as more queries than there are: an effect below 1 is as a rule an error of the estimate, not a gain.
+    """
+    if queries == 1:
+        return "there is one query, so nothing can be tested"
     if groups == 1:
         return f"all {queries:,} queries share relevant documents, so nothing can be tested unless report.draws is queries"
+    below = "; below 1 by chance, as a rule" if round(effect, 1) < 1 else ""
     return (
-        f"{queries:,} queries are {groups:,} groups that share relevant documents, which say as much as {queries / effect:,.0f} "
-        f"independent ones (design effect {effect:.1f})"
+        f"{queries:,} queries are {groups:,} groups that share relevant documents, which say as much as {queries / max(1.0, effect):,.0f} "
+        f"independent ones (design effect {effect:.1f}{below})"
     )
 
 
 def design_effect(values: Floats, numbers: Numbers) -> float:
     """The variance of the mean of `values` [Q] over what it would be if all were independent (Kish: Survey Sampling, 1965); Q over it is
-    the effective number of queries. 1 where each query is a group, or nothing can be told."""
+    the effective number of queries; an estimate, so it may be below 1, or 0. 1 where each query is a group, or nothing can be told."""
     each, plain = by_group(values, numbers), float(values.var(ddof=1)) if len(values) > 1 else 0.0
     if len(each) in (1, len(values)) or not plain:
         return 1.0

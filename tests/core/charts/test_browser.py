@@ -131,6 +131,13 @@ def test_a_mark_tells_its_figures_under_the_pointer(opened: Any, place: int, mar
     assert all(word in words for word in told), words
 
 
+def test_labels_stand_below_their_ticks(opened: Any) -> None:
+    """At the ends of an axis, too, where Vega moves them inward."""
+    anchors = "one => one.textContent && one.getAttribute('text-anchor')"
+    across = opened.locator(".role-axis[aria-label^='X-axis'] .role-axis-label text")
+    assert across.count() > 40 and {across.nth(place).evaluate(anchors) for place in range(across.count())} == {"middle"}
+
+
 def test_every_node_of_the_graph_is_named(opened: Any) -> None:
     labels = opened.locator(".plot").nth(9).locator(".role-axis-label text").all_text_contents()
     assert labels == [f"stage {n}" for n in range(12)]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tasks.core.charts.curves import POINTS, read_tsv, thinned
+from tasks.core.charts.curves import POINTS, Curve, losses_apart, read_tsv, thinned
 
 
 def test_curves_skip_non_finite_values_and_are_thinned(tmp_path: Path) -> None:
@@ -15,3 +15,16 @@ def test_curves_skip_non_finite_values_and_are_thinned(tmp_path: Path) -> None:
     long = [(float(x), 2.0 * x) for x in range(POINTS * 3)]
     assert thinned(long)[:2] == [(1.0, 2.0), (4.0, 8.0)]
     assert len(thinned(long)) == POINTS
+
+
+def test_losses_of_different_kinds_are_apart_and_other_quantities_are_not() -> None:
+    a, b, c, d = (Curve(name, ((0, 1.0),)) for name in "abcd")
+    kinds = {"a": "nll", "b": "ranknet", "c": "nll"}
+    curves = {"loss": [a, b, c, d], "validation loss": [a, c], "accuracy": [a, b]}
+    assert losses_apart(curves, kinds) == {
+        "loss (nll)": [a, c],
+        "loss (ranknet)": [b],
+        "loss (other)": [d],
+        "validation loss": [a, c],
+        "accuracy": [a, b],
+    }

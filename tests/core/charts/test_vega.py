@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.core.charts.vega import Interval, Span, intervals, spans
+from tasks.core.charts.vega import Interval, Line, Point, Span, intervals, lines, spans
 
 
 def test_notes_of_systems_that_are_named_like_a_field_are_told_beside_it() -> None:
@@ -36,3 +36,27 @@ def test_rows_without_an_interval_or_a_wait_keep_their_places() -> None:
     bars = [Span("base", 0, 1, "base", "ran"), Span("train", 2, 3, "train", "ran", 1), Span("base", 4, 5, "base", "ran")]
     for spec, names in ((intervals(rows, "AP"), ["zero", "one", "two"]), (spans(bars), ["base", "train"])):
         assert [layer["encoding"]["y"]["sort"] for layer in spec["layer"]] == [names, names]
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([0.0, 1.0], 4),
+        ([0.5, 0.5], 4),
+        ([0.81234, 0.81236], 6),
+        ([9.9999, 10.0], 7),
+        ([-1e-9, 1e-9], 4),
+        ([1e6, 1e6 + 1e-9], 15),
+        ([], 4),
+    ],
+)
+def test_an_axis_has_the_digits_that_tell_its_ticks_apart(values: list[float], wanted: int) -> None:
+    line = Line("a", [Point(place, value) for place, value in enumerate(values)])
+    up = lines([line], "step", "AP")["layer"][0]["encoding"]["y"]
+    assert up["axis"] == {"format": f".{wanted}~g"}
+
+
+@pytest.mark.parametrize(("values", "ticks"), [([0, 2], [0, 1, 2]), ([3, 3.0], [3]), ([0, 6], None), ([0, 0.5, 2], None), ([], [0])])
+def test_few_whole_numbers_have_ticks_at_whole_numbers(values: list[float], ticks: list[int] | None) -> None:
+    across = lines([Line("a", [Point(value, 1.0) for value in values])], "step", "AP")["layer"][0]["encoding"]["x"]
+    assert across.get("axis") == (None if ticks is None else {"values": ticks})

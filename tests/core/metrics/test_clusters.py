@@ -10,7 +10,7 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tasks.core.metrics.clusters import by_group, connected, design_effect, numbered, read_groups
+from tasks.core.metrics.clusters import by_group, connected, design_effect, numbered, read_groups, told
 from tasks.core.metrics.paired_tests import paired_t_test, permutation_test
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS
@@ -58,6 +58,25 @@ def test_one_value_per_group_has_the_cluster_robust_error(seed: int) -> None:
 def test_a_design_effect_worked_by_hand() -> None:
     """Twice the same: 1, 1, -1, -1 are two draws in place of four, and s^2 is 4/3: SE^2 is 2/1 (4 + 4) / 16 = 1, and 1/3 if independent."""
     assert design_effect(np.array([1.0, 1.0, -1.0, -1.0]), np.array([0, 0, 1, 1])) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("effect", "wanted"),
+    [
+        (1.6, "131 independent ones (design effect 1.6)"),
+        (0.96, "210 independent ones (design effect 1.0)"),
+        (0.94, "210 independent ones (design effect 0.9; below 1 by chance, as a rule)"),
+        (0.0, "210 independent ones (design effect 0.0; below 1 by chance, as a rule)"),
+    ],
+)
+def test_queries_never_say_as_much_as_more_queries(effect: float, wanted: str) -> None:
+    assert told(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {wanted}"
+
+
+def test_a_design_effect_of_nothing_is_told() -> None:
+    """What one query of a group gains, its other query loses."""
+    effect = design_effect(np.array([0.5, -0.5, 0.5, -0.5, 0.0]), np.array([0, 0, 1, 1, 2]))
+    assert effect == 0 and "say as much as 5 independent ones" in told(5, 3, effect)
 
 
 def test_tests_over_groups_err_as_often_as_they_say() -> None:

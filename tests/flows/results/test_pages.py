@@ -113,12 +113,12 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(
 
     names = ["pretrain@costa", "pretrain@mlm", "pretrain@unmade"]
     graph = Graph({name: Stage(name, (), ()) for name in names})
-    assert not pages.pretraining(graph).body, "nothing to show yet"
+    assert not pages.pretraining(graph, {}).body, "nothing to show yet"
     plot("costa", "token_accuracy", 0.0, 0.25, 0.5)
     plot("mlm", "token_accuracy", 0.0, 0.5, 1.0)
     plot("costa", "alignment", 1.5, 0.5)
     plot("removed", "uniformity", -1.0, -2.0)
-    body = pages.pretraining(graph).html()
+    body = pages.pretraining(graph, {}).html()
     charts = dict(charts_of(body))
     assert list(charts) == ["alignment over steps", "token accuracy over steps"]
     rows = charts["token accuracy over steps"]["data"]["values"]
@@ -127,6 +127,12 @@ def test_the_page_has_the_curves_of_the_graphs_pretrainings(
         *(("mlm", step, value) for step, value in enumerate((0.0, 0.5, 1.0))),
     ]
     assert re.findall(r'<li><span class="(s\d)"></span>(\w+)</li>', body) == [("s0", "costa"), ("s1", "mlm")]
+    plot("costa", "loss", 9.0, 8.0)
+    plot("mlm", "loss", 0.5, 0.25)
+    sections = {"pretrain": {"costa": {"init": "base"}, "mlm": {"init": "base", "objective": "mlm"}}}
+    charts = dict(charts_of(pages.pretraining(graph, sections).html()))
+    assert list(charts)[:2] == ["loss (costa) over steps", "loss (mlm) over steps"]
+    assert [row["y"] for row in charts["loss (mlm) over steps"]["data"]["values"]] == [0.5, 0.25]
 
 
 def test_the_places_for_times_are_in_the_report() -> None:

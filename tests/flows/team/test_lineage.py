@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flows.repository.git import git
 from flows.storage import cache
 from flows.team import lineage
 from flows.team.code import Code
+from tasks.core.charts.page import POLICY
 from tasks.core.stage.code import Reader
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.references import freeze_references, frozen_references
@@ -48,7 +50,12 @@ def test_what_made_a_model() -> None:
     assert train.cached, "the run cache has the time"
     assert found.metrics["dev"]["nDCG@10"] == 0.5
     assert "its dvc.lock is uncommitted" in lineage.as_text(found)
-    assert "<h1>Lineage of data/encoders/b</h1>" in lineage.as_html(found)
+    page = lineage.as_html(found)
+    assert "<title>Lineage of data/encoders/b</title>" in page and "<h1>Lineage of data/encoders/b</h1>" in page
+    assert f'content="{POLICY}"' in page and 'name="viewport"' in page and "<table" not in page, "fits a phone, and fetches nothing"
+    assert re.findall("<h2>(.*?)</h2>", page) == ["train@b", "prepare"]
+    assert "<dt>parameters</dt><dd>rounds.b = {&#34;value&#34;: 2}</dd>" in page and "<dt>code</dt><dd>step.py <i>" in page
+    assert "&lt;b&gt;" in lineage.as_html(replace(found, artifact="<b>")), "escaped"
     lines = lineage.as_short_text(found).splitlines()
     assert [line.split()[0] for line in lines[lines.index("") + 1 : -2]] == ["train@b", "value", "by", "prepare", "first", "by"]
     assert lines[lines.index("") + 1].endswith("from prepare")
