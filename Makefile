@@ -20,6 +20,8 @@ OTHER := -q -y faiss-gpu faiss-gpu-cu12 2>/dev/null && rm -f .venv/.ready-gpu*
 endif
 
 export PIP_REQUIRE_VIRTUALENV = 1
+# mwparserfromhell has no wheel for Python 3.14: without a C compiler it is built in Python alone, which takes longer.
+export WITH_EXTENSION ?= optional
 
 .PHONY: run test test-heavy check help clean
 help:

@@ -47,6 +47,7 @@ def run(
     from flows.process.display import Display
     from flows.process.problems import tell
     from flows.repository.worktree import SECOND
+    from tasks.core.stage.frozen import freeze
 
     if as_json and not dry_run:
         raise UserError("run: --json tells what --dry-run finds; give both, or neither")
@@ -62,6 +63,11 @@ def run(
             if own and not targets:
                 extra.check()
         undoing.append(undo)
+
+    def undo_edits() -> None:
+        for undo in undoing:
+            undo()
+            freeze()
 
     if dry_run:
         plan = run.dry_run(targets or [], check, edited(assignments or [], recipe, lasting=False))
@@ -83,7 +89,7 @@ def run(
             print(f"{spared} if remote {plan.remote}, which was not asked, has the files that dvc.lock names")
         return 0
     try:
-        run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=lambda: undoing[0]())
+        run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=undo_edits)
     except run.StagesFailed as failed:
         tell(failed.problems)
         status = failed.status

@@ -25,10 +25,6 @@ from tasks.params import Parameters
 SOURCE = "encoder.source"
 
 
-class Unfit(UserError):
-    """A width or a factory that cannot be; nothing was run."""
-
-
 @dataclass(frozen=True)
 class Width:
     """The numbers of a document's vector: as pooled, after the head, the first of these that are kept; and the key that decides."""
@@ -40,7 +36,7 @@ class Width:
 
 
 def refuse_unfit(stages: Collection[str]) -> None:
-    """Unfit for a width of params.yaml that one of `stages` cannot keep, or a factory that cannot index the vectors that it will get.
+    """UserError for a width of params.yaml that one of `stages` cannot keep, or a factory that cannot index the vectors that it will get.
 
     What is not known, without an encoder that is not here for one, is left to the stage, and so are sources that stand.
     """
@@ -58,14 +54,14 @@ def refuse_unfit(stages: Collection[str]) -> None:
         width, before = parameters.rounds[name].width or 0, width_of(parameters.rounds[name].init, parameters)
         if before and width > before.full:
             found = f"found {width}, expected at most {before.full}, the numbers of a vector"
-            raise Unfit(f"{PARAMS}: rounds.{name}.width: {found}; decrease it")
+            raise UserError(f"{PARAMS}: rounds.{name}.width: {found}; decrease it")
     known = {name: wide for names in used.values() for name in names if (wide := width_of(name, parameters))}
     for (key, factory), names in used.items():
         widths = {known[name].kept for name in names if name in known}
         for name in names:
             if (wide := known.get(name)) and (why := misfit(factory, wide.kept)):
                 other = fitting(factory, widths)
-                raise Unfit(
+                raise UserError(
                     f"{PARAMS}: {key}: found {factory} for vectors of width {wide.kept} (round {name}: {wide.key}), {why}; "
                     f"expected one that suits this width{f', such as {other}' if other else ''}"
                 )

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from flows.parameters.widths import Unfit
 from flows.pipeline import server, splits
 from flows.pipeline.forecast import forecasts, refuse_small_disk
 from flows.pipeline.plan import Plan, check_parameters, make_plan, with_analyses
@@ -53,8 +52,8 @@ def run(
 
     `quiet`: where nothing has changed, print nothing and leave Prefect alone. `with_dev`: refuse a data set without dev.
     `ignore_disk`: begin although the estimated new files do not fit.
-    A data set that turns out unfit once it is prepared is refused (splits.Unfit): after `undo` of the run's `edits`, dvc.lock and
-    data/ are restored.
+    A run that is refused calls `undo` of its `edits`. A data set may turn out unfit only once it is prepared (splits.Unfit): then dvc.lock
+    and data/ are restored, too.
     """
     started = time.monotonic()
     processes = Processes()
@@ -63,16 +62,15 @@ def run(
         clock = timing.Clock(cache=cache_folder())
         try:
             plan = make_plan(targets, processes, display.warn, check)
-        except Unfit:
+            if plan.changed:
+                remotes.refuse_unmounted(cache_folder())
+                refuse_read_only(cache_folder())
+            if plan.changed and not ignore_disk:
+                refuse_small_disk([name for name in plan.graph.stages if name in plan.changed])
+        except UserError:
             undo()
-            freeze()  # params.yaml without the edits
             raise
         clock.here = plan.here
-        if plan.changed:
-            remotes.refuse_unmounted(cache_folder())
-            refuse_read_only(cache_folder())
-        if plan.changed and not ignore_disk:
-            refuse_small_disk([name for name in plan.graph.stages if name in plan.changed])
         remotes.register_again(cache_folder(), display.warn)
         nothing = quiet and not plan.changed
 

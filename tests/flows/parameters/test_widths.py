@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from flows.parameters.sources import STANDS
-from flows.parameters.widths import Unfit, hidden_width, refuse_unfit, shaped_width, width_of
+from flows.parameters.widths import hidden_width, refuse_unfit, shaped_width, width_of
 from tasks.base.params import Base
 from tasks.base.shape import shaped_towers
 from tasks.core.models.bi_encoder import load_towers, save_towers, truncate
 from tasks.core.models.folder import read_shape
 from tasks.core.models.projector import add_projector
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, validate
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.params import Parameters
@@ -125,13 +126,13 @@ def test_what_does_not_suit_a_round_that_will_run_is_refused(project: Callable[.
     adore = {"tower": {"round": "narrow", "negatives": "none", "index": "PQ8"}}
     project(index={"factory": "PQ64"}, rounds=rounds, adore=adore, study={"s": {"round": "narrow", "factories": ["Flat", "PCA128,SQ8"]}})
     refuse_unfit(["prepare", "train@wide", "train@narrow", "index@wide", "encode@narrow", "report"])
-    with pytest.raises(Unfit, match=r"^params\.yaml: index\.factory: found PQ64 for vectors of width 100 \(round narrow: rounds\.narrow\."):
+    with pytest.raises(UserError, match=r"^params\.yaml: index\.factory: found PQ64 for vectors of width 100 \(round narrow: rounds"):
         refuse_unfit(["index@wide", "index@narrow"])
-    with pytest.raises(Unfit, match=r"; expected one that suits this width, such as PQ4$"):  # of 128 and 100
+    with pytest.raises(UserError, match=r"; expected one that suits this width, such as PQ4$"):  # of 128 and 100
         refuse_unfit(["index@wide", "index@narrow"])
-    with pytest.raises(Unfit, match=r"adore\.tower\.index: found PQ8 for vectors of width 100 .*, such as PQ10$"):
+    with pytest.raises(UserError, match=r"adore\.tower\.index: found PQ8 for vectors of width 100 .*, such as PQ10$"):
         refuse_unfit(["adore@tower"])
-    with pytest.raises(Unfit, match=r"study\.s\.factories: found PCA128,SQ8 .*, a PCA keeps 100 numbers at most; .* such as PCA100,SQ8$"):
+    with pytest.raises(UserError, match=r"study\.s\.factories: found PCA128,SQ8 .*, a PCA keeps 100 numbers .* such as PCA100,SQ8$"):
         refuse_unfit(["study@s"])
     monkeypatch.setenv(STANDS, "1")
     refuse_unfit(["index@narrow"])
@@ -140,7 +141,7 @@ def test_what_does_not_suit_a_round_that_will_run_is_refused(project: Callable[.
 def test_a_width_beyond_that_of_the_encoder_is_refused(project: Callable[..., Parameters]) -> None:
     project(rounds={"a": round_of("base", width=64), "b": round_of("a", width=128), "c": round_of("b", width=129)})
     refuse_unfit(["train@a", "train@b", "index@c"])
-    with pytest.raises(Unfit, match=r"^params\.yaml: rounds\.c\.width: found 129, expected at most 128, the numbers of a vector; decrease"):
+    with pytest.raises(UserError, match=r"^params\.yaml: rounds\.c\.width: found 129, expected at most 128, the numbers of a vector"):
         refuse_unfit(["train@a", "train@c"])
 
 
