@@ -227,6 +227,14 @@ def test_a_refused_setting_changes_nothing(project: Path, call: Call) -> None:
     assert not (project / "data/source.json").exists()
 
 
+def test_a_refused_target_takes_the_settings_beside_it_back(project: Path, call: Call) -> None:
+    before = (project / "params.yaml").read_bytes()
+    done = call(project, "run", "--set", "rounds.star.seed=7", "star")
+    assert "no stage star; did you mean train@star" in refused(done)
+    assert (project / "params.yaml").read_bytes() == before
+    assert json.loads((project / "data/params.json").read_text())["rounds"]["star"].get("seed") != 7, "what stages would read"
+
+
 def test_a_dry_run_names_stages_and_changes_nothing(project: Path, call: Call) -> None:
     before = (project / "params.yaml").read_bytes().replace(b"\n", b"\r\n")
     (project / "params.yaml").write_bytes(before)
