@@ -271,11 +271,6 @@ def test_settings(small: Any, case: str) -> None:
     refused(small, lambda: small.retemper("run", *(part for setting in settings for part in ("--set", setting))), *words)
 
 
-def test_a_refused_run_takes_its_settings_back(small: Any) -> None:
-    words = ("dvc.yaml: no stage taught; did you mean", "train@taught")
-    refused(small, lambda: small.retemper("run", "--set", "rounds.taught.seed=7", "taught"), *words)
-
-
 LOCK = "schema: '2.0'\nstages: {}\n"
 FILES: dict[str, tuple[Arrange, tuple[str, ...]]] = {
     "params.yaml with merge conflict markers": (
