@@ -56,6 +56,7 @@ def test_the_results_are_those_of_float32(
 ) -> None:
     monkeypatch.setattr(cpu, "QUERIES", 2)
     monkeypatch.setattr(cpu, "FEWEST", 1)
+    monkeypatch.setattr(cpu, "PRODUCTS", 40)
     rng = np.random.default_rng(KINDS.index(kind))
     vectors = torch.from_numpy(corpus(kind, rng, rows, width).astype(np.float32))
     queries = torch.from_numpy(rng.normal(size=(7, width)).astype(np.float32))
@@ -98,8 +99,8 @@ def test_the_bound_holds(scale: float) -> None:
     apart = (products.double() - exactly).abs()
     allowed = limit[:, None].double() + products.double().abs() * cpu.ROUNDING
     assert (apart <= allowed).all()
-    assert reach(products, exactly.float().amin(1), limit).all()
-    assert torch.from_numpy(reach(products, exactly.float().amax(1), limit)).any(1).all()
+    assert reach(products, exactly.float().amin(1) - limit).all()
+    assert torch.from_numpy(reach(products, exactly.float().amax(1) - limit)).any(1).all()
     assert (np.abs(all_scores(queries, vectors) - exactly.numpy()) <= limit.numpy()[:, None]).all()
     if scale == 1:
         assert (apart.amax(1) >= allowed.amin(1) / 20).all()
@@ -158,7 +159,7 @@ def test_a_number_that_at_least_k_products_reach(dtype: torch.dtype, shift: floa
     assert ((products >= least[:, None]).sum(1) >= keep).all() and ((products > least[:, None]).sum(1) < 2 * keep).all()
     if count < 4 * keep:
         assert torch.equal(least, products.float().sort(1, descending=True).values[:, keep - 1])
-    mixed = reach(products, least, torch.zeros(5))
+    mixed = reach(products, least)
     np.testing.assert_array_equal(mixed, (products.float() >= least[:, None]).numpy())
 
 

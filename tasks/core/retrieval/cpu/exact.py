@@ -28,6 +28,7 @@ from tasks.core.stage.devices import one_thread
 from tasks.core.tables.ids import Ints, spread
 
 QUERIES = 1024  # of a product, at most
+PRODUCTS = 2**19  # that are computed and compared at a time: a MiB in bfloat16
 FEWEST = 128  # queries that are worth a thread of their own
 ROOM = 1  # places beyond K, in K, for rows that have been scored and not yet been compared with the best
 OFTEN = 4  # pairs of each row, so many that they are worth sorting by row
@@ -122,19 +123,28 @@ class Part:
 
     def search(self, first: int, rows: Rounded) -> None:
         """Take in a block, whose first row is `first`."""
-        products_QR = self.queries.values_XD @ rows.values_XD.T
-        bound_Q = bound(self.queries, rows)
-        keep, (queries, count) = self.best.keep, products_QR.shape
-        least_Q, known = self.best.least_Q, bool(self.best.least_Q.isfinite().all()) or count <= keep
-        place_N = np.flatnonzero(reach(products_QR, least_Q, bound_Q)) if known else np.empty(0, np.int64)
-        if not known or len(place_N) > queries * keep:
+        bound_Q, least_Q, keep = bound(self.queries, rows), self.best.least_Q, self.best.keep
+        queries, count = len(self.queries), len(rows)
+        known = bool(least_Q.isfinite().all()) or count <= keep
+        query_N, row_N = self._near(rows, least_Q - bound_Q) if known else (np.empty(0, np.int64), np.empty(0, np.int64))
+        if not known or len(query_N) > queries * keep:
+            products_QR = self.queries.values_XD @ rows.values_XD.T
             kth_Q = kth_largest(products_QR, keep).clamp(max=LARGEST)
             least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)
-            place_N = np.flatnonzero(reach(products_QR, least_Q, bound_Q))
-        if len(place_N):
-            query_N = place_N // count
-            row_N = place_N - query_N * count
+            query_N, row_N = pairs(reach(products_QR, least_Q - bound_Q))
+        if len(query_N):
             self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, *rows.exact(row_N), query_N))
+
+    def _near(self, rows: Rounded, low_Q: torch.Tensor) -> tuple[Ints, Ints]:
+        """Queries and rows whose products `reach`, by query: of so few products at a time that a core's cache has them."""
+        size = 1 << max(0, (PRODUCTS // max(1, len(self.queries))).bit_length() - 1)
+        found = []
+        for start in range(0, len(rows), size):
+            query_N, row_N = pairs(reach(self.queries.values_XD @ rows.values_XD[start : start + size].T, low_Q))
+            found.append((query_N, row_N + start))
+        query_N, row_N = (np.concatenate(given) for given in zip(*found, strict=True))
+        order_N = np.argsort(query_N.astype(np.int16), kind="stable")  # in linear time
+        return query_N[order_N], row_N[order_N]
 
 
 def bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
@@ -144,9 +154,9 @@ def bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
     return found_Q.nan_to_num(nan=torch.inf, posinf=torch.inf)  # 0 times infinity is not a number
 
 
-def reach(products_QR: torch.Tensor, least_Q: torch.Tensor, bound_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
-    """Which scores may be at least `least_Q`, bool [Q, R]. What is compared is rounded as products are, which keeps their order."""
-    low_Q1 = (least_Q - bound_Q).to(products_QR.dtype)[:, None]
+def reach(products_QR: torch.Tensor, low_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
+    """Which products are at least `low_Q`, bool [Q, R]: a limit before rounding. It is rounded as products are, which keeps their order."""
+    low_Q1 = low_Q.to(products_QR.dtype)[:, None]
     if products_QR.dtype == torch.float32:
         found: npt.NDArray[np.bool_] = products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
         return found
@@ -154,6 +164,13 @@ def reach(products_QR: torch.Tensor, least_Q: torch.Tensor, bound_Q: torch.Tenso
     if (low_bits_Q1 > 0).all():  # bits of positive numbers have their order, and are above those of negative ones
         return bits_QR >= low_bits_Q1
     return ordered(bits_QR) >= ordered(low_bits_Q1)
+
+
+def pairs(near_QR: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Queries and rows where `near_QR` is true, by query."""
+    place_N = np.flatnonzero(near_QR)
+    query_N = place_N // near_QR.shape[1]
+    return query_N, place_N - query_N * near_QR.shape[1]
 
 
 def kth_largest(products_QR: torch.Tensor, keep: int) -> torch.Tensor:
