@@ -1,5 +1,6 @@
 """Measures: names in the notation of ir_measures, values per query, and means."""
 
+import ast
 import math
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +15,18 @@ from tasks.core.sources.grades import MOST
 Qrels = dict[str, dict[str, int]]  # query -> document -> grade
 Values = dict[str, float]  # measure's name -> value
 Measure = Any  # of ir_measures, or an added.Added
+
+
+def _literal(node: ast.expr | None) -> Any:
+    """The value of a parameter in a measure's name; ValueError if it is none that ir_measures takes."""
+    if isinstance(node, ast.Dict):
+        return {_literal(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
+    if not isinstance(node, ast.Constant):
+        raise ValueError("values must be str, float, int, bool, etc.")
+    return node.value
+
+
+ir_measures.util._ast_to_value = _literal  # its own needs ast.Num, which Python 3.14 does not have
 
 
 def parse(names: Sequence[str], relevance: int) -> dict[str, Measure]:

@@ -1,5 +1,6 @@
 """Measures against plain Python and against the published figures of TREC DL 2020."""
 
+import ast
 import math
 import random
 from pathlib import Path
@@ -128,6 +129,18 @@ def test_unknown_measures_are_refused_in_one_line(name: str) -> None:
         validate(Evaluate, {"measures": ["AP", name]}, "params.yaml: evaluate")
     assert f"{name!r} is not a valid measure" in str(error.value)
     assert len(str(error.value)) < 400
+
+
+def test_names_are_read_without_what_python_3_14_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("Num", "Str", "NameConstant"):
+        monkeypatch.delattr(ast, name, raising=False)
+    names = ["nDCG@10", "RBP(p=0.8)", "P(rel=2, judged_only=True)@5", "nDCG(dcg='exp-log2')@10", "nDCG(gains={0: 0, 1: 5})@10"]
+    params = [measure.params for measure in parse(names, 1).values()]
+    assert params[1:3] == [{"p": 0.8, "rel": 1}, {"rel": 2, "judged_only": True, "cutoff": 5}]
+    assert (params[3]["dcg"], params[4]["gains"]) == ("exp-log2", {0: 0, 1: 5})
+    for name in ("R(rel=-1)@10", "nDCG(gains={**{}})@10", "R@(1+9)"):
+        with pytest.raises(ValueError, match="is not a valid measure"):
+            parse([name], 1)
 
 
 def test_a_measure_named_twice_is_refused() -> None:
