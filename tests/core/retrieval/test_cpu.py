@@ -123,6 +123,27 @@ def test_rounding_errors_that_all_have_one_direction(block: int, best_first: boo
     assert rows.tolist() == [[0 if best_first else 1]] and found[0, 0] == pytest.approx(float(query[0] @ best), rel=1e-6)
 
 
+@pytest.mark.parametrize("block", [4, 10, 40])
+@pytest.mark.parametrize("best_first", [False, True])
+def test_products_that_are_as_wrong_as_the_bound_allows(block: int, best_first: bool) -> None:
+    """Those of the five best rows are too small by the whole bound, the others too large by it."""
+    score_R, keep, error = torch.linspace(1.001, 1.0, 40), 5, torch.tensor(0.5)
+    off_R = torch.full((40,), 0.5)
+    off_R[:keep] = -0.5
+    if not best_first:
+        score_R, off_R = score_R.flip(0), off_R.flip(0)
+    asked = Rounded(torch.ones(1, 1), torch.ones(1, 1), torch.ones(1), torch.zeros(1))
+    rows = [
+        Rounded(s[:, None], (s + off)[:, None], torch.tensor(1.6), error)
+        for s, off in zip(score_R.split(block), off_R.split(block), strict=True)
+    ]
+    part = cpu.Part(asked, Best(1, keep))
+    for number, found in enumerate(rows):
+        part.search(number * block, found)
+    best = range(keep) if best_first else range(39, 39 - keep, -1)
+    assert part.best.ranked()[1].tolist() == [list(best)]
+
+
 def test_products_that_are_too_large_for_a_number() -> None:
     vectors = torch.tensor([[3.396e38], [1.0], [3.397e38], [3.4e38], [2.0]])
     found, rows = search(torch.ones(1, 1), blocks(vectors, 4), 2, torch.bfloat16)

@@ -36,7 +36,6 @@ AHEAD = 1  # blocks that the faster threads may be ahead
 SLACK = 1.01  # for the rounding of the bounds themselves
 ROUNDING = 2.0**-8  # more than a share of a product that it may lose in bfloat16
 LEAST = 2.0**-100  # above what is lost where products are too small for a normal number
-LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,8 @@ class Part:
         query_N, row_N = self._near(rows, least_Q - bound_Q) if known else (np.empty(0, np.int64), np.empty(0, np.int64))
         if not known or len(query_N) > queries * keep:
             products_QR = self.queries.values_XD @ rows.values_XD.T
-            kth_Q = kth_largest(products_QR, keep).clamp(max=LARGEST)
-            least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)
+            kth_Q = kth_largest(products_QR, keep)
+            least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)  # fmax: of infinity, the difference is no number
             query_N, row_N = pairs(reach(products_QR, least_Q - bound_Q))
         if len(query_N):
             self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, *rows.exact(row_N), query_N))
