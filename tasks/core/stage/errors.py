@@ -140,13 +140,21 @@ def one_line_errors() -> Iterator[None]:
         return
     print(f"retemper: {problem.message}", file=sys.stderr)
     report([problem])
+    try:
+        sys.stdout.flush()
+    except OSError:  # a full disk: Python would try again at its end, and exit with 120
+        _print_nothing_more()
     raise SystemExit(USER_ERROR)
 
 
 def reader_left() -> int:
     """After a BrokenPipeError of standard output: print nothing more (`retemper lineage star | head`). Returns the exit status."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _print_nothing_more()
     return 128 + signal.SIGPIPE
+
+
+def _print_nothing_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def user_error(error: Exception) -> UserError | None:
