@@ -85,9 +85,9 @@ def test_more_than_the_most_are_closed_and_those_within_it_are_served(monkeypatc
         first, idle, third = connect(), connect(), connect()
         while held() < 3:
             time.sleep(0.01)
+        assert answer(connect()) == b""
         first.sendall(HEAD + BODY)
         assert first.recv(4096).startswith(b"HTTP/1.1 503 "), "uvicorn's own limit counts those that wait, too"
-        assert answer(connect()) == b""
         idle.close()
         third.close()
 
