@@ -85,8 +85,7 @@ def run(
         print(f"{counted(len(planned), 'stages')} may run (fewer, where outputs come out the same or are in the cache)")
         print(total_line(costs))
         if plan.unasked:
-            spared = f"{len(plan.unasked)} of these do not run"
-            print(f"{spared} if remote {plan.remote}, which was not asked, has the files that dvc.lock names")
+            print(f"remote {plan.remote} was not asked: if it has the files that dvc.lock names, {len(plan.unasked)} of these will not run")
         return 0
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=undo_edits)

@@ -52,8 +52,8 @@ def run(
 
     `quiet`: where nothing has changed, print nothing and leave Prefect alone. `with_dev`: refuse a data set without dev.
     `ignore_disk`: begin although the estimated new files do not fit.
-    A run that is refused calls `undo` of its `edits`. A data set may turn out unfit only once it is prepared (splits.Unfit): then dvc.lock
-    and data/ are restored, too.
+    A run that is refused calls `undo` of its `edits`, which brings what stages read up to date, too. A data set may turn out unfit only
+    once it is prepared (splits.Unfit): then dvc.lock and data/ are restored as well.
     """
     started = time.monotonic()
     processes = Processes()
@@ -160,7 +160,6 @@ def _cached(plan: Plan) -> dict[str, Outcome]:
 
 def _put_back(processes: Processes) -> None:
     """Restore dvc.lock as it was when the run began, and the outs that it names, as far as the cache has them."""
-    freeze()  # params.yaml without the edits
     if not locks.BEFORE.exists():
         return
     text = locks.BEFORE.read_text(encoding="utf-8")

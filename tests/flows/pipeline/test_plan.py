@@ -82,10 +82,10 @@ def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: 
     clone = type(finished)(tmp_path / "clone", finished.environment)
     remote.rename(tmp_path / "away")
     done = clone.call("run", "--dry-run")
-    told = "6 of these do not run if remote team, which was not asked, has the files that dvc.lock names"
+    told = "remote team was not asked: if it has the files that dvc.lock names, 6 of these will not run"
     assert (done.returncode, done.stderr, done.stdout.splitlines()[-1]) == (0, "", told), "it works offline"
     clone.rounds(a="1", b="7")
-    assert "3 of these do not run" in clone.call("run", "--dry-run").stdout, "prepare, train@a, evaluate@a"
+    assert "3 of these will not run" in clone.call("run", "--dry-run").stdout, "prepare, train@a, evaluate@a"
     clone.rounds(a="1", b="2")
     assert not list((clone.folder / "data").rglob("*.txt"))
     (tmp_path / "away").rename(remote)
