@@ -12,12 +12,10 @@ from pathlib import Path
 
 from flows.explaining.costs import recorded
 from flows.parameters.checks import check_file
-from flows.parameters.widths import hidden_width
+from flows.parameters.widths import shaped_width
 from flows.process.display import clock
 from flows.repository.lock import read_lock
 from flows.results.sizes import STATS, Size, size_of, work
-from tasks.core.models.folder import read_shape
-from tasks.core.models.layers import last_width
 from tasks.core.sources.datasets import encoder_files, parse_encoder
 from tasks.core.stage.errors import UserError, counted
 from tasks.params import Parameters
@@ -102,15 +100,14 @@ def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, share
     """What a first run keeps, for the user: vectors, a flat index, and weights of each round. `shares`: data/ and the cache share them."""
     if encoder is None or not encoder.is_dir():
         return "disk of the first run: unknown before the encoder is here"
-    hidden = hidden_width(encoder)
-    if hidden is None:
+    base = parameters.base
+    width = shaped_width(encoder, pooling=base.pooling, head=base.head, width=base.width)
+    if width is None:
         return "disk of the first run: unknown, as config.json of the encoder does not say how wide its hidden states are"
-    shape = read_shape(encoder)
-    width = parameters.base.width or shape.width or last_width(shape.layers, hidden * len(shape.pooling.split("+")))
     weights = sum(path.stat().st_size for path in encoder_files(parse_encoder(parameters.encoder.source)) if path.suffix == ".safetensors")
     rounds = parameters.rounds.values()
     passages = min(parameters.tokenize.passages, max(1, round(size.tokens / parameters.tokenize.document_length)))
-    vectors = len(rounds) * size.documents * passages * width * NUMBER_BYTES
+    vectors = len(rounds) * size.documents * passages * width.kept * NUMBER_BYTES
     indexes = vectors if parameters.index.factory == "Flat" else 0
     models = weights * (1 + len(parameters.adore) + sum(1 if entry.steps == 0 else 1 + STATE for entry in rounds))
     gib = [number / 2**30 for number in (vectors, indexes, models)]
