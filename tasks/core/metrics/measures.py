@@ -22,7 +22,7 @@ def _literal(node: ast.expr | None) -> Any:
     if isinstance(node, ast.Dict):
         return {_literal(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
     if not isinstance(node, ast.Constant):
-        raise ValueError("values must be str, float, int, bool, etc.")
+        raise ValueError("its parameters are numbers from 0, strings, True, or False")
     return node.value
 
 
