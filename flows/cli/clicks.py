@@ -44,7 +44,7 @@ def clicks(
 ) -> int:
     """Take in a click log as training queries of a batch, their pairs weighted against position bias."""
     from flows.cli.intake import rule
-    from flows.intake.clicks import Rule, take_in
+    from flows.feedback.clicks import Rule, take_in
     from flows.intake.inbox import data_set
     from tasks.core.stage.errors import printable
 

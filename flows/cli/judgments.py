@@ -20,7 +20,7 @@ def judgments(
     split: Annotated[Split, typer.Option(help="The split that the queries belong to.")] = Split.DEV,
 ) -> int:
     """Take in judged suspects (data/failures/suspects/SPLIT.csv, score filled in) as the qrels of a batch."""
-    from flows.intake.judgments import take_in
+    from flows.feedback.judgments import take_in
 
     judged, blank = take_in(file, batch, split.value)
     print(f"{batch / 'qrels' / f'{split.value}.tsv'}: {counted(judged, 'judgments')}; {counted(blank, 'rows without a score')} left out")

@@ -15,7 +15,7 @@ from flows.converting import tables
 from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
 from flows.converting.store import ENCODER, Store, new_store
-from flows.intake.clicks import is_dev
+from flows.feedback.clicks import is_dev
 from flows.intake.places import new_place
 from flows.intake.records import quoted
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS

@@ -1,1 +1,1 @@
-"""New data: batches in an inbox, judgments, and how they are merged with the data set."""
+"""New data: batches in an inbox, checked and merged with the data set."""

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
-from flows.intake import clicks
-from flows.intake.clicks import Rule, name, read, take_in
+from flows.feedback import clicks
+from flows.feedback.clicks import Rule, name, read, take_in
+from flows.feedback.propensity import comparisons, harvest, power_law, relevance, relevance_error
 from flows.intake.foreseen import Settings
 from flows.intake.gate import check
 from flows.intake.known import Known
-from flows.intake.propensity import comparisons, harvest, power_law, relevance, relevance_error
 from flows.intake.records import files_of, judgments
 from tasks.core.stage.errors import UserError
 

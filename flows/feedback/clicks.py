@@ -20,10 +20,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from flows.feedback.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
 from flows.intake.foreseen import query_texts
 from flows.intake.known import Known
 from flows.intake.places import new_place
-from flows.intake.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
 from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
 from tasks.core.stage.errors import UserError

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.feedback.judgments import take_in
 from flows.intake.batches import unite
 from flows.intake.inbox import take_in as take_batches
-from flows.intake.judgments import take_in
 from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
 from tasks.failures.suspects import Suspect, write_suspects
