@@ -122,7 +122,7 @@ def parts_at(project: Path, champion: Champion) -> Parts:
     return parts_of(locked(project, commit), champion.model, partial(read_out, project, commit), where=where)
 
 
-def taken_back(champions: list[Champion], made: Parts) -> Champion | None:
+def taken_back(champions: Sequence[Champion], made: Parts) -> Champion | None:
     """Find the earlier champion with these parts, if someone has since replaced it manually.
 
     Over the present one's own model only the whole of them counts: the same model with other data is another thing.

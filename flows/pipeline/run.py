@@ -95,35 +95,11 @@ def run(
             sync.push(processes, plan.remote, display.warn)
     if nothing:
         return outcomes
-    found, left_out = generations.present(metrics.read_metrics())
-    found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
-    header, rows = metrics.rows(found)
-    reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
-    if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
-        display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
-    elif rows and reported != "Ran":  # otherwise it has just printed it itself
-        display.line(f"\n{text_table(header, rows)}")
-    for note in filter(None, (left_out, unmeasured)):
-        display.line(note)
-    for name, outcome in outcomes.items():
-        table = STUDIES / name.partition("@")[2] / "table.md"
-        if name.startswith("study@") and outcome.state == "Cached" and table.is_file():  # one that ran has printed it
-            display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
+    _show_tables(plan, outcomes, display)
     if clock.spans:
-        try:
-            shown = with_analyses(plan.pages())
-            pages.write(shown, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here)
-        except (OSError, UserError) as error:  # the run itself is done
-            display.warn(f"pages of times were not written: {error}")
+        _write_pages(plan, clock, display)
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
-    failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
-    if failed:
-        status = 1 if any(outcome.status != USER_ERROR for outcome in failed) else USER_ERROR
-        raise StagesFailed([outcome.problem for outcome in failed if outcome.problem], status)
-    if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
-        refuse_full_disk()
-        message = f"{unfinished[0]}: Prefect ended the run before this stage (log: {server.LOG}); the same command resumes the run"
-        raise StagesFailed([Problem("pipeline", message, 1)], 1)
+    _refuse_failed(plan, outcomes)
     return outcomes
 
 
@@ -143,6 +119,44 @@ def dry_run(
                 return replace(plan, costs=tuple(forecasts([name for name, _, _ in plan.changed_stages()])))
         finally:
             freeze()  # without the edit
+
+
+def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) -> None:
+    """Print the metrics, what they leave out, and the tables of studies, unless the stage that made them has just printed them."""
+    found, left_out = generations.present(metrics.read_metrics())
+    found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
+    header, rows = metrics.rows(found)
+    reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
+    if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
+        display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
+    elif rows and reported != "Ran":  # otherwise it has just printed it itself
+        display.line(f"\n{text_table(header, rows)}")
+    for note in filter(None, (left_out, unmeasured)):
+        display.line(note)
+    for name, outcome in outcomes.items():
+        table = STUDIES / name.partition("@")[2] / "table.md"
+        if name.startswith("study@") and outcome.state == "Cached" and table.is_file():  # one that ran has printed it
+            display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
+
+
+def _write_pages(plan: Plan, clock: timing.Clock, display: Display) -> None:
+    try:
+        shown = with_analyses(plan.pages())
+        pages.write(shown, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here)
+    except (OSError, UserError) as error:  # the run itself is done
+        display.warn(f"pages of times were not written: {error}")
+
+
+def _refuse_failed(plan: Plan, outcomes: Mapping[str, Outcome]) -> None:
+    """StagesFailed where a stage failed, or was never begun."""
+    failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
+    if failed:
+        status = 1 if any(outcome.status != USER_ERROR for outcome in failed) else USER_ERROR
+        raise StagesFailed([outcome.problem for outcome in failed if outcome.problem], status)
+    if unfinished := [name for name in plan.graph.stages if name not in outcomes]:
+        refuse_full_disk()
+        message = f"{unfinished[0]}: Prefect ended the run before this stage (log: {server.LOG}); the same command resumes the run"
+        raise StagesFailed([Problem("pipeline", message, 1)], 1)
 
 
 def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:

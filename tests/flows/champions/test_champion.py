@@ -15,7 +15,7 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import git
 from flows.repository.lock import parse_lock
-from flows.retraining import retrain
+from flows.retraining import decision, retrain
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS
@@ -228,29 +228,29 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     Path("dvc.lock").write_text("schema: '2.0'\nstages: {prepare: {cmd: x}}\n")
 
     def fail(*_: object, **__: object) -> None:
-        retrain.SCRATCH.mkdir(parents=True)
+        decision.SCRATCH.mkdir(parents=True)
         raise UserError("its encoder is unavailable")
 
     now = champion.Champion(1, "a", "first", "then", digests={"encoder": "0a"}, settings={"text": {}})
     for place, name, value in (
-        (retrain.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
-        (retrain.metrics, "best_model", "a"),
+        (decision.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
+        (decision.metrics, "best_model", "a"),
         (retrain, "measure_of", "nDCG@10"),
         (retrain.champion, "read_champions", [now]),
-        (retrain, "parts_of", Parts({}, {"encoder": "0b"}, {})),
+        (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (retrain, "_take_in", None),
-        (retrain, "_run_pipeline", None),
+        (retrain, "run_pipeline", None),
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
-    monkeypatch.setattr(retrain, "evaluate_champion", fail)
+    monkeypatch.setattr(decision, "evaluate_champion", fail)
     asked: list[dict[str, str]] = []
-    monkeypatch.setattr(retrain.evidence, "choosing", lambda found, *_, groups: asked.append(groups) or found)
+    monkeypatch.setattr(decision.evidence, "choosing", lambda found, *_, groups: asked.append(groups) or found)
     qrels = pa.table([["q1", "q2"], ["d", "d"], [1, 1]], schema=QRELS)
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [qrels])
     begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
     with pytest.raises(UserError, match="its encoder is unavailable"):
         retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
-    assert not retrain.SCRATCH.exists()
+    assert not decision.SCRATCH.exists()
     assert asked == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
 
 

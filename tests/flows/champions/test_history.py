@@ -13,7 +13,7 @@ from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.process.display import Display
 from flows.process.processes import Processes
-from flows.retraining import retrain
+from flows.retraining import decision, retrain
 from tasks.core.stage.errors import UserError
 
 
@@ -142,14 +142,14 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
         "retraining.yaml": change.get("rules"),
     }
     taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
-    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: None)
-    monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
-    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_, **__: "a")
+    monkeypatch.setattr(retrain, "run_pipeline", lambda *_: None)
+    monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
+    monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
     monkeypatch.setattr(champion, "show", lambda _, __, name: committed.get(name))
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
-    monkeypatch.setattr(retrain, "git", lambda *_, **__: "")
+    monkeypatch.setattr(decision, "git", lambda *_, **__: "")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
     ended = retrain._work(tmp_path, tree, history.Ended("1", "killed", "", "now"), lambda: None, Processes(), Display())
     assert ended.result == result

@@ -16,7 +16,7 @@ from flows.process import locks
 from flows.process.display import Display, Outcome
 from flows.process.processes import Processes
 from flows.repository.graph import Graph, Stage
-from flows.retraining import retrain
+from flows.retraining import pipeline
 from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.scratch import finish
 
@@ -146,7 +146,7 @@ def test_a_pipeline_without_its_server_ignores_that_servers_limit(
     monkeypatch.setattr(Processes, "run", started)
     for name in ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/api")
-    retrain._run_pipeline(lambda: None, Processes(), Display())
+    pipeline.run_pipeline(lambda: None, Processes(), Display())
     assert len(given) == 2
     assert {"PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT"}.isdisjoint(given[0])
     assert given[0]["PREFECT_HOME"]

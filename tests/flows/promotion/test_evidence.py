@@ -14,7 +14,8 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.promotion import evidence
 from flows.promotion.rule import Promotion
-from flows.retraining import retrain
+from flows.retraining import decision
+from flows.retraining.decision import Candidate, compare
 from tasks.core.metrics.confirmation import chooses
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table
@@ -129,14 +130,12 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
 
     def evaluate(_project: Path, one: Champion, _corpus: str, **_: Any) -> Any:
         asked.append(one.number)
-        return write_values(retrain.SCRATCH / "values", dict.fromkeys(NAMES, theirs[one.number]))
+        return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, theirs[one.number]))
 
-    monkeypatch.setattr(retrain, "evaluate_champion", evaluate)
+    monkeypatch.setattr(decision, "evaluate_champion", evaluate)
     found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
-    new, made = Champion(3, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {})
-    verdict = retrain._compare(
-        here, champions, new, made=made, found=found, looks=1, rule=Promotion(rule=rule), processes=Processes(), display=Display()
-    )
+    candidate = Candidate(Champion(3, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), found, looks=1)
+    verdict = compare(here, champions, candidate, rule=Promotion(rule=rule), processes=Processes(), display=Display())
     assert asked == measured and verdict.promoted == promoted
     assert set(found) == {"a", *(f"champion/{number}" for number in measured)}
     assert verdict.rule == rule
@@ -146,16 +145,13 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
 def test_the_comparison_knows_which_queries_share_a_document(here: Path, monkeypatch: pytest.MonkeyPatch, rule: Any) -> None:
     rows = [NAMES, [f"d{place % 100}" for place in range(len(NAMES))], [1] * len(NAMES)]
     write_table(here / "data/corpus/qrels/dev.parquet", QRELS, [pa.table(rows, schema=QRELS)])
-    evaluate = lambda *_, **__: write_values(retrain.SCRATCH / "values", dict.fromkeys(NAMES, 0.3))  # noqa: E731
-    monkeypatch.setattr(retrain, "evaluate_champion", evaluate)
+    evaluate = lambda *_, **__: write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, 0.3))  # noqa: E731
+    monkeypatch.setattr(decision, "evaluate_champion", evaluate)
     found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
-    verdict = retrain._compare(
+    verdict = compare(
         here,
         [Champion(1, "a", "first", "", digests={"encoder": "e1"})],
-        Champion(2, "a", "promoted", "", measure="m"),
-        made=Parts({"corpus": "data/corpus"}, {}, {}),
-        found=found,
-        looks=1,
+        Candidate(Champion(2, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), found, looks=1),
         rule=Promotion(rule=rule),
         processes=Processes(),
         display=Display(),
@@ -178,17 +174,14 @@ def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, mo
 
     def evaluate(_project: Path, one: Champion, _corpus: str, **_: Any) -> Any:
         asked.append(one.number)
-        return write_values(retrain.SCRATCH / "values", dict.fromkeys(NAMES, 0.3 if one.number == 1 else 0.5))
+        return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, 0.3 if one.number == 1 else 0.5))
 
-    monkeypatch.setattr(retrain, "evaluate_champion", evaluate)
+    monkeypatch.setattr(decision, "evaluate_champion", evaluate)
     found: Metrics = {"a": write_values(evidence.VALUES / "a", dict.fromkeys(NAMES, 0.5))}
-    verdict = retrain._compare(
+    verdict = compare(
         here,
         [first, hand, won(3), won(4), won(5)],
-        Champion(6, "a", "promoted", "", measure="m"),
-        made=Parts({"corpus": "data/corpus"}, {}, {}),
-        found=found,
-        looks=1,
+        Candidate(Champion(6, "a", "promoted", "", measure="m"), Parts({"corpus": "data/corpus"}, {}, {}), found, looks=1),
         rule=Promotion(margin=0.1, anchor=1),
         processes=Processes(),
         display=Display(),

@@ -21,7 +21,7 @@ from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
-from flows.retraining import retrain
+from flows.retraining import decision, pipeline, retrain
 from tasks.core.stage.errors import Problem, UserError
 
 
@@ -339,20 +339,20 @@ def test_what_is_done_without_a_test(
         return ""
 
     def not_comparable(*_: Any, **__: Any) -> Any:
-        raise retrain.NotComparable("champion/1: https://me:secret@host is unavailable")
+        raise decision.NotComparable("champion/1: https://me:secret@host is unavailable")
 
     figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
     last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
     monkeypatch.setattr(history, "recorded", lambda *_: last)
-    monkeypatch.setattr(retrain, "_run_pipeline", lambda *_: print("pipeline"))
-    monkeypatch.setattr(retrain.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
+    monkeypatch.setattr(retrain, "run_pipeline", lambda *_: print("pipeline"))
+    monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     among: list[bool] = []
-    monkeypatch.setattr(retrain.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
+    monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
     Path("retraining.yaml").write_text(f"promotion: {{fusions: {str(not more).lower()}}}\n")
     monkeypatch.setattr(champion, "read_champions", lambda _: there)
     monkeypatch.setattr(champion, "record_of", lambda *_: {})
     monkeypatch.setattr(champion, "crown", lambda _, new, *__: made.append(new))
-    monkeypatch.setattr(retrain, "evaluate_champion", not_comparable)
+    monkeypatch.setattr(decision, "evaluate_champion", not_comparable)
     monkeypatch.setattr(retraining_tree, "git", git)
     monkeypatch.setattr(retraining_tree, "commit", lambda *_: "f" * 40)
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
@@ -392,9 +392,9 @@ def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatc
 def test_a_worktree_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = retrain.locks.only_run(tmp_path / "run.lock")
     held.__enter__()
-    monkeypatch.setattr(retrain.time, "sleep", lambda _: held.__exit__(None, None, None))
-    retrain._wait_for(tmp_path / "run.lock")
+    monkeypatch.setattr(pipeline.time, "sleep", lambda _: held.__exit__(None, None, None))
+    pipeline.wait_for(tmp_path / "run.lock")
     with retrain.locks.only_run(tmp_path / "run.lock"):
-        monkeypatch.setattr(retrain, "WAIT_SECONDS", -1)
+        monkeypatch.setattr(pipeline, "WAIT_SECONDS", -1)
         with pytest.raises(UserError, match="another run is in progress"):
-            retrain._wait_for(tmp_path / "run.lock")
+            pipeline.wait_for(tmp_path / "run.lock")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.champions import tree as retraining_tree
-from flows.retraining import retrain
+from flows.retraining import pipeline, retrain
 from flows.scheduling import flow
 
 
@@ -20,13 +20,13 @@ def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
     """Each minute, perhaps."""
 
     def work(_project: Path, _tree: Any, begun: Any, *given: Any) -> Any:
-        retrain._run_pipeline(*given)
+        pipeline.run_pipeline(*given)
         return replace(begun, result="unchanged", reason="as it was")
 
     told: list[str] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(retrain, "_work", work)
-    monkeypatch.setattr(retrain.run, "run", lambda *_, quiet, **__: None if quiet else print("a table"))
+    monkeypatch.setattr(pipeline.run, "run", lambda *_, quiet, **__: None if quiet else print("a table"))
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     monkeypatch.setattr(retrain.notify, "notify", lambda event, *_, **__: told.append(event))
     monkeypatch.setattr(flow, "get_run_logger", lambda: logging.getLogger("a test's"))

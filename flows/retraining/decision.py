@@ -1,0 +1,181 @@
+"""Whether the best model of a run becomes champion, and the record of that. The current folder is the retrainings' worktree."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.champions import champion, history
+from flows.champions import tree as retraining_tree
+from flows.champions.champion import Champion
+from flows.champions.history import Ended
+from flows.champions.measurement import SCRATCH, NotComparable, evaluate_champion, values
+from flows.champions.parts import Parts, is_same_model, outs_of, parts_of
+from flows.intake import settings
+from flows.process.display import Display
+from flows.process.processes import Processes
+from flows.promotion import evidence
+from flows.promotion.guaranteed import MOST
+from flows.promotion.rule import Evidence, Promotion, Verdict, decide
+from flows.promotion.standing import standing
+from flows.repository.git import GitFailed, git
+from flows.repository.lock import corpus_of
+from flows.repository.worktree import remove_worktree
+from flows.results import metrics
+from flows.results.generations import lock_here
+from flows.retraining.pipeline import again
+from flows.retraining.plan import Planned
+from tasks.core.stage.errors import printable
+from tasks.core.stage.files import read_json, write_json
+from tasks.core.stage.params import read_yaml
+
+
+class Overtaken(Exception):
+    """The champion, or the last record, is another than when this retraining began."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The best model of a run: the champion that it would be, what it is made of, and `found`, the metrics of every system.
+
+    `looks`: see `evidence.looks`; only a guarantee asks for it.
+    """
+
+    champion: Champion
+    made: Parts
+    found: dict[str, dict[str, Any]]
+    looks: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether the candidate becomes `champion`, and why."""
+
+    champion: Champion
+    promoted: bool
+    reason: str
+
+
+def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule: Promotion) -> Candidate:
+    """The best model of the run that has just ended, chosen as `rule` says; `now` is the present champion."""
+    sections = read_yaml(Path("params.yaml"))
+    found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
+    able = planned.among(found)
+    chosen_on = evidence.choosing(able, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
+    model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
+    new = Champion(
+        number=(now.number if now else 0) + 1,
+        model=model,
+        cause="promoted" if now else "first",
+        when=champion.timestamp(),
+        measure=measure,
+        metrics=found[model],
+        replaced=now.number if now else None,
+        previous=now.number if now else None,
+    )
+    made = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
+    return Candidate(new, made, found, evidence.looks(able, measure, sections, fused=rule.fusions))
+
+
+def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion) -> str | None:
+    """Why there is nothing to decide: the candidate is the champion itself, or what the last retraining met; None if there is."""
+    model, made = candidate.champion.model, candidate.made
+    if (made.digests, made.fusion, made.settings) == (now.digests, now.fusion, now.settings):
+        return f"{model} is champion/{now.number} itself: nothing that it depends on has changed"
+    last = _same_again(tree, now.number)
+    return None if last is None else f"nothing new since {last.when}: {last.reason}"
+
+
+def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
+    """The last retraining, where it met the present champion with the very same artifacts and rules: it would end the same again."""
+    if tree.tip is None:
+        return None
+    last = history.recorded(tree.folder, tree.tip)
+    if last is None or last.result == "superseded" or last.champion != champion_now:
+        return None
+    if outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(lock_here()):
+        return None
+    before = champion.show(tree.folder, tree.tip, str(settings.FILE))
+    rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
+    return last if (before.strip() if before is not None else None) == rules else None
+
+
+def decided(
+    project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
+) -> Decision:
+    """The decision by `rule`: the first model is champion, as is the champion's own model over a new corpus; others are compared."""
+    new, made = candidate.champion, candidate.made
+    if not champions:
+        return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
+    now = champions[-1]
+    if old := champion.taken_back(champions, made):
+        reason = f"{new.model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays"
+        return Decision(new, promoted=False, reason=reason)
+    if is_same_model(made, now) and made.digests.get("corpus") != now.digests.get("corpus"):
+        reason = f"{new.model} is champion/{now.number}, its corpus is new"
+        return Decision(replace(new, cause="data"), promoted=True, reason=reason)
+    try:
+        verdict = compare(project, champions, candidate, rule=rule, processes=processes, display=display)
+    except NotComparable as error:
+        return Decision(new, promoted=False, reason=printable(f"{new.model} against {error}"))
+    finally:
+        remove_worktree(SCRATCH)
+    reason = printable(f"{new.model} against champion/{now.number}: {verdict.reason}")
+    return Decision(replace(new, comparison=asdict(verdict)), verdict.promoted, reason)
+
+
+def compare(
+    project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
+) -> Verdict:
+    """The candidate against the champion, and if it passes, each other one that stands; their metrics go to `candidate.found`."""
+    new, made, found = candidate.champion, candidate.made, candidate.found
+
+    def measured(one: Champion) -> dict[int, dict[str, float]]:
+        work = partial(evaluate_champion, project, one, made.digests.get("corpus", ""), processes=processes, display=display)
+        found[f"champion/{one.number}"] = again(work)
+        return {one.number: values(SCRATCH / "values", new.measure, found[f"champion/{one.number}"])}
+
+    guaranteed, now = rule.rule == "guaranteed", champions[-1]
+    others = [one for one in standing(champions, new.measure, rule.anchor) if one.number != now.number] if guaranteed else []
+    old = measured(now)
+    ours = values(evidence.VALUES / new.model, new.measure, found[new.model])
+    seen = Evidence(ours, old, groups=evidence.groups(Path(made.paths["corpus"])))
+    if guaranteed:
+        fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
+        slices = evidence.slices(Path(made.paths["corpus"]))
+        seen = replace(seen, fresh=fresh, slices=slices, looks=candidate.looks)
+    verdict = decide(seen, new.measure, rule)
+    for one in others:
+        if not verdict.promoted and (verdict.beaten or len(verdict.against) < MOST):  # of so many, it may beat one that is still to come
+            break
+        seen = replace(seen, old={**seen.old, **measured(one)})
+        verdict = decide(seen, new.measure, rule)
+    return verdict
+
+
+def record(project: Path, tree: retraining_tree.Tree, decision: Decision, *, ended: Ended, known: Sequence[Champion]) -> str:
+    """Commit `ended`, and crown the champion if the decision says so; returns the commit.
+
+    Overtaken if the champions are no longer `known`, or another process has recorded something meanwhile.
+    """
+    write_json(Path(retraining_tree.RECORD), asdict(ended))
+    if champion.read_champions(project) != known:
+        raise Overtaken("the champion was changed by hand, or by another machine, during this retraining")
+    tree = replace(tree, tip=retraining_tree.resolve(project, retraining_tree.BRANCH))  # another machine's record may have come
+    new = decision.champion
+    commit = retraining_tree.commit(tree, f"Retraining {ended.id}: {new.model} {ended.result}\n\n{ended.reason}\n")
+    try:
+        if decision.promoted:
+            crowned = replace(new, commit=commit, **champion.record_of(tree.folder, commit, new.model))
+            champion.crown(tree.root, crowned, (commit, tree.tip))
+        else:
+            retraining_tree.move(tree.root, [f"update {retraining_tree.BRANCH} {commit} {tree.tip or retraining_tree.ZERO}"])
+    except GitFailed as error:
+        if champion.read_champions(project) == known and retraining_tree.resolve(project, retraining_tree.BRANCH) == tree.tip:
+            raise
+        raise Overtaken("another process recorded something during this retraining") from error
+    with contextlib.suppress(GitFailed):  # all is done; the next run checks out again
+        git("checkout", "--quiet", "--force", "--detach", commit, folder=tree.root)
+    return commit

@@ -1,0 +1,86 @@
+"""The pipeline as a retraining runs it: with Prefect's server, or without one that has become unavailable."""
+
+import sys
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from flows.champions.measurement import OF_SERVER
+from flows.pipeline import run, server
+from flows.process import locks
+from flows.process.display import Display
+from flows.process.problems import Problems, tell
+from flows.process.processes import Processes, environment
+from tasks.core.stage.errors import Problem, UserError, one_line_errors
+
+WAIT_SECONDS = 600.0  # for a gc that holds the worktree
+
+T = TypeVar("T")
+
+
+def run_pipeline(check: Callable[[], None], processes: Processes, display: Display, *, targets: Sequence[str] = ()) -> None:
+    """`flows.pipeline.run.run` of `targets` (none: the report).
+
+    If Prefect's server becomes unavailable meanwhile, a process that needs none does the rest.
+    A server that restarted, or was unavailable for minutes, no longer knows the lease that a scheduled run holds of its deployment's
+    limit; Prefect then raises its CancelledError in this thread.
+    """
+    wait_for(locks.RUN_LOCK)
+    try:
+        run.run(targets, check=check, quiet=True, with_dev=True)
+    except (Exception, CancelledError) as error:
+        if isinstance(error, UserError | OSError | run.StagesFailed) and not isinstance(error, server.ServerUnavailable):
+            raise
+        if not server.is_configured():
+            raise
+        problem = str(error) if isinstance(error, server.ServerUnavailable) else f"Prefect ended the run ({type(error).__name__})"
+        display.warn(f"{problem}; going on without its server")
+        env = environment(PREFECT_HOME=str(server.HOME.absolute()))
+        for name in OF_SERVER:
+            env.pop(name, None)
+        reported = Problems(server.HOME.parent / "pipeline.problem.json")
+        command = [sys.executable, "-m", "flows.retraining.pipeline", *targets]
+        try:
+            status = again(lambda: processes.run(command, display.line, {**env, **reported.environment}))
+        finally:
+            problems = reported.take()
+        if status:
+            raise run.StagesFailed(problems or [Problem("pipeline", f"the pipeline ended with status {status}", status)], status) from None
+
+
+def again(work: Callable[[], T]) -> T:
+    """`work`, once more where Prefect raises its CancelledError in it, which it does once for a lease; finished pieces are kept."""
+    try:
+        return work()
+    except CancelledError:
+        return work()
+
+
+def wait_for(lock: Path) -> None:
+    """Wait until the worktree is free (a gc holds it while it looks), at most WAIT_SECONDS; UserError then."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            with locks.only_run(lock):
+                return
+        except UserError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)
+
+
+def main() -> int:
+    """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.pipeline [TARGET ...]`."""
+    try:
+        with one_line_errors():
+            run.run(sys.argv[1:], check=lambda: None, quiet=True, with_dev=True)
+    except run.StagesFailed as failed:
+        tell(failed.problems)
+        return failed.status
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
