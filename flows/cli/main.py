@@ -81,6 +81,23 @@ EXAMPLES = (  # a command, and what it does
     ("retemper serve", "answer queries with the champion, and follow its promotions"),
 )
 
+MORE_EXAMPLES = (  # of commands that are needed less often: below their own help alone
+    ("retemper experiments", "parameters and metrics of all sweeps"),
+    ("retemper reproduce HEAD~1", "whether a commit gives the same results again"),
+    ("retemper cache share /srv/retemper-cache", "one cache for all users of this machine"),
+    ("retemper judgments data/failures/suspects/dev.csv ../inbox/judged-1", "what you have judged, as a batch of the inbox"),
+    ("retemper verify", "whether the cache is whole"),
+    ("retemper gc --dry-run", "what could be removed from the cache"),
+)
+PANELS = {  # the commands in groups, as `retemper --help` shows them
+    "Start a project": (new.app, convert.app, upgrade.app),
+    "Train and measure": (run.app, rounds.app, search.app, evaluate.app, compare.app, browse.app, sweep.app),
+    "Retrain and serve": (retrain.app, champion.app, serve.app),
+    "New data": (intake.app, clicks.app, judgments.app),
+    "Explain": (lineage.app, why.app, bisect.app, exposure.app),
+    "Share and clean up": (remote.app, remote.cache, merge.app, gc.app, forget.app),
+}
+
 
 class Root(TyperGroup):
     """All commands. We handle how one ends, not typer: exit status, a user's mistake in one line, signals, a reader that left."""
@@ -103,6 +120,11 @@ def examples() -> str:
     return "Examples:\n\n" + "\n\n".join(lines)
 
 
+def _example(name: str) -> str:
+    """The first example of a command, below its help."""
+    return next((f"Example: {command}  ({what})" for command, what in (*EXAMPLES, *MORE_EXAMPLES) if command.split()[1] == name), "")
+
+
 def build() -> typer.Typer:
     """The whole command line."""
     app = typer.Typer(
@@ -113,25 +135,14 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for group in (run, rounds, search, evaluate, compare, browse, retrain, champion, serve, intake, remote):
-        app.add_typer(group.app)
-    for more in (
-        why.app,
-        bisect.app,
-        remote.cache,
-        merge.app,
-        judgments.app,
-        clicks.app,
-        gc.app,
-        lineage.app,
-        exposure.app,
-        forget.app,
-        sweep.app,
-        new.app,
-        convert.app,
-        upgrade.app,
-    ):
-        app.add_typer(more)
+    for title, groups in PANELS.items():
+        for group in groups:
+            named = isinstance(group.info.name, str)
+            app.add_typer(group, rich_help_panel=title, epilog=_example(str(group.info.name)) if named else None)
+            if not named:
+                for command in group.registered_commands:
+                    command.rich_help_panel = title
+                    command.epilog = _example(str(command.name or getattr(command.callback, "__name__", "")))
     return app
 
 

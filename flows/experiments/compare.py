@@ -323,7 +323,7 @@ def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: st
     lines = [[first.name, str(len(first.values)), f"{mean:.4f}", *[""] * 7]]
     for row in found:
         interval = "" if row.low is None or row.high is None else f"{row.low:+.4f} to {row.high:+.4f}"
-        figures = [f"{row.mean:.4f}", f"{row.difference:+.4f}", interval, f"{row.p_holm:.2g}"]
+        figures = [f"{row.mean:.4f}", f"{row.difference:+.4f}", interval, f"{row.p_holm:.2g}" if row.groups > 1 else ""]
         figures += ["", ""] if row.d is None or row.detectable is None else [f"{row.d:+.2f}", f"{row.detectable:.4f}"]
         figures += [str(row.better), str(row.worse)]
         lines.append([row.name, str(row.queries), *figures])

@@ -21,7 +21,7 @@ from tasks.core.stage.frozen import CODE
 INTAKE = Path(".retemper/intake.json")  # records of the batches that the last retraining here looked at: flows.intake.verdict.Batch
 SHOWN = 300  # characters of a stage's parameters
 DIGEST = 10  # characters of a digest
-DOTS = "Blue dots: stages that this run executed. Gray dots: stages from the cache. Each time is from the machine that ran the stage."
+DOTS = "Filled dots: stages that this run executed. Rings: stages from the cache. Each time is from the machine that ran the stage."
 
 
 def body(

@@ -47,7 +47,7 @@ def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
                 flow_run_filter=FlowRunFilter(deployment_id=of, state=_in([StateType.SCHEDULED]), next_scheduled_start_time=before)
             )
             for run in late:
-                client.set_flow_run_state(run.id, Cancelled(name="Missed", message="nothing was serving at that time"), force=True)
+                client.set_flow_run_state(run.id, Cancelled(name="Missed", message="nothing was scheduling then"), force=True)
     return len(crashed), len(late)
 
 

@@ -122,7 +122,7 @@ def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> N
     from flows.scheduling.missed import tidy
 
     when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron is not None else f"every {schedule.interval} s"
-    print(f"serving {FLOW}/{schedule.name} {when}, following {schedule.follow}; Ctrl-C ends it", flush=True)
+    print(f"retraining {when} as {FLOW}/{schedule.name}, following {schedule.follow}; Ctrl-C ends it", flush=True)
     short = 0
     while short < 5:
         crashed, missed = tidy(f"{FLOW}/{schedule.name}", "its process was killed; the champion is as it was")

@@ -111,6 +111,7 @@ def render(contents: Contents) -> str:
         indexes=indexes(contents.indexes),
         fusions={name: fusion(name, told) for name, told in contents.fusions.items()},
         headline=headline(contents.pairs[split], contents.duel),
+        p_value=p_value,
         shared={name: shared(headline(pairs, contents.duel)) for name, pairs in contents.pairs.items()},
         tests=contents.params.tests,
         levels=PAPERS,

@@ -3,7 +3,7 @@
 One family per split: every tested pair of systems, each unordered pair once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.core.metrics.clusters import Numbers, design_effect, told
@@ -41,6 +41,17 @@ class Pair:
     marked: bool
     effect: Effect | None
     warning: str
+
+    @property
+    def testable(self) -> bool:
+        """Whether there is anything to test with: one query, or one group of them, has no spread, and its p of 1 means nothing."""
+        return self.groups > 1
+
+    def verdict(self, p_value: Callable[[float], str]) -> str:
+        """`significant, p 0.0123`, or why nothing can be said."""
+        if not self.testable:
+            return f"{'one query' if self.queries == 1 else 'one group of queries'}, so nothing can be tested"
+        return f"{'' if self.significant else 'not '}significant, p {p_value(self.p_holm)}"
 
 
 def compare(systems: Sequence[System], split: str, params: Report, groups: Mapping[str, str]) -> list[Pair]:

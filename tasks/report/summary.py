@@ -31,20 +31,17 @@ def placeless(source: str) -> str:
     return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if place.startswith(("/", "~")) else source
 
 
-def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, bool, float]]:
-    """Of the best system against each baseline: the baseline, the difference, whether it is significant, and p after Holm."""
+def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, Pair]]:
+    """Of the best system against each baseline: the baseline, the difference, and the pair."""
     for pair in pairs:
         if best.name in (pair.system, pair.baseline):
             sign, other = (1, pair.baseline) if pair.system == best.name else (-1, pair.system)
-            yield other, sign * pair.difference + 0.0, pair.significant, pair.p_holm  # -0.0 + 0.0 is 0.0
+            yield other, sign * pair.difference + 0.0, pair  # -0.0 + 0.0 is 0.0
 
 
 def better(best: System, pairs: Sequence[Pair], p_value: Any) -> str:
     """Whether the best system is above the baselines."""
-    parts = [
-        f"{difference:+.4f} against {other} ({'' if significant else 'not '}significant, p {p_value(p)})"
-        for other, difference, significant, p in compared(best, pairs)
-    ]
+    parts = [f"{difference:+.4f} against {other} ({pair.verdict(p_value)})" for other, difference, pair in compared(best, pairs)]
     return f"{best.name} has {', '.join(parts)}." if parts else ""
 
 

@@ -110,6 +110,7 @@ def test_negatives_outside_the_collection_are_refused_or_dropped(prepare: Any, p
 
 
 WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
+    "zst": ({"collection.tsv": None, "collection.tsv.zst": b"x"}, r"collection.tsv: not found.*unpack it: unzstd .*collection.tsv.zst"),
     "packed": ({"collection.tsv": None, "collection.tar.gz": b"x"}, r"collection.tsv: not found.*unpack it: tar -xzf .*collection.tar.gz"),
     "no queries": (
         {"queries.train.tsv": None},

@@ -77,7 +77,7 @@ def test_nothing_overlaps_or_is_wider_than_the_page(tab: Any) -> None:
 
 
 def test_sort_open_a_case_hover_and_follow_an_anchor(tab: Any) -> None:
-    head = tab.locator("section:has(#results) th:nth-child(2) button")
+    head = tab.locator("section:has(#results) thead th:nth-child(2) button")
     head.focus()
     tab.keyboard.press("Enter")
     values = [float(cells[1][:6]) for cells in rows(tab, "results")]
@@ -133,7 +133,7 @@ CONTRAST = """() => {
 def test_text_has_contrast_and_drawings_and_columns_are_named(tab: Any) -> None:
     tab.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
     assert tab.evaluate(CONTRAST) == []
-    assert tab.evaluate("[...document.querySelectorAll('th')].every(head => head.scope === 'col')")
+    assert tab.evaluate("[...document.querySelectorAll('th')].every(head => head.scope === (head.closest('thead') ? 'col' : 'row'))")
     drawn = tab.evaluate(
         "[...document.querySelectorAll('.plot svg')].map(one => [one.getAttribute('role'), one.getAttribute('aria-label')])"
     )
@@ -143,7 +143,7 @@ def test_text_has_contrast_and_drawings_and_columns_are_named(tab: Any) -> None:
 
 
 def test_a_sort_button_is_seen_when_it_has_the_focus(tab: Any) -> None:
-    head = tab.locator("section:has(#results) th:nth-child(2) button")
+    head = tab.locator("section:has(#results) thead th:nth-child(2) button")
     head.focus()
     box = head.bounding_box()
     assert box["width"] > 20 and box["height"] > 10

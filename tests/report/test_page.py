@@ -80,7 +80,7 @@ def test_a_phone_sees_every_system_and_every_figure(project: Path, monkeypatch: 
     rows = re.findall(r"<tr.*?</tr>", own.partition("<tbody>")[2].partition("</tbody>")[0], re.DOTALL)
     assert len(rows) == 3
     assert all(re.findall(r'data-label="([^"]*)"', row) == ["AP", "RR@10", "dev AP"] for row in rows)
-    cells = [re.findall("<td[^>]*>", row)[1:] for row in re.findall("<tr>.*?</tr>", own, re.DOTALL)]
+    cells = [re.findall("<td[^>]*>", row) for row in re.findall("<tr>.*?</tr>", own, re.DOTALL)]
     assert all("data-label=" in cell for row in cells for cell in row)
 
 
@@ -183,6 +183,8 @@ def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
     shown = re.sub(r"\s+", " ", page.partition('<script>"')[0])
     assert "Means over 1 query." in shown and "AP of the one test query." in shown and "over 1 pair tested on test" in shown
     assert "On test, alpha against bm25: there is one query, so nothing can be tested.</p>" in shown
+    assert shown.count("(one query, so nothing can be tested)") == 2, "the lead and the summary"
+    assert "significant, p" not in shown and '<td data-label="p, Holm">-</td>' in shown
     assert "Nothing divides the dev queries into groups." in shown
     assert not re.search(r"\b1 (queries|pairs|groups)\b", shown)
     assert not any("by groups" in name for name, _ in charts_of(page))

@@ -54,7 +54,7 @@ def page(heading: str, body: Markup) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, words: Container[str] = ()) -> Markup:
-    """A table that can be sorted; the first column and those of `words` are flush left. On a phone each row is a card."""
+    """A table that can be sorted; the first column names the rows; it and those of `words` are flush left. On a phone a row is a card."""
     kinds = [Markup(' class="name"') if place == 0 or name in words else Markup("") for place, name in enumerate(header)]
     top = Markup("").join(Markup('<th scope="col"{}>{}</th>').format(kind, name) for kind, name in zip(kinds, header, strict=True))
     labels = [Markup(""), *(Markup(' data-label="{}"').format(name) for name in header[1:])]
@@ -64,7 +64,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, words:
 
 def _cells(row: Sequence[str | Cell], kinds: Sequence[Markup], labels: Sequence[Markup]) -> Markup:
     cells = []
-    for kind, label, cell in zip(kinds, labels, row, strict=True):
+    for place, (kind, label, cell) in enumerate(zip(kinds, labels, row, strict=True)):
+        tag = Markup("td" if place else "th")
         value = Markup(' data-value="{}"').format(f"{cell.value:.12g}") if isinstance(cell, Cell) else ""
-        cells.append(Markup("<td{}{}{}>{}</td>").format(kind, label, value, cell.text if isinstance(cell, Cell) else cell))
+        scope, text = Markup("" if place else ' scope="row"'), cell.text if isinstance(cell, Cell) else cell
+        cells.append(Markup("<{}{}{}{}{}>{}</{}>").format(tag, scope, kind, label, value, text, tag))
     return Markup("").join(cells)

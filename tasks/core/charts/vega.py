@@ -354,11 +354,12 @@ def arcs(nodes: Sequence[Node]) -> Spec:
                         "select": {"type": "point", "on": "pointermove", "nearest": True, "clear": "pointerout", "fields": ["name"]},
                     }
                 ],
-                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
+                "mark": {"type": "point", "size": 70, "opacity": 1, "strokeWidth": 2},
                 "encoding": {
                     "x": x,
                     "y": y,
-                    "color": {"condition": {"test": "datum.marked", "value": "var(--accent)"}, "value": "var(--tied)"},
+                    "stroke": {"condition": {"test": "datum.marked", "value": "var(--accent)"}, "value": "var(--soft)"},
+                    "fill": {"condition": {"test": "datum.marked", "value": "var(--accent)"}, "value": "var(--ground)"},  # a ring
                     "tooltip": told,
                 },
             },

@@ -375,7 +375,8 @@ def _need(folder: Path, names: list[str], only: bool = False) -> Path:
     file = _first(folder, names, only)
     if file is None:
         packed = next((p for name in names for end in (".tar.gz", ".tgz") if (p := folder / f"{Path(name).stem}{end}").is_file()), None)
-        remedy = f"unpack it: tar -xzf {packed}" if packed else "add it or fix the path"
+        zst = next((p for name in names if (p := folder / f"{name}.zst").is_file()), None)
+        remedy = f"unpack it: tar -xzf {packed}" if packed else f"unpack it: unzstd {zst}" if zst else "add it or fix the path"
         raise UserError(f"{folder / names[0]}: not found, expected {_either(names)}; {remedy}")
     return file
 

@@ -2,16 +2,19 @@
 
 import asyncio
 import hmac
+import json
 from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
+from tasks.core.stage.errors import printable
+
 QUERY = 2000  # characters of a query
 MOST_K = 100  # documents of an answer
 MOST_QUERIES = 64  # of a request
-SHOWN = 64  # characters of a wrong id
+SHOWN = 64  # characters of a wrong value
 BODY = 256 * 1024  # bytes of a request's body
 BODY_SECONDS = 10.0  # for a request's body to come
 BATCH = 16  # queries searched together
@@ -36,6 +39,18 @@ class Click(BaseModel):
     query_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     doc: str = Field(min_length=1, max_length=QUERY)
     position: int = Field(ge=1, le=MOST_K, strict=True)
+
+
+RANKS = f"a whole number from 1 to {MOST_K}"
+EXPECTED = {
+    "k": RANKS,
+    "query": f"text of at most {QUERY:,} characters",
+    "queries": f"a list of 1 to {MOST_QUERIES} texts",
+    "query_id": "the id of an answer of /search",
+    "doc": f"text of 1 to {QUERY:,} characters",
+    "position": RANKS,
+}
+ENDPOINTS = tuple(f"{', '.join(form.model_fields)} ({path})" for path, form in (("/search", Search), ("/click", Click)))
 
 
 def checked(query: str) -> str:
@@ -71,11 +86,35 @@ async def body(request: Request, form: type[Body]) -> Body:
 
 
 def told(fault: Any) -> str:
-    """A fault of pydantic's in one line."""
-    where = ".".join(map(str, fault["loc"]))
-    wrong_id = fault["type"] == "string_pattern_mismatch"
-    why = f"found {fault['input'][:SHOWN]!r}, expected the id of an answer of /search" if wrong_id else fault["msg"]
-    return f"{where}{': ' if where else ''}{why}"
+    """A fault of pydantic's in one line: what was found, and what is allowed. A place of the URL's query is named as its key is."""
+    place = [str(part) for part in fault["loc"] if part != "query" or len(fault["loc"]) == 1]
+    where, what = ".".join(place), EXPECTED.get(place[0] if place else "")
+    if place[1:]:  # an item of a list
+        what = "text"
+    match fault["type"]:
+        case "json_invalid":
+            return f"found no JSON ({fault['ctx']['error']}), expected an object"
+        case "extra_forbidden":
+            return f"{_shown(where)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
+        case "missing":
+            return f"{where}: missing, expected {what}"
+    return f"{where}{': ' if where else ''}found {_found(fault['input'])}, expected {what or 'an object'}"
+
+
+def _found(value: object) -> str:
+    """A wrong value: texts and lists by their length where they are long."""
+    match value:
+        case str() if len(value) > QUERY:
+            return f"{len(value):,} characters"
+        case list():
+            return f"a list of {len(value):,}"
+        case dict():
+            return "an object"
+    return _shown(json.dumps(value, ensure_ascii=False))
+
+
+def _shown(text: str) -> str:
+    return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} …")
 
 
 def may(request: Request, key: str) -> bool:

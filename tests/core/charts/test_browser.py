@@ -143,6 +143,37 @@ def test_every_node_of_the_graph_is_named(opened: Any) -> None:
     assert labels == [f"stage {n}" for n in range(12)]
 
 
+CONTRAST = """path => {
+  const light = color => {
+    const linear = one => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4;
+    const parts = color.match(/[\\d.]+/g).slice(0, 3).map(one => linear(one / 255));
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const [low, high] = [getComputedStyle(path).stroke, getComputedStyle(document.body).backgroundColor].map(light).sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}"""
+
+
+def test_what_ran_and_what_is_cached_are_told_apart_without_colors(opened: Any) -> None:
+    """A filled dot or a ring, each with the contrast that WCAG 2.2 asks of graphics (1.4.11)."""
+    dots = opened.locator(".plot").nth(9).locator(".mark-symbol path")
+    ran, cached = dots.nth(0), dots.nth(1)
+    fill, stroke = (f"one => getComputedStyle(one).{part}" for part in ("fill", "stroke"))
+    assert all(dot.evaluate(CONTRAST) >= 3 for dot in (ran, cached))
+    assert ran.evaluate(fill) == ran.evaluate(stroke)
+    assert cached.evaluate(fill) == opened.evaluate("getComputedStyle(document.body).backgroundColor") != cached.evaluate(stroke)
+
+
+def test_the_name_of_a_row_is_its_head(opened: Any) -> None:
+    """As a screen reader sees it, on a phone too, where rows are cards; and it is no bolder than its figures."""
+    heads = opened.locator("table.stack tbody [scope=row]")
+    assert heads.all_inner_texts() == ["b", "a", "c", "d"]
+    assert heads.nth(0).evaluate("one => one.matches('tr > th:first-child')")
+    if opened.viewport_size["width"] > 600:
+        assert heads.nth(0).evaluate("one => [getComputedStyle(one).fontWeight, getComputedStyle(one).textAlign]") == ["400", "left"]
+        assert opened.get_by_role("rowheader").all_inner_texts() == ["b", "a", "c", "d"]
+
+
 def test_rows_whose_names_begin_alike_can_be_told_apart(opened: Any) -> None:
     assert opened.locator(".plot").nth(10).locator(".role-axis-label text").all_text_contents()[-4:] == GROUPS
 
@@ -158,7 +189,7 @@ def test_the_nearest_point_of_a_line_tells_its_figures(opened: Any) -> None:
 
 
 def column(tab: Any, place: int) -> list[str]:
-    return [text.strip() for text in tab.locator(f"table.stack tbody td:nth-child({place})").all_inner_texts()]
+    return [text.strip() for text in tab.locator(f"table.stack tbody tr > :nth-child({place})").all_inner_texts()]
 
 
 @pytest.mark.parametrize(
@@ -168,12 +199,12 @@ def column(tab: Any, place: int) -> list[str]:
 )
 def test_a_click_sorts_by_a_column_and_another_turns_it(opened: Any, place: int, first: str, second: str) -> None:
     """Empty cells stay last. On a phone rows are cards, and heads are for screen readers, so keys press them."""
-    head = opened.locator(f"table.stack th:nth-child({place}) button")
+    head = opened.locator(f"table.stack thead th:nth-child({place}) button")
     for wanted, order in ((first, "ascending" if place == 1 else "descending"), (second, "descending" if place == 1 else "ascending")):
         head.focus()
         opened.keyboard.press("Enter")
         assert "".join(column(opened, 1)) == wanted
-        assert opened.locator(f"table.stack th:nth-child({place})").get_attribute("aria-sort") == order
+        assert opened.locator(f"table.stack thead th:nth-child({place})").get_attribute("aria-sort") == order
     assert opened.locator("th[aria-sort]").count() == 1
 
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -378,3 +379,17 @@ def test_a_reader_that_leaves_early_gets_no_traceback(project: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 128 + 13
+
+
+def test_every_command_is_in_a_group_of_the_help_and_has_an_example_that_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("grid.yaml", "train.jsonl", "LOG", "data/failures/suspects/dev.csv"):  # commands look for them
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    commands = get_command(cli.build()).commands  # type: ignore[attr-defined]
+    assert len(commands) == 29
+    for name, command in commands.items():
+        assert command.rich_help_panel in cli.PANELS, name
+        assert command.epilog.startswith(f"Example: retemper {name}"), name
+        line = shlex.split(command.epilog.removeprefix("Example: ").partition("  (")[0])[2:]
+        command.make_context(name, line)

@@ -68,7 +68,7 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     assert "Time to quality from w" in page
     assert "; commit 2222222 with changed code." in page, "the commit that the run began at, not git's when the page is written"
     assert '<td data-label="seconds">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b
-    assert [re.sub(r"<[^>]*>", " ", row).split() for row in re.findall(r"<tr><td class=\"name\">[rs]<.*?</tr>", page)] == [
+    assert [re.sub(r"<[^>]*>", " ", row).split() for row in re.findall(r"<tr><th scope=\"row\" class=\"name\">[rs]<.*?</tr>", page)] == [
         ["r", "dev", "30", "20.2", "19.0", "31.5", "cpu,", "2", "threads"],
         ["s", "test", "100", "1.5", "cpu,", "2", "threads"],
     ]
@@ -91,8 +91,8 @@ def test_costs_are_those_of_the_models_stages(tmp_path: Path, monkeypatch: pytes
     found = costs.costs(GRAPH, measured)
     assert found["w"]["encode_ms"] == 2.0
     assert "r" not in found, "what reorders a run has a table of its own"
-    rows = re.findall(r"<tr><td class=\"name\">.*?</tr>", costs.cost_table(found))
-    cells = [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", row)] for row in rows]
+    rows = re.findall(r"<tr><th scope=\"row\" class=\"name\">.*?</tr>", costs.cost_table(found))
+    cells = [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<t[dh].*?</t[dh]>", row)] for row in rows]
     assert cells == [
         ["w", "1m15s", "10.0 s", "2.00", "1,536.1", "0.9987", "-", "-", "-", "1,234"],
         ["q", "30.0 s", "-", "-", "-", "-", "0.50", "-", "-", "800"],
@@ -194,7 +194,8 @@ def test_lineage_is_the_graph_with_times_digests_parameters_and_hardware(
         ("mine@w", 0, "unknown"),
     ]
     assert {(row["from"], row["to"]) for row in edges} == {("train@w", "encode@w"), ("encode@w", "mine@w")}
-    rows = [[re.sub("<[^>]*>", "", cell) for cell in re.findall("<td.*?</td>", row)] for row in re.findall("<tr><td.*?</tr>", body)]
+    found = re.findall("<tr><th scope=.row.*?</tr>", body)
+    rows = [[re.sub("<[^>]*>", "", cell) for cell in re.findall("<t[dh].*?</t[dh]>", row)] for row in found]
     told = "rounds.w: {&#34;lr&#34;: &#34;&lt;script&gt;x&lt;/script&gt;&#34;}"
     by = "Ann, 1970-01-01 00:00 UTC, commit 1111111"
     assert rows[0] == ["train@w", "3.0 s", "cached", f"{by}, 3.0 s", "encoders/w 0123456789", "c0dec0dec0", told]

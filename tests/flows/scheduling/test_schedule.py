@@ -242,7 +242,7 @@ def test_three_scheduled_retrainings_a_kill_and_a_worse_corpus(retraining: Any) 
 
     with serving(project, *every_minute) as served:
         assert served.url == url, "the page has kept its address"
-        served.said("serving retemper-retraining", 400)
+        served.said(" as retemper-retraining/", 400)
         assert [one["id"] for one in served.ask("/deployments/filter", limit=10)] == [one["id"] for one in deployments]
         assert served.runs()[: len(states)] == states, "the history has outlived the server"
         project.add(*[2.0] * 40)
