@@ -15,7 +15,7 @@ from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_statu
 from flows.repository.lock import read_blob, read_lock
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.results import analyses
-from flows.storage import cache, makings
+from flows.storage import cache, forgettings, makings
 from flows.storage.patches import by_content, durably
 from flows.team import sync
 from tasks.core.stage.errors import UserError
@@ -119,6 +119,8 @@ def make_plan(
                 status = read_status(repo, graph.stages)
     changed = graph.downstream_of(status)
     refuse_unfit([name for name in graph.stages if name in changed])
+    for line in forgettings.told(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in lock}):
+        warn(line)
     why = reasons(status, graph) if dry else {}
     pulled = set(sync.restorable(status, lock)) if dry and remote else set()
     unasked = changed - graph.downstream_of(status.keys() - pulled)
