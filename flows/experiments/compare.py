@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flows.experiments.store import PARAMS, best_model, flat
-from flows.process.display import text_table
+from flows.process.display import fitted_table, terminal_width
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
 from flows.storage.cache import cache_folder, intact, listing
@@ -91,7 +91,7 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
         told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha}
         print(json.dumps({**told, "systems": list(map(asdict, found))}, indent=2))
         return
-    print(text(sides, found, split=split, measure=measure, test=test))
+    print(text(sides, found, split=split, measure=measure, test=test, width=terminal_width()))
     texts = questions(split)
     for side in sides[1:]:
         for line in extremes(sides[0], side, shown, questions=texts, fewer=lower_is_better(measure)):
@@ -314,8 +314,8 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "not given"
 
 
-def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Tested) -> str:
-    """The table, and below it what differs and where queries are too few."""
+def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Tested, width: int | None = None) -> str:
+    """The table, in lines of at most `width` if given, and below it what differs and where queries are too few."""
     from tasks.core.metrics.clusters import told as clustered
 
     first = sides[0]
@@ -328,7 +328,8 @@ def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: st
         figures += [str(row.better), str(row.worse)]
         lines.append([row.name, str(row.queries), *figures])
     level = f"{100 - 100 * test.alpha:g} % interval"
-    table = text_table(["system", "queries", measure, "difference", level, "p (Holm)", "d", "80 % power", "better", "worse"], lines)
+    header = ["system", "queries", measure, "difference", level, "p (Holm)", "d", "80 % power", "better", "worse"]
+    table = fitted_table(header, lines, width)
     told = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
     told.append("d: mean difference over its standard deviation; 80 % power: the least difference that a t-test finds so often")
     told += [row.warning for row in found if row.warning]

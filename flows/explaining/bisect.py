@@ -98,8 +98,11 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
         if as_json:
             print(json.dumps({"batches": list(chosen.names[chosen.good : chosen.bad]), "estimate": estimate}, indent=2))
         return 0
-    with stopping_on_signals(processes), locks.only_run(FOLDER / "bisect.lock"):
-        bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
+    with (
+        stopping_on_signals(processes),
+        locks.only_run(FOLDER / "bisect.lock"),
+        Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output) as bench,
+    ):
 
         def train(count: int, repetition: int) -> Measured:
             data = inbox.merge(chosen.names[:count])

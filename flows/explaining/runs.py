@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import flows
@@ -40,6 +41,7 @@ TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage tha
 MEASURED = {section: "evaluate" if section == "rounds" else f"evaluate_{section}" for section in (*TRAINED, "rerank", "rescore")}
 TRAININGS = ("train", "adore", "pretrain", "reranker")
 OF_MACHINE = tuple(error.kind for error in (DiskError, MemoryFull, GpuFailed, WorkersLost))  # problems that say nothing of a configuration
+TREES = ("tree", "measure")
 CHECK = """
 import json, sys
 from pathlib import Path
@@ -86,14 +88,26 @@ class Measured:
 
 
 class Bench:
-    """Trains and measures configurations, one at a time, in trees below `folder`. The current folder is the project's."""
+    """Trains and measures configurations, one at a time, in trees below `folder`. The current folder is the project's.
+
+    A context: what the user must put right leaves no trees behind, but those that were there before. Where the machine or a stage failed,
+    or the user stopped it, they stay: the next try resumes there, and the log is there.
+    """
 
     def __init__(self, folder: Path, measure: str, processes: Processes, *, show: Callable[[str, str], None]) -> None:
         """`show` is passed what runs, and each line of its stages' output."""
         self._folder, self._measure, self._processes, self._show = folder, measure, processes, show
         self._memory = Memory()
+        self._found = {name for name in TREES if (folder / name).exists()}  # of an earlier command, which may resume
         self._warned: set[str] = set()
         self.trained = 0  # runs with a training that neither the cache nor a colleague had
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, UserError) and error.kind not in OF_MACHINE:
+            self.close(keep_found=True)
 
     def known(self, one: Configuration, yardstick: Configuration) -> Measured | None:
         """What an earlier run found."""
@@ -158,9 +172,9 @@ class Bench:
             shutil.rmtree(asked)
         return found
 
-    def close(self) -> None:
-        """Remove the trees. What they computed is in the cache, and the figures are kept."""
-        for name in ("tree", "measure"):
+    def close(self, *, keep_found: bool = False) -> None:
+        """Remove the trees. What they computed is in the cache, and the figures are kept. `keep_found`: but those from before."""
+        for name in TREES if not keep_found else [name for name in TREES if name not in self._found]:
             remove_worktree(self._folder / name)
 
     def _record(self, one: Configuration, yardstick: Configuration) -> Path:

@@ -63,8 +63,11 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     measure = measure or sides[1].measure
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
-    with stopping_on_signals(processes), locks.only_run(FOLDER / "why.lock"):
-        bench = Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output)
+    with (
+        stopping_on_signals(processes),
+        locks.only_run(FOLDER / "why.lock"),
+        Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output) as bench,
+    ):
         plan = make_plan(*sides, split, inbox=Inbox())
         refuse_unmeasured(measure, plan.yardstick.sections)
         work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
@@ -72,6 +75,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
         estimate = work.estimate()
         say(f"{old} -> {new}: factors: {', '.join(map(work.name, work.groups)) or 'none'}; seeds: {work.seeds}; {estimate.line}")
         if dry_run:
+            bench.close(keep_found=True)
             if as_json:
                 print(json.dumps({"factors": [work.name(group) for group in work.groups], **asdict(estimate)}, indent=2))
             return 0

@@ -12,10 +12,10 @@ from flows.process import locks
 from flows.process.processes import Processes
 from flows.repository import leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status, refuse_unmade
-from flows.repository.lock import read_blob
+from flows.repository.lock import read_blob, read_lock
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.results import analyses
-from flows.storage import cache, makings
+from flows.storage import cache, forgettings, makings
 from flows.storage.patches import by_content, durably
 from flows.team import sync
 from tasks.core.stage.errors import UserError
@@ -107,9 +107,9 @@ def make_plan(
             status = read_status(repo, graph.stages)
         refuse_unmade(repo, graph.downstream_of(status))
         remote = sync.remote_name(repo)
-    reached = False
+    reached, lock = False, read_lock() if status else {}
     if status and not dry:
-        missing = sync.restorable(status)
+        missing = sync.restorable(status, lock)
         if remote:
             reached = sync.pull(processes, remote, missing, warn)
         elif missing:
@@ -119,7 +119,9 @@ def make_plan(
                 status = read_status(repo, graph.stages)
     changed = graph.downstream_of(status)
     refuse_unfit([name for name in graph.stages if name in changed])
+    for line in forgettings.told(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in lock}):
+        warn(line)
     why = reasons(status, graph) if dry else {}
-    pulled = set(sync.restorable(status)) if dry and remote else set()
+    pulled = set(sync.restorable(status, lock)) if dry and remote else set()
     unasked = changed - graph.downstream_of(status.keys() - pulled)
     return Plan(graph, changed, remote, reached, code, why=why, here=here, shown=shown, unasked=unasked)

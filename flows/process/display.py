@@ -1,5 +1,6 @@
 """What a run says: one line per stage, its output under its name, a table at the end."""
 
+import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -138,6 +139,49 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         return text.rjust(widths[column]) if right[column] else text.ljust(widths[column])
 
     return "\n".join("  ".join(cell(text, column) for column, text in enumerate(line)).rstrip() for line in lines)
+
+
+def fitted_table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> str:
+    """The same in lines of at most `width`, if given: columns that do not fit stand below, under the first one again, and where that alone
+    takes more than a third of the width, it is wrapped. No figure is cut: a column that is wider stays whole.
+    """
+    lines = [list(header), *map(list, rows)]
+    if width is None or max(map(len, text_table(header, lines[1:]).splitlines())) <= width:
+        return text_table(header, lines[1:])
+    names = [_wrapped(line[0], max(width // 3, 8)) for line in lines]
+    used = first = max(len(part) for parts in names for part in parts)
+    blocks: list[list[int]] = [[]]
+    for column in range(1, len(header)):
+        wide = 2 + max(len(line[column]) for line in lines)
+        if used + wide > width and blocks[-1]:
+            blocks.append([])
+            used = first
+        blocks[-1].append(column)
+        used += wide
+    told = []
+    for block in blocks:
+        body = [
+            [part, *(line[column] if not place else "" for column in block)]
+            for parts, line in zip(names, lines, strict=True)
+            for place, part in enumerate(parts)
+        ]
+        told.append(text_table(body[0], body[1:]))
+    return "\n\n".join(told)
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None where it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _wrapped(name: str, width: int) -> list[str]:
+    """A name in lines of at most `width`, broken after a sign between its words where there is one in the second half of a line."""
+    parts = []
+    while len(name) > width:
+        end = next((place for place in range(width, width // 2, -1) if name[place - 1] in " /:@_-.,"), width)
+        parts.append(name[:end].rstrip())
+        name = name[end:]
+    return [*parts, name]
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.repository.lock import entry_digest, locks_of_references, read_lock, worktrees
 from flows.repository.worktree import SCRATCH
-from flows.storage import makings
+from flows.storage import forgettings, makings
 from flows.storage.cache import contents, outs, recorded_runs
 from flows.storage.patches import (
     RUN,
@@ -56,8 +56,10 @@ def fetch_records() -> int:
 
     repo = Repo()
     refuse_unmarked(repo.cloud.get_remote())
-    if not _listed(repo):
+    listed = _listed(repo)
+    if not listed:
         raise UserError("found an HTTP remote, which cannot list the runs that it has; expected a folder, S3, or SSH")
+    forgettings.fetch(Path(repo.cache.local_cache_dir), *listed)
     print(f"{_fetch_makings(repo, read_lock().values())} records fetched of how artifacts were made")
     return 0
 

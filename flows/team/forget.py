@@ -21,9 +21,11 @@ from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
 from flows.repository.project import repository
+from flows.storage import forgettings
 from flows.storage.cache import file_md5, object_id, object_path, objects, outs, recorded_runs, refuse_read_only
 from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import refuse_unmarked
+from flows.storage.small_files import Place
 from flows.team import exposure, gc, sweep
 from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, remote_places
 from flows.team.sync import reason
@@ -108,12 +110,14 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     gone = set(holdings.oids)
     runs = tuple(path for path, entry in recorded_runs(root) if any(oid in gone for oid, _ in outs(entry)))
     files = tuple(path for tree in trees for path in held_files(tree, gone, kinds))
+    own = worktrees()
+    losses = forgettings.losses([tree for tree in trees if tree not in own], holdings.outs, gone)
     folders = tuple(path for tree in trees for name in REBUILT if (path := tree / ".retemper" / name).exists())
     if "document" in kinds:
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
     plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
     plan.notes += [f"{one}: neither in the cache nor on a remote, so what was made from it is not known" for one in holdings.unread]
-    plan.notes += list(source_notes(lines))
+    plan.notes += [*source_notes(lines), *losses.values()]
     return plan
 
 
@@ -250,6 +254,9 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     for path in plan.files:
         path.unlink(missing_ok=True)
+    for place, oids in places_of(plan, store, root):
+        if oids:
+            forgettings.leave(place, oids)
     for last in (False, True):
         oids = [oid for oid, path in plan.holdings.oids.items() if path.startswith(CORPORA) == last]
         for remote in store.remotes:
@@ -267,6 +274,18 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
     PUSHED.unlink(missing_ok=True)
 
 
+def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, list[str]]]:
+    """Where the notes for other projects go, in the cache and on each remote, and what the plan removes there."""
+    from dvc.fs import LocalFileSystem
+
+    yield (
+        Place(LocalFileSystem(), str(root / forgettings.FOLDER)),
+        [oid for oid in plan.holdings.oids if object_path(store.objects, oid).exists()],
+    )
+    for remote in store.remotes:
+        yield Place(remote.fs, remote.fs.join(remote.root, forgettings.FOLDER)), list(plan.holdings.oids.keys() & remote.places.keys())
+
+
 def delete_from(remote: Remote, oids: Collection[str]) -> None:
     """Remove objects from a remote, listings first."""
     places = [remote.places[oid] for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")) if oid in remote.places]
@@ -280,6 +299,8 @@ def delete_from(remote: Remote, oids: Collection[str]) -> None:
 
 def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: Tell) -> list[Path]:
     """Look for the texts in what is left; what is derived is removed too. Returns the files that still have one."""
+    from dvc.fs import LocalFileSystem
+
     wanted, left = sweep.needles(plan.holdings.texts), list[Path]()
     if not plan.holdings.texts:
         tell("no text of theirs is known here, so none was looked for")
@@ -293,8 +314,18 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
             for path in objects(place / "files" / "md5")
             if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
         ]
+        others = [tree for tree in trees if tree not in worktrees()]
+        named = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
+        if named:
+            forgettings.leave(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), named)
         for path in stray:
-            tell(f"{path}: had the text, though no recorded run says so; removed")
+            of = named.get(object_id(path))
+            told = (
+                f"under another id ({of}): forget that id there, since what was made from it stays"
+                if of
+                else "though no recorded run says so"
+            )
+            tell(f"{path}: had the text, {told}; removed")
             path.unlink(missing_ok=True)
     for tree in trees:
         for path in sweep.found_below(tree, wanted, but=[*stores, *(other for other in trees if other != tree)]):

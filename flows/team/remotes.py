@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from flows.process.display import megabytes
 from flows.repository.lock import read_lock, worktrees
 from flows.repository.project import repository
-from flows.storage import makings
+from flows.storage import forgettings, makings
 from flows.storage.cache import object_path, objects
 from flows.storage.dvc import PROJECTS, PUSHED, earlier_results, objects_of
 from flows.storage.remote import write_mark
@@ -218,7 +218,7 @@ def registered(folder: Path) -> list[Path]:
 def _move_cache(source: Path, target: Path) -> int:
     """Copy what `target` lacks, with the records of how it was made, then remove `source`; returns the number of files moved."""
     count = 0
-    records = (path for folder in ("runs", makings.FOLDER) for path in (source / folder).rglob("*") if path.is_file())
+    records = (path for folder in ("runs", makings.FOLDER, forgettings.FOLDER) for path in (source / folder).rglob("*") if path.is_file())
     for file in [*objects(source / "files" / "md5"), *records]:
         copy = target / file.relative_to(source)
         count += 1

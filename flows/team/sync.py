@@ -11,7 +11,7 @@ from typing import Any
 
 from flows.process.prepared import python
 from flows.process.processes import Processes, environment
-from flows.repository.lock import read_lock
+from flows.repository.lock import Lock, read_lock
 from flows.storage.cache import cache_folder
 from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
@@ -147,9 +147,12 @@ def _pushed(tree: Path) -> dict[str, Any]:
         return {}
 
 
-def restorable(status: dict[str, list[Any]]) -> list[str]:
-    """Stages of a `read_status` whose only change is that their files are missing (in a fresh clone)."""
-    return [name for name, changes in status.items() if all(_missing(change) for change in changes)]
+def restorable(status: dict[str, list[Any]], lock: Lock) -> list[str]:
+    """Stages of a `read_status` whose only change is that their files are missing (in a fresh clone).
+
+    One that has never run looks the same, if it reads no parameters; dvc.lock has no entry of it.
+    """
+    return [name for name, changes in status.items() if name in lock and all(_missing(change) for change in changes)]
 
 
 def _missing(change: Any) -> bool:

@@ -194,6 +194,11 @@ def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inb
         "or add the stage that makes it\n"
     )
     assert not list(objects(project.folder / ".dvc/cache/files/md5"))
+    assert not (project.folder / ".retemper/bisect/tree").exists(), "a refusal leaves nothing to resume"
+    assert "bisect" not in project.git("worktree", "list")
+    (project.folder / ".retemper/bisect/tree").mkdir()  # of a search that was killed
+    assert project.call("bisect", "--model", "a", status=2)[1] == told
+    assert (project.folder / ".retemper/bisect/tree").exists(), "its finished pieces are resumed"
 
 
 def test_what_a_bisection_could_not_push_goes_with_the_next_run(project: Any, inbox: Callable[..., Path], tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_a_difference_is_split_over_what_made_it(project: Any, set_round: Callab
         "HEAD~1 -> HEAD: factors: data, parameters, code; seeds: 3; runs: 25 (1 more known); trainings: 24 at most; by recorded times: "
         in out
     )
+    assert not (project.folder / ".retemper/why/tree").exists(), "a look leaves no tree"
     told = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "2", "--json")[0])
     old, new = [0.5] * 10, [0.5] * 10 + [0.9] * 10
     parts = {}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,13 @@ def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: 
     assert executed(clone.run()) == set()
     clone.rounds(a="1", b="7")
     assert "dvc.lock names" not in clone.call("run", "--dry-run").stdout, "nothing is to be pulled"
+
+
+def test_a_remote_does_not_lack_what_nobody_has_made(served: Any, tmp_path: Path) -> None:
+    """Stages without parameters, before their first run: to DVC, their files are missing, as in a clone."""
+    served.command(sys.executable, "-m", "dvc", "remote", "add", "--default", "team", str(tmp_path / "remote"))
+    (tmp_path / "remote").mkdir()
+    (tmp_path / "remote/retemper.json").write_text("{}")
+    assert "the remote" not in served.call("run", "evaluate@a", "--dry-run").stdout
+    done = served.call("run", "evaluate@a")
+    assert (done.returncode, done.stderr) == (0, "")

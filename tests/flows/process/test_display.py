@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from flows.process.display import Display, Outcome
+from flows.process.display import Display, Outcome, fitted_table, terminal_width, text_table
 from flows.process.processes import Processes
 
 RUN = """
 import sys
 from pathlib import Path
-from flows.process.display import Display, Outcome
+from flows.process.display import Display, Outcome, fitted_table, terminal_width, text_table
 from flows.process.processes import Processes
 display, seen = Display(), []
 with display.open(["train@a"]):
@@ -179,3 +179,33 @@ def test_the_run_goes_on_where_its_terminal_was_closed(monkeypatch: pytest.Monke
             display.output("a", "a line")
         display.line("the end")
         print("of others", flush=True)
+
+
+HEADER = ["system", "queries", "nDCG@10", "95 % interval", "p (Holm)"]
+NAMED = ["a1b2c3d:star_adore_of_the_second_try (best on dev)", "210", "0.8345", "-0.0012 to +0.0345", "1.2e-05"]
+
+
+@pytest.mark.parametrize("width", [1, 8, 20, 40, 79, 80, 99, 100, None])
+def test_a_table_fits_its_terminal_and_keeps_every_figure(width: int | None) -> None:
+    rows = [["bm25", "210", "0.7284", "", ""], NAMED]
+    table = fitted_table(HEADER, rows, width)
+    words = table.split()
+    assert set(HEADER[-1].split()) < set(words) and all(words.count(figure) == 1 for figure in ("0.8345", "1.2e-05", "0.7284", "nDCG@10"))
+    assert "-0.0012 to +0.0345" in table
+    if width is None or width >= len(text_table(HEADER, rows).splitlines()[-1]):
+        assert table == text_table(HEADER, rows)
+    else:
+        assert max(map(len, table.splitlines())) <= max(width, 8 + 2 + len(NAMED[3]))
+
+
+def test_a_wrapped_name_has_all_of_its_letters() -> None:
+    found = fitted_table(["system", "dev"], [[NAMED[0], "0.5"]], 40).splitlines()
+    assert found == ["system         dev", "a1b2c3d:star_  0.5", "adore_of_the_", "second_try", "(best on dev)"]
+
+
+def test_a_file_has_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert terminal_width() is None
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert terminal_width() == 40

@@ -73,6 +73,9 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
             if file.is_file() and file.read_bytes()[:4] == b"PAR1":
                 columns = pq.read_table(file)
                 assert not any(document in columns[name].to_pylist() for name in columns.column_names), file
+    for folder in (cached.folder / ".dvc/cache", team):
+        notes = [note.read_text() for note in (folder / "forgotten").iterdir()]
+        assert notes and all(mark("document", document) in note and "Objects removed: " in note for note in notes), "for other projects"
     assert not (cached.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
     assert not (cached.folder / ".retemper/serving").exists(), "a server has read it"
     assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}

@@ -1,0 +1,97 @@
+"""What a project's `retemper forget` took from a cache or a remote that other projects use, and how they are told.
+
+Erasure comes first: what holds the record goes, whoever's it is. A note stays, by which the next run of a project that misses something
+says why. It is a forgotten.txt with the digests of the objects as comments: no id and no text.
+"""
+
+import os
+import re
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flows.repository.lock import Lock, read_lock
+from flows.storage.cache import listing, object_path, outs
+from flows.storage.small_files import Place, copy
+from tasks.core.sources.forgotten import FILE, read_marks
+from tasks.core.stage.errors import UserError, counted
+
+FOLDER = "forgotten"  # of a cache or a remote
+NAME = re.compile(r"[0-9a-f]{32}\.txt")
+HEAD = re.compile(r"# Forgotten by project (.*)\. Objects removed: ([^\n]*)\n")
+
+
+def leave(place: Place, oids: Collection[str]) -> None:
+    """Leave a note in a cache or a remote: the records of forgotten.txt, and what is removed there for them."""
+    head = f"# Forgotten by project {' '.join(Path.cwd().name.split())}. Objects removed: {' '.join(sorted(oids))}\n"
+    lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line.strip() and not line.startswith("#")]
+    name = f"{uuid.uuid4().hex}.txt"
+    place.write(name, (head + "".join(f"{line}\n" for line in lines)).encode())
+    if place.is_local:  # readable and writable as the rest of the cache or the remote is
+        with suppress(OSError):
+            mode = Path(place.folder).parent.stat().st_mode & 0o7777
+            Path(place.folder).chmod(mode)
+            Path(place.folder, name).chmod(mode & 0o666)
+
+
+def fetch(cache: Path, fs: Any, place: str) -> None:
+    """Copy the notes of the remote at `place` of DVC's filesystem `fs` that are missing here."""
+    from dvc.fs import LocalFileSystem
+
+    here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    copy(there, here, sorted(name for name in there.names() - here.names() if NAME.fullmatch(name)))
+
+
+def told(cache: Path, lock: Lock) -> Iterator[str]:
+    """A line for each note by which the cache lacks outs of these entries of dvc.lock. Those of this project's own list need none."""
+    try:
+        own = read_marks().keys()
+    except UserError:  # `prepare` says it
+        return
+    objects, said = cache / "files" / "md5", set[str]()  # a forgetting has a note for each place
+    for path in sorted(cache.glob(f"{FOLDER}/*.txt"), key=os.path.getmtime):
+        with suppress(OSError, UserError):
+            found = HEAD.match(path.read_text(encoding="utf-8"))
+            if found is None or read_marks(path).keys() <= own:
+                continue
+            gone = set(found[2].split())
+            missing = {oid for entry in lock.values() for oid, _ in outs(entry) if oid in gone and not object_path(objects, oid).exists()}
+            lost = [stage for stage, entry in lock.items() if not missing.isdisjoint(oid for oid, _ in outs(entry))]
+            if not said.issuperset(lost):
+                said |= set(lost)
+                yield (
+                    f"{_some(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
+                    f"that project {found[1]} has forgotten; they are made again from this project's own data. To forget it here, too: "
+                    f"grep -v '#' {path} >> {FILE}, then retemper forget (or retemper forget ID, where it has another id)"
+                )
+
+
+def losses(trees: Iterable[Path], found: Collection[tuple[str, str]], oids: Collection[str]) -> dict[Path, str]:
+    """A line for each of the working `trees`, of other projects, of whose dvc.lock some outs (path, digest) are `found`, and go."""
+    lines = {}
+    for tree in trees:
+        lock = read_lock(tree / "dvc.lock")
+        lost = [stage for stage, entry in lock.items() if any((path, oid) in found and oid in oids for oid, path in outs(entry))]
+        if lost:
+            lines[tree] = (
+                f"project {tree} has the same text under the same id: results of {counted(len(lost), 'stages')} that its dvc.lock names go "
+                f"({_some(lost)}); its next run makes them again, with the record: forget it there, too"
+            )
+    return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if names[3:] else "")
+
+
+def owners(trees: Iterable[Path], objects: Path, oids: Collection[str]) -> Mapping[str, str]:
+    """Which out of which working tree objects belong to, by digest, as far as one of the trees' dvc.lock says it."""
+    named: dict[str, str] = {}
+    for tree in trees if oids else ():
+        for entry in read_lock(tree / "dvc.lock").values():
+            for oid, path in outs(entry):
+                for one in {oid, *listing(objects, oid).values()} & set(oids):
+                    named.setdefault(one, f"{path} of {tree}")
+    return named

@@ -1,0 +1,99 @@
+"""A project is told what another one's `forget` took from the cache or the remote that they share."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.fs import LocalFileSystem
+
+from flows.repository.lock import read_lock
+from flows.storage import forgettings
+from flows.storage.cache import object_path, objects, outs
+from flows.storage.small_files import Place
+from tasks.core.sources.forgotten import FILE, mark, read_marks
+
+MARK = mark("document", "d1")
+
+
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project's folder, the current one, with a record in its list."""
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    FILE.write_text(f"# a head\ndocument {MARK} 2026-11-28\n")
+
+
+def place(root: Path) -> Place:
+    return Place(LocalFileSystem(), str(root / forgettings.FOLDER))
+
+
+def lock_of(**made: str) -> dict[str, Any]:
+    return {stage: {"outs": [{"path": f"data/{stage}", "md5": oid}]} for stage, oid in made.items()}
+
+
+@pytest.mark.usefixtures("ours")
+def test_a_note_names_what_is_missing_and_is_a_list_of_its_own(tmp_path: Path) -> None:
+    cache, remote = tmp_path / "cache", tmp_path / "remote"
+    listing, file, kept = f"{'a' * 32}.dir", "b" * 32, "c" * 32
+    for root in (cache, remote):
+        root.mkdir()
+        forgettings.leave(place(root), [listing, file, kept])
+    forgettings.fetch(cache, LocalFileSystem(), str(remote))
+    forgettings.fetch(cache, LocalFileSystem(), str(remote))
+    notes = list((cache / forgettings.FOLDER).iterdir())
+    assert len(notes) == 2, "the remote's, once"
+    there = object_path(cache / "files/md5", kept)
+    there.parent.mkdir(parents=True)
+    there.write_text("made again")
+    lock = lock_of(prepare=listing, bm25=file, tokenize=kept, base="d" * 32)
+    assert list(forgettings.told(cache, lock)) == [], "this project has forgotten it itself"
+    FILE.unlink()
+    (line,) = forgettings.told(cache, lock)
+    assert line.startswith(
+        "prepare, bm25: results of 2 stages that dvc.lock names were removed, since they held a record that project ours "
+    )
+    assert list(forgettings.told(cache, lock_of(base="d" * 32))) == []
+    (note,) = [path for path in notes if str(path) in line]
+    FILE.write_text("".join(text for text in note.read_text().splitlines(keepends=True) if "#" not in text))  # as the line says
+    assert read_marks() == {MARK: "document"}
+    assert list(forgettings.told(cache, lock)) == []
+    note.write_text("torn")
+    assert list(forgettings.told(cache, lock)) == []
+
+
+def test_trees_of_other_projects_are_named(tmp_path: Path) -> None:
+    for name, oid in (("theirs", "a" * 32), ("others", "b" * 32)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "dvc.lock").write_text(json.dumps({"stages": lock_of(prepare=oid, bm25="c" * 32)}))
+    trees = [tmp_path / "theirs", tmp_path / "others"]
+    found = forgettings.losses(trees, {("data/prepare", "a" * 32), ("data/bm25", "c" * 32)}, {"a" * 32})
+    assert list(found) == [tmp_path / "theirs"], "bm25 is kept, since it is no record's alone"
+    assert "results of 1 stage that its dvc.lock names go (prepare)" in found[tmp_path / "theirs"]
+    named = forgettings.owners(trees, tmp_path, {"b" * 32, "d" * 32})
+    assert named == {"b" * 32: f"data/prepare of {tmp_path / 'others'}"}
+
+
+def test_a_run_says_why_a_stage_runs_again(served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, once; the stage that lost its out runs, and no other."""
+    served.run()
+    cache = served.folder / ".dvc/cache"
+    (oid, _), *_ = outs(read_lock(served.folder / "dvc.lock")["prepare"])
+    other = tmp_path / "another"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    FILE.write_text(f"document {MARK} 2026-11-28\n")
+    forgettings.leave(place(cache), [oid])
+    assert any(path.name == oid[2:] for path in objects(cache / "files/md5"))
+    object_path(cache / "files/md5", oid).unlink()
+    (served.folder / "data/corpus").unlink()
+    done = served.call("run")
+    (warned,) = [line for line in done.stderr.splitlines() if "forgotten" in line]
+    assert (
+        "prepare: results of 1 stage that dvc.lock names were removed, since they held a record that project another has forgotten"
+        in warned
+    )
+    assert "executed 1," in done.stdout
+    again = served.call("run")
+    assert (again.stderr, "executed 0," in again.stdout) == ("", True)
