@@ -43,7 +43,7 @@ from flows.repository.lock import corpus_of
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.results.generations import lock_here
-from flows.retraining import notify, plan
+from flows.retraining import notify, outcome, plan
 from flows.retraining.settings import read_retraining
 from tasks.core.stage.errors import Problem, UserError, one_line_errors, printable
 from tasks.core.stage.files import read_json, write_json
@@ -93,10 +93,12 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         history.remember(project, ended, display.warn)
         if ended.commit is None:  # otherwise it has been pushed
             _say(machines.push(project), display)
+        if ended.commit:
+            outcome.show(retraining_tree.folder_of(project), ended, display)
         if ended.commit and exports:
-            outcome = {key: getattr(ended, key) for key in ("result", "reason", "champion", "candidate")} | {"retraining": ended.id}
+            facts = {key: getattr(ended, key) for key in ("result", "reason", "champion", "candidate")} | {"retraining": ended.id}
             with contextlib.chdir(retraining_tree.folder_of(project)):
-                export_run(project, exports, display.warn, commit=ended.commit, outcome=outcome)
+                export_run(project, exports, display.warn, commit=ended.commit, outcome=facts)
     display.line(f"{champion.timestamp()} {ended.line}" if dated else f"\n{ended.line}")
     _notify(project, ended, display)
     return ended
