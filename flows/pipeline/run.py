@@ -50,7 +50,8 @@ def run(
 ) -> dict[str, Outcome]:
     """Bring `targets` (default: the report) up to date; returns how each stage ended. Raises StagesFailed, or UserError before any ran.
 
-    `quiet`: where nothing has changed, print nothing and leave Prefect alone. `with_dev`: refuse a data set without dev.
+    `quiet`, in a worktree of ours: where nothing has changed, print nothing and leave Prefect alone; name pages by their whole paths.
+    `with_dev`: refuse a data set without dev.
     `ignore_disk`: begin although the estimated new files do not fit.
     A run that is refused calls `undo` of its `edits`, which brings what stages read up to date, too. A data set may turn out unfit only
     once it is prepared (splits.Unfit): then dvc.lock and data/ are restored as well.
@@ -97,7 +98,7 @@ def run(
         return outcomes
     _show_tables(plan, outcomes, display)
     if clock.spans:
-        _write_pages(plan, clock, display)
+        _write_pages(plan, clock, display, below=Path.cwd() if quiet else Path())
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     _refuse_failed(plan, outcomes)
     return outcomes
@@ -139,10 +140,10 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
             display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
 
 
-def _write_pages(plan: Plan, clock: timing.Clock, display: Display) -> None:
+def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path) -> None:
     try:
         shown = with_analyses(plan.pages())
-        pages.write(shown, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here)
+        pages.write(shown, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here, below=below)
     except (OSError, UserError) as error:  # the run itself is done
         display.warn(f"pages of times were not written: {error}")
 

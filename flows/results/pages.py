@@ -57,14 +57,14 @@ class Section(NamedTuple):
         return Markup('<section><h2 id="{}">{}</h2>{}{}</section>').format(self.name, self.title, self.body, told)
 
 
-def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str]) -> None:
+def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str], below: Path = Path()) -> None:
     """Write the pages that have something to show; report where they are, and what the times come to.
 
-    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here).
+    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here). `below`: the current folder, as it is told.
     """
     if spans:
         write_text(TIMELINE, timeline(spans))
-        tell(f"timeline: {TIMELINE}")
+        tell(f"timeline: {below / TIMELINE}")
     if not REPORT.is_file():
         return
     lock, sections = read_lock(), read_yaml(Path("params.yaml"))
@@ -93,7 +93,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mappin
     for race in races:
         for line in quality.verdicts(race, metric):
             tell(f"time to quality from {race.start}: {line}")
-    tell(f"page with this machine's times, and lineage: {PAGE}")
+    tell(f"page with this machine's times, and lineage: {below / PAGE}")
 
 
 def add(sections: Sequence[Section]) -> None:

@@ -31,7 +31,7 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.promotion import power
 from flows.promotion.rule import measure_of
 from flows.promotion.standing import standing
-from flows.retraining import decision, notify, plan
+from flows.retraining import decision, notify, outcome, plan
 from flows.retraining.pipeline import run_pipeline
 from flows.retraining.settings import read_retraining
 from tasks.core.stage.errors import UserError, printable
@@ -75,10 +75,12 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         history.remember(project, ended, display.warn)
         if ended.commit is None:  # otherwise it has been pushed
             _say(machines.push(project), display)
+        if ended.commit:
+            outcome.show(retraining_tree.folder_of(project), ended, display)
         if ended.commit and exports:
-            outcome = {key: getattr(ended, key) for key in ("result", "reason", "champion", "candidate")} | {"retraining": ended.id}
+            facts = {key: getattr(ended, key) for key in ("result", "reason", "champion", "candidate")} | {"retraining": ended.id}
             with contextlib.chdir(retraining_tree.folder_of(project)):
-                export_run(project, exports, display.warn, commit=ended.commit, outcome=outcome)
+                export_run(project, exports, display.warn, commit=ended.commit, outcome=facts)
     display.line(f"{champion.timestamp()} {ended.line}" if dated else f"\n{ended.line}")
     _notify(project, ended, display)
     return ended

@@ -20,6 +20,7 @@ from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 Precision = Literal["bf16", "fp32"]
 GRAPH_TOKENS = 16384  # on a CPU
 LEAST_TOKENS = 512  # of a batch
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")
 ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
 STATE_BYTES = 12  # of a weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
@@ -97,8 +98,12 @@ def has_amx() -> bool:
 
 
 def _instructions() -> str:
-    """The widest instructions that matrix products use on this CPU."""
-    return "AMX" if has_amx() else str(torch.backends.cpu.get_cpu_capability())
+    """The widest instructions that matrix products use on this CPU, and what the environment makes their libraries use in place of them.
+
+    PyTorch's own limit, ATEN_CPU_CAPABILITY, is in the first.
+    """
+    widest = "AMX" if has_amx() else str(torch.backends.cpu.get_cpu_capability())
+    return ", ".join([widest, *(f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name))])
 
 
 def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:

@@ -17,6 +17,7 @@ ROOT = Path(".retemper")
 FINISHED = "finished"
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 FAISS = ("faiss-cpu", "faiss-gpu")  # one library by two names
+OTHERWISE = "begun with other inputs, parameters, code, libraries, threads, workers, or hardware"
 KEPT = 4  # unfinished works kept per kind; the oldest are removed first
 
 
@@ -53,11 +54,14 @@ def _version(library: str) -> str:
 
 
 def scratch_folder(kind: str, digest: str) -> Path:
-    """The folder of one unfinished work, created if missing; old ones of the same kind are removed."""
+    """The folder of one unfinished work, created if missing; old ones of the same kind are removed. Where only others are, it says so."""
     folder = ROOT / "scratch" / kind / digest[:32]
+    new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     remove_finished(folder)
     others = sorted((f for f in folder.parent.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
+    if new and any(any(other.iterdir()) and not (other / FINISHED).exists() for other in others):
+        print(f"{kind}: starts at its beginning; unfinished work is there, {OTHERWISE}")
     for old in others[KEPT - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from tasks.core.stage import devices
 from tasks.core.stage.devices import choose_device, compute_dtype, kept_tokens, place
 from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.runtime import Runtime
@@ -155,3 +156,14 @@ def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("retemper: CUDA error: CUBLAS_STATUS_ALLOC_FAILED: lower batch_tokens")
     with pytest.raises(RuntimeError, match="boom"), one_line_errors():
         raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR"])
+def test_a_limit_in_the_environment_is_other_hardware(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products have other bits under it, so nothing may go on with a checkpoint, or take a shard, from without it."""
+    monkeypatch.delenv(name, raising=False)
+    before = devices.hardware(CPU)
+    monkeypatch.setenv(name, "")
+    assert devices.hardware(CPU) == before
+    monkeypatch.setenv(name, "AVX2")
+    assert devices.hardware(CPU).split(", ") == [*before.split(", ")[:2], f"{name}=AVX2", before.split(", ")[2]]

@@ -85,3 +85,20 @@ def test_work_of_another_version_of_a_library_is_not_gone_on_with(library: str, 
     before = code_digest("freeze")
     monkeypatch.setattr(scratch, "version", found)
     assert code_digest("freeze") != before
+
+
+def test_work_that_cannot_be_resumed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "train-star: starts at its beginning; unfinished work is there, begun with other inputs, "
+    first = scratch_folder("train-star", "a" * 40)
+    scratch_folder("train-star", "b" * 40)
+    assert not capsys.readouterr().out, "nothing was done there"
+    (first / "checkpoint").touch()
+    scratch_folder("train-star", "a" * 40)
+    scratch_folder("train-star", "b" * 40)
+    scratch_folder("train-warmup", "c" * 40)
+    assert not capsys.readouterr().out, "its own, one that is known, and one of another kind"
+    scratch_folder("train-star", "c" * 40)
+    assert capsys.readouterr().out.startswith(told)
+    finish(first)
+    scratch_folder("train-star", "d" * 40)
+    assert not capsys.readouterr().out, "what is finished does not count"

@@ -65,6 +65,10 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     assert [(row["name"], row["x"], row["y"]) for row in race] == [("q", 7.0, 0.5), ("q", 14.0, 0.7), ("b", 7.0, 0.5), ("b", 28.0, 0.6)]
     assert page.endswith("<p>below</p>")
     assert told[0] == "time to quality from w: q reaches M 0.6000, the best of b (b, after 28 s), after 14 s: 2.0 times as fast"
+    assert told[-1] == "page with this machine's times, and lineage: .retemper/report.html"
+    pages.write(GRAPH, [Span("train@b", 0, 1, 2, "0", "Ran")], told.append, here={"commit": "2" * 40, "changed": "code"}, below=tmp_path)
+    assert f"timeline: {tmp_path}/.retemper/logs/timeline.html" in told, "as of a retraining's worktree"
+    assert told[-1].endswith(f": {tmp_path}/.retemper/report.html")
     assert "Time to quality from w" in page
     assert "; commit 2222222 with changed code." in page, "the commit that the run began at, not git's when the page is written"
     assert '<td data-label="seconds">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b

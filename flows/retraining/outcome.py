@@ -1,0 +1,57 @@
+"""How a retraining ended, on the page of its report: the candidate beside the champions that it was measured against."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from flows.champions.history import Ended
+from flows.process.display import Display
+from flows.results import pages
+from tasks.core.charts.page import Cell, table
+
+NOTE = (
+    "Champions are measured again on today's data. A difference is the candidate's mean minus theirs. The rule decides on dev "
+    "(docs/retraining.md); the mean of test is only shown."
+)
+
+
+def show(folder: Path, ended: Ended, display: Display) -> None:
+    """Put it into the page of `folder`, the project's in the retrainings' worktree, and say where that is. A full disk is a warning."""
+    try:
+        with contextlib.chdir(folder):
+            pages.add([section(ended)])
+            if pages.PAGE.is_file():
+                display.line(f"\npage of this retraining: {pages.PAGE.absolute()}")
+    except OSError as error:
+        display.warn(f"{folder / pages.PAGE}: {error.strerror}; the page does not show how this retraining ended")
+
+
+def section(ended: Ended) -> pages.Section:
+    """The outcome, and each measure by split."""
+    metrics, candidate = ended.metrics or {}, ended.candidate or ""
+    champions = [name for name in metrics if name.startswith("champion/")]
+    rows = [
+        [measure, split, number(value), *(cell for name in champions for cell in _against(value, metrics[name].get(split, {}), measure))]
+        for split, values in metrics.get(candidate, {}).items()
+        for measure, value in values.items()
+        if isinstance(value, (int, float))
+    ]
+    header = ["measure", "split", candidate, *(word for name in champions for word in (name, f"difference from {name}"))]
+    body = Markup("<p><strong>{}</strong></p>{}").format(
+        f"{ended.line[:1].upper()}{ended.line[1:]}.", table(header, rows, words=("split",))
+    )
+    return pages.Section("outcome", "Candidate and champion", body, NOTE if champions else "")
+
+
+def _against(value: float, old: Mapping[str, Any], measure: str) -> list[str | Cell]:
+    """A champion's mean, and the difference from it; empty where it was not measured."""
+    there = old.get(measure)
+    return [number(there), Cell(f"{value - there:+.4f}", value - there)] if isinstance(there, (int, float)) else ["", ""]
+
+
+def number(value: float) -> Cell:
+    """As in the other tables."""
+    return Cell(f"{value:.4f}", value)
