@@ -95,8 +95,10 @@ def convert(
         )
         sets.append("--set text.titles=true")
     if made.leaks:
-        print(f"training queries that are in dev or test too: {made.leaks:,}; prepare.leaks=drop removes them from train")
-        sets.append("--set prepare.leaks=drop")
+        every = made.leaks >= made.queries["train"]  # to drop them would leave nothing to train on
+        way = "they are all of train; give other files as dev and test" if every else "prepare.leaks=drop removes them from train"
+        print(f"training queries that are in dev or test too: {made.leaks:,}; {way}")
+        sets += [] if every else ["--set prepare.leaks=drop"]
     if made.white:
         print(f"ids with white space: {made.white:,}; prepare.ids=escape takes them")
         sets.append("--set prepare.ids=escape")

@@ -47,4 +47,11 @@ class Intake(Params):
     settle_seconds: float = Field(
         0.0, ge=0, description="a batch with a file that changed in the last so many seconds is still being written: left for the next run"
     )
+    shrink: float | None = Field(
+        0.3,
+        ge=0,
+        le=1,
+        description="largest share by which documents, or a split's queries, may be fewer than the champion's; with more missing, the "
+        "retraining fails before any training, and the champion stays; null: any",
+    )
     gate: Gate = Gate()

@@ -20,7 +20,7 @@ from flows.champions import tree as retraining_tree
 from flows.champions.history import Ended
 from flows.exporting.export import export_run
 from flows.exporting.settings import read_export
-from flows.intake import batches, inbox, settings
+from flows.intake import batches, inbox, settings, shrinkage
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run
@@ -141,6 +141,10 @@ def _work(
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why)
+    if now and rules.intake.shrink is not None:
+        if planned.choice.mode == "full":  # the other modes have prepared the data to decide
+            bring(targets=["prepare"])
+        shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
     if rules.promotion.rule == "guaranteed":
         standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
     last = history.recorded(tree.folder, tree.tip) if tree.tip else None

@@ -103,7 +103,10 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
         {"corpus.jsonl": '{"_id": "a", "text": "b", "text": "c"}\n'},
         r"corpus.jsonl:1: found the key 'text' twice in an object, expected it once; fix that line",
     ),
-    "no text": ({"corpus.jsonl": '{"_id": "a", "title": "b"}\n'}, r"corpus.jsonl:1: no text"),
+    "no text": (
+        {"corpus.jsonl": '{"_id": "a", "contents": "b"}\n'},
+        r"corpus.jsonl:1: no text, found _id, contents; every line needs one$",
+    ),
     "a number as text": ({"queries.jsonl": '{"_id": "a", "text": 5}\n'}, r"queries.jsonl:1: found text 5, expected a string"),
     "answers": ({"queries.jsonl": '{"_id": "a", "text": "b", "answers": "c"}\n'}, r"queries.jsonl:1: found answers 'c', expected a list"),
     "id with a space": (

@@ -44,7 +44,7 @@ def documents(file: Path | Lines) -> Iterator[Document]:
     """JSON lines with `_id` (string or integer), `text`, and an optional `title`."""
     for at, record in read_objects(file, "_id, title and text"):
         title = record.get("title")
-        yield Document(at, _id(at, record), "" if title is None else _string(at, "title", title), _string(at, "text", record.get("text")))
+        yield Document(at, _id(at, record), "" if title is None else _string(at, "title", title), _text(at, record))
 
 
 def queries(file: Path) -> Iterator[Query]:
@@ -53,7 +53,7 @@ def queries(file: Path) -> Iterator[Query]:
         answers = record.get("answers") or []
         if not is_answers(answers):
             raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; fix that line")
-        yield Query(at, _id(at, record), _string(at, "text", record.get("text")), answers, _columns(record.get("metadata")))
+        yield Query(at, _id(at, record), _text(at, record), answers, _columns(record.get("metadata")))
 
 
 def qrels(file: Path) -> Iterator[Qrel]:
@@ -90,9 +90,13 @@ def _id(at: At, record: dict[str, Any]) -> str:
     return str(value)
 
 
+def _text(at: At, record: dict[str, Any]) -> str:
+    if record.get("text") is None:
+        raise UserError(f"{at}: no text, found {', '.join(record) or 'no fields'}; every line needs one")
+    return _string(at, "text", record["text"])
+
+
 def _string(at: At, name: str, value: object) -> str:
-    if value is None:
-        raise UserError(f"{at}: no {name}; every line needs one")
     if not isinstance(value, str):
         raise UserError(f"{at}: found {name} {value!r}, expected a string; fix that line")
     return value

@@ -142,7 +142,8 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
         "retraining.yaml": change.get("rules"),
     }
     taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
-    monkeypatch.setattr(retrain, "run_pipeline", lambda *_: None)
+    monkeypatch.setattr(retrain, "run_pipeline", lambda *_, **__: None)
+    monkeypatch.setattr(retrain.shrinkage, "refuse", lambda *_, **__: None)
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)

@@ -60,6 +60,18 @@ def test_the_command_says_what_it_did_and_what_to_type(
     assert corpus.stats["documents"]["count"] == 2
 
 
+def test_dev_that_is_all_of_train_is_not_advised_to_be_dropped_from_it(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing would be left to train on."""
+    monkeypatch.chdir(tmp_path)
+    write("a.jsonl", tevatron("q1", "d1"))
+    assert cli.main(["convert", "data", "a.jsonl", "--dev", "a.jsonl", "--test-share", "0"]) == 0
+    *_, leaks, following = capsys.readouterr().out.splitlines()
+    assert leaks == "training queries that are in dev or test too: 1; they are all of train; give other files as dev and test"
+    assert following == "next: retemper new my-project --data data"
+
+
 def test_what_is_put_into_the_inbox_is_a_batch(
     tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,42 @@
+"""A data set that has lost much since the champion was trained: rather a delivery that broke off than a smaller one."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flows.champions import champion
+from flows.champions.champion import Champion
+from flows.intake.settings import FILE
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import read_json
+
+STATS = Path("data/corpus/stats.json")
+
+
+def refuse(project: Path, now: Champion, most: float, *, warn: Callable[[str], None]) -> None:
+    """UserError if the prepared data set lacks more than a share of `most` of the documents, or of a split's queries, that `now` had.
+
+    The current folder is the retrainings' worktree. Where the champion's data are nowhere any more, a warning takes the check's place.
+    """
+    try:
+        with TemporaryDirectory() as folder:
+            out = Path(folder) / STATS.name
+            champion.get_out(project, now.commit, str(STATS), out)
+            counts = dict(_counts(read_json(out)))
+    except UserError as error:
+        warn(f"whether the data set has lost records since champion/{now.number} is unknown: {error}")
+        return
+    for what, count in _counts(read_json(STATS)):
+        before = counts.get(what, 0)
+        if before - count > most * before:
+            raise UserError(
+                f"data set: found {count:,} {what}, champion/{now.number} had {before:,}; expected at least {100 - 100 * most:g} % of them "
+                f"(intake.shrink of {FILE}); put back what is missing, or raise intake.shrink (null: any loss)"
+            )
+
+
+def _counts(stats: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    yield "documents", stats["documents"]["count"]
+    for split, figures in stats["splits"].items():
+        yield f"{split} queries", figures["queries"]
