@@ -5,7 +5,7 @@ record; its commit holds dvc.lock, params.yaml and data/source.json, from which 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -224,6 +224,23 @@ def _crown_by_hand(project: Path, champion: Champion) -> Champion:
     """Crown it; UserError where what it is made of is nowhere any more, so that no server could have it."""
     outs.refuse_lost(parts_at(project, champion).paths.values(), project=project, lock=locked(project, champion.commit))
     return crown(project, champion)
+
+
+def refuse_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
+    """UserError where an encoder of the champion is nowhere any more, so that nothing can be compared with it.
+
+    A remote that cannot be asked now is a warning: it may have it later.
+    """
+    try:
+        parts = parts_at(project, now)
+        encoders = [parts.paths[kind] for kind in parts.encoders.values()]
+        outs.refuse_lost(encoders, project=project, lock=locked(project, now.commit))
+    except outs.RemoteUnavailable as error:
+        warn(f"champion/{now.number}, with which a new model is compared: {error}")
+    except UserError as error:
+        raise UserError(
+            f"champion/{now.number}, with which a new model is compared: {error}; or crown another one (retemper champion set MODEL)"
+        ) from None
 
 
 def timestamp() -> str:

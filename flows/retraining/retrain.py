@@ -141,6 +141,8 @@ def _work(
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why)
+    if now:
+        champion.refuse_lost(project, now, display.warn)
     if now and rules.intake.shrink is not None:
         if planned.choice.mode == "full":  # the other modes have prepared the data to decide
             bring(targets=["prepare"])

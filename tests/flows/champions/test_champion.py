@@ -1,6 +1,7 @@
 """What makes up a served model, by a dvc.lock."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,6 +240,8 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         (retrain.champion, "read_champions", [now]),
         (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (retrain, "_take_in", None),
+        (retrain.champion, "refuse_lost", None),
+        (retrain.shrinkage, "refuse", None),
         (retrain, "run_pipeline", None),
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
@@ -252,6 +255,25 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     assert not decision.SCRATCH.exists()
     assert asked == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
+
+
+def test_a_champion_that_is_lost_is_told_before_a_training(fused: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its encoders matter for a comparison. A remote that cannot be asked may have them later."""
+    folder, commit = fused
+    crowned, asked, warned = champion.choose(folder, f"{commit}:hybrid"), list[str](), list[str]()
+
+    def lost(paths: Iterable[str], **_: object) -> None:
+        asked.extend(paths)
+        raise error
+
+    monkeypatch.setattr(champion.outs, "refuse_lost", lost)
+    error: UserError = champion.outs.RemoteUnavailable("data/encoders/a: no remote can be asked for it")
+    champion.refuse_lost(folder, crowned, warned.append)
+    assert warned == ["champion/1, with which a new model is compared: data/encoders/a: no remote can be asked for it"]
+    assert asked == ["data/encoders/a"]
+    error = UserError("data/encoders/a: neither in the cache nor on the remote")
+    with pytest.raises(UserError, match=r"^champion/1, .*: data/encoders/a: neither .*; or crown another one \("):
+        champion.refuse_lost(folder, crowned, pytest.fail)
 
 
 def test_a_champion_that_never_was_is_refused_by_its_number(fused: tuple[Path, str]) -> None:

@@ -94,24 +94,32 @@ def test_what_is_corrupt_on_the_remote_is_refused(
     assert not (project.parent / "got").exists()
 
 
-def test_what_is_lost_is_known_without_a_download(project: Path) -> None:
+def test_what_is_lost_is_known_without_a_download(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
     cache, remote = project / ".dvc/cache/files/md5", project.parent / "remote/files/md5"
     lock = champion.locked(project, "HEAD")
 
     def check(path: str = "data/made") -> None:
         outs.refuse_lost(["data/elsewhere", path], project=project, lock=lock)
 
-    shutil.move(remote, remote.with_name("not mounted"))
+    object_path(remote, ONE).unlink()
     check()
     object_path(cache, ONE).unlink()
     check("data/made/below")
     with pytest.raises(UserError, match=r"^data/made: neither in the cache nor on the remote; push it from a machine that has it"):
         check()
-    shutil.move(remote.with_name("not mounted"), remote)
+    share = project.parent / "remote"
+    shutil.move(share, share.with_name("not mounted"))
+    with pytest.raises(outs.RemoteUnavailable, match=r"^data/made: .*, and no remote can be asked for it \(.*: found no .*; mount it"):
+        check()
+    shutil.move(share.with_name("not mounted"), share)
+    object_path(remote, ONE).write_text("one")
+    object_path(remote, ONE).chmod(0o444)
     check()
     shutil.rmtree(cache)
     check()
     assert not cache.exists()
     git("config", "--file", ".dvc/config", "--remove-section", "core", folder=project)
-    with pytest.raises(UserError, match=r"^data/made: not in the cache, and no remote can be asked for it \("):
+    with pytest.raises(UserError, match=r"^data/made: not in the cache, and no remote can be asked for it \(") as refusal:
         check()
+    assert not isinstance(refusal.value, outs.RemoteUnavailable), "there is none"

@@ -344,6 +344,7 @@ def test_what_is_done_without_a_test(
     figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
     last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
     monkeypatch.setattr(history, "recorded", lambda *_: last)
+    monkeypatch.setattr(champion, "refuse_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
     monkeypatch.setattr(retrain.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
@@ -361,9 +362,10 @@ def test_what_is_done_without_a_test(
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
     ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
     out = capsys.readouterr().out.splitlines()
-    assert out[:2] == ["pipeline prepare", f"champion/{len(there)} may lose 0.3"], "nothing else before the data are known to be whole"
-    assert out[2].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
-    assert out[3] == "pipeline"
+    now = f"champion/{len(there)}"
+    assert out[:3] == [f"{now} is there", "pipeline prepare", f"{now} may lose 0.3"], "nothing else before the data are known to be whole"
+    assert out[3].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
+    assert out[4] == "pipeline"
     assert ended.result == result
     assert among == [not more], "promotion.fusions says whether a fusion may be the candidate"
     assert said in ended.reason
