@@ -83,7 +83,7 @@ def test_equals_plain_loops_and_so_does_every_gradient(metric: str | None) -> No
         case, cut = draw(seed), random.Random(seed).choice([1, 3, 10, 200])
         loss, scores_BL = ours(case, metric, cut)
         expected, slopes = plain(case, metric, cut)
-        assert float(loss) == pytest.approx(expected, rel=1e-5, abs=1e-6), seed
+        assert loss.item() == pytest.approx(expected, rel=1e-5, abs=1e-6), seed
         loss.backward()
         assert scores_BL.grad is not None
         for b, slope in enumerate(slopes):
@@ -99,9 +99,9 @@ def test_equals_plain_loops_and_so_does_every_gradient(metric: str | None) -> No
 def test_a_case_by_hand() -> None:
     """Ranks 1 to 3, the third relevant, MRR: pairs weigh 2/3 and 1/6; the loss is their mean."""
     loss, _ = ours(([[2.0, 1.0, 0.0]], [[0, 0, 1]], [[1]]), "mrr", 3)
-    assert float(loss) == pytest.approx((2 / 3 * math.log(1 + math.e**2) + 1 / 6 * math.log(1 + math.e)) / 2)
+    assert loss.item() == pytest.approx((2 / 3 * math.log(1 + math.e**2) + 1 / 6 * math.log(1 + math.e)) / 2)
     loss, _ = ours(([[2.0, 1.0, 0.0]], [[0, 0, 1]], [[1]]), "mrr", 1)  # beyond rank 1 nothing counts
-    assert float(loss) == pytest.approx((1 * math.log(1 + math.e**2) + 0) / 2)
+    assert loss.item() == pytest.approx((1 * math.log(1 + math.e**2) + 0) / 2)
 
 
 def test_a_batch_without_a_pair_is_zero_and_still_has_a_gradient() -> None:
@@ -114,6 +114,6 @@ def test_a_batch_without_a_pair_is_zero_and_still_has_a_gradient() -> None:
 def test_large_scores_do_not_overflow() -> None:
     """Vectors under ANCE's LayerNorm head have inner products of several hundred."""
     loss, scores_BL = ours(([[900.0, -900.0]], [[0, 1]], [[1]]), None, 10)
-    assert float(loss) == pytest.approx(1800)
+    assert loss.item() == pytest.approx(1800)
     loss.backward()
     assert scores_BL.grad is not None and scores_BL.grad[0, :2].tolist() == [1.0, -1.0]

@@ -21,7 +21,7 @@ from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
-from flows.retraining import decision, pipeline, retrain
+from flows.retraining import decision, retrain
 from tasks.core.stage.errors import Problem, UserError
 
 
@@ -391,14 +391,3 @@ def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatc
     assert found["encoder"]["source"] == "some/model"
     assert found["articles"]["source"] == f"dump:{project / 'wiki'}"
     assert found["rerankers"]["s"]["source"] == str(project / "ce")
-
-
-def test_a_worktree_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = retrain.locks.only_run(tmp_path / "run.lock")
-    held.__enter__()
-    monkeypatch.setattr(pipeline.time, "sleep", lambda _: held.__exit__(None, None, None))
-    pipeline.wait_for(tmp_path / "run.lock")
-    with retrain.locks.only_run(tmp_path / "run.lock"):
-        monkeypatch.setattr(pipeline, "WAIT_SECONDS", -1)
-        with pytest.raises(UserError, match="another run is in progress"):
-            pipeline.wait_for(tmp_path / "run.lock")
