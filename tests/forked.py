@@ -2,7 +2,7 @@
 
 Prefect reads its settings when it is imported. Here it has been already, with the environment of the tests, so it reads them again
 where a new process would import it.
-`--runs`: `python -m flows.explaining.runs`, in place of a command.
+`--alone`: `python -m flows.pipeline.alone`, in place of a command.
 `--toy`: params.yaml is not that of a real project, and is not checked.
 """
 
@@ -13,7 +13,7 @@ from prefect.logging.configuration import setup_logging
 
 from flows.cli.main import main
 from flows.explaining import runs
-from flows.pipeline import server
+from flows.pipeline import alone, server
 from flows.repository import worktree
 from tests.forks import FORK
 
@@ -44,10 +44,10 @@ def use_server() -> server.Server | None:
 
 if __name__ == "__main__":
     server.set_environment, server.use_server = set_environment, use_server
-    runs.RUN = (*FORK, "tests.forked", "--runs")
-    if sys.argv[1:2] == ["--runs"]:
+    runs.RUN = (*FORK, "tests.forked", "--alone")
+    if sys.argv[1:2] == ["--alone"]:
         del sys.argv[1]
-        sys.exit(runs.main())
+        sys.exit(alone.main())
     toy = sys.argv[1:2] == ["--toy"]
     server.SERVER[:3] = [*FORK, "tests.served"]  # in place of python -m uvicorn
     worktree.RUN = (*FORK, "tests.forked", *["--toy"] * toy, "run")  # its users have not been imported yet

@@ -21,8 +21,7 @@ from flows.champions.measurement import values
 from flows.champions.parts import Parts, parts_of
 from flows.experiments.evaluate import AS_IT_IS, untrained
 from flows.parameters.sources import STANDS, Memory, describe, list_encoder
-from flows.pipeline import run, server
-from flows.process.problems import tell
+from flows.pipeline import server
 from flows.process.processes import Processes, Stopped
 from flows.repository.lock import LOCK, Lock, of_graph, read_lock
 from flows.repository.worktree import SOURCE, equip, in_room, link_sources, make_worktree, remove_worktree, run_in
@@ -30,11 +29,11 @@ from flows.results import timing
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from flows.storage.remote import WARNING
-from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost, one_line_errors
+from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost
 from tasks.core.stage.files import read_json, write_json, write_text
 from tasks.params import Parameters
 
-RUN = (sys.executable, "-m", "flows.explaining.runs")
+RUN = (sys.executable, "-m", "flows.pipeline.alone")
 FLOWS = str(Path(flows.__file__).resolve().parents[1])
 OWN = ("text", "tokenize", "encode")  # sections with which a model is measured on other data: its own
 TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage that makes an entry
@@ -296,18 +295,3 @@ def _nested(assignments: Mapping[str, Any]) -> dict[str, Any]:
         section, dot, name = key.partition(".")
         found[section] = {name: value} if dot else value
     return found
-
-
-def main() -> int:
-    """The pipeline alone, in the current folder, whose params.yaml and data/source.json stand: `python -m flows.explaining.runs TARGET`."""
-    try:
-        with one_line_errors():
-            run.run(sys.argv[1:], check=lambda: None, quiet=True)
-    except run.StagesFailed as failed:
-        tell(failed.problems)
-        return failed.status
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -9,11 +9,12 @@ from typing import TypeVar
 
 from flows.champions.measurement import OF_SERVER
 from flows.pipeline import run, server
+from flows.pipeline.alone import WITH_DEV
 from flows.process import locks
 from flows.process.display import Display
-from flows.process.problems import Problems, tell
+from flows.process.problems import Problems
 from flows.process.processes import Processes, environment
-from tasks.core.stage.errors import Problem, UserError, one_line_errors
+from tasks.core.stage.errors import Problem, UserError
 
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
 
@@ -41,7 +42,7 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
         for name in OF_SERVER:
             env.pop(name, None)
         reported = Problems(server.HOME.parent / "pipeline.problem.json")
-        command = [sys.executable, "-m", "flows.retraining.pipeline", *targets]
+        command = [sys.executable, "-m", "flows.pipeline.alone", WITH_DEV, *targets]
         try:
             status = again(lambda: processes.run(command, display.line, {**env, **reported.environment}))
         finally:
@@ -69,18 +70,3 @@ def wait_for(lock: Path) -> None:
             if time.monotonic() > deadline:
                 raise
         time.sleep(0.5)
-
-
-def main() -> int:
-    """The pipeline alone, in the current folder, its parameters checked before: `python -m flows.retraining.pipeline [TARGET ...]`."""
-    try:
-        with one_line_errors():
-            run.run(sys.argv[1:], check=lambda: None, quiet=True, with_dev=True)
-    except run.StagesFailed as failed:
-        tell(failed.problems)
-        return failed.status
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,0 +1,28 @@
+"""The pipeline alone, in a process of its own: `python -m flows.pipeline.alone [--with-dev] [TARGET ...]`.
+
+For the trees of other commands, whose params.yaml and data/source.json are checked before, and stand.
+"""
+
+import sys
+
+from flows.pipeline import run
+from flows.process.problems import tell
+from tasks.core.stage.errors import one_line_errors
+
+WITH_DEV = "--with-dev"  # a data set without a dev split is refused
+
+
+def main() -> int:
+    """Bring the targets in the current folder up to date; returns the exit status."""
+    targets = [word for word in sys.argv[1:] if word != WITH_DEV]
+    try:
+        with one_line_errors():
+            run.run(targets, check=lambda: None, quiet=True, with_dev=WITH_DEV in sys.argv)
+    except run.StagesFailed as failed:
+        tell(failed.problems)
+        return failed.status
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
