@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.command import ProjectCommand, group
+from flows.cli.command import Json, ProjectCommand, group
 
 app = group()
 
@@ -15,8 +15,9 @@ def search(
     *,
     k: Annotated[int, typer.Option("-k", help="Hits shown.")] = 10,
     model: Annotated[str | None, typer.Option(help="A round, an adore or a fusion; default: the best on dev by report.metric.")] = None,
+    as_json: Json = False,
 ) -> int:
     """Search the corpus with a trained model."""
     from flows.results.search import search
 
-    return search(text, k, model)
+    return search(text, k, model, as_json=as_json)

@@ -48,7 +48,7 @@ def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = F
     return Searched(model, dense, records, BM25 in parts, *depths)
 
 
-def search(text: str, k: int, model: str | None) -> int:
+def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> int:
     """Print the `k` best documents for `text`; returns the exit status."""
     if k < 1:
         raise UserError(f"-k {k}: expected at least 1")
@@ -68,7 +68,7 @@ def search(text: str, k: int, model: str | None) -> int:
     systems += [word for name, (encoder, index) in found.dense.items() for word in ("--model", name, str(encoder), str(index))]
     print(f"searching with {model}{note}", file=sys.stderr)
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
-    command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}"]
+    command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}", *["--json"] * as_json]
     return subprocess.run(command, env=environment(), check=False).returncode
 
 

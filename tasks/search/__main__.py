@@ -1,5 +1,6 @@
 """Search a corpus from the shell, using the indexes that would be served."""
 
+import json
 import shutil
 import sys
 import textwrap
@@ -42,6 +43,7 @@ def arguments() -> ArgumentParser:
     known = system_arguments(parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder"))
     known.add_argument("--query", required=True, help="what to search for")
     known.add_argument("--k", type=int, default=10, help="documents to show")
+    known.add_argument("--json", action="store_true", help="print JSON, as the search server answers")
     return known
 
 
@@ -77,8 +79,16 @@ def main() -> None:
     name = args.fusion[-1][0] if args.fusion else args.model[0][0]
     found = open_systems(args).search(query, name, args.k)
     texts = texts_found(args.documents, found.documents)
+    ranks = enumerate(zip(found.documents, found.scores, strict=True), 1)
     try:
-        for rank, (doc, score) in enumerate(zip(found.documents, found.scores, strict=True), 1):
+        if args.json:
+            hits = [
+                {"rank": rank, "id": doc, "score": float(score), "title": texts[doc][0], "text": texts[doc][1]}
+                for rank, (doc, score) in ranks
+            ]
+            print(json.dumps({"query": query, "model": name, "hits": hits}, indent=2), flush=True)
+            return
+        for rank, (doc, score) in ranks:
             title, text = texts[doc]
             print(headline(rank, score, doc, title))
             print(paragraph(text), flush=True)

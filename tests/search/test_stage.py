@@ -99,6 +99,20 @@ def test_prints_the_best_documents_with_their_texts(
     assert max(map(len, printed)) <= 140
 
 
+def test_json_has_the_same_documents_as_the_text(
+    project: Path, tiny_corpus: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(project, monkeypatch, argv(tiny_encoder, "Chancellor\u2028of Germany", "--k=5"))
+    text = printed_scores(capsys.readouterr().out)
+    run(project, monkeypatch, argv(tiny_encoder, "Chancellor\u2028of Germany", "--k=5", "--json"))
+    told = json.loads(capsys.readouterr().out)
+    assert (told["query"], told["model"]) == ("Chancellor\u2028of Germany", "m")
+    assert [(hit["rank"], hit["id"], f"{hit['score']:.4f}") for hit in told["hits"]] == [
+        (rank, doc, f"{score:.4f}") for rank, (doc, score) in enumerate(text.items(), 1)
+    ]
+    assert [(hit["title"], hit["text"]) for hit in told["hits"]] == [tiny_corpus.documents[hit["id"]] for hit in told["hits"]]
+
+
 @pytest.mark.parametrize(
     ("query", "more", "words"), [("", (), "the query is empty"), (" \t\n", (), "the query is empty"), ("x", ("--k=0",), "--k 0")]
 )

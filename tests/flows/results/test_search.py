@@ -37,6 +37,9 @@ def test_the_command_pairs_the_query_tower_with_its_rounds_index(tmp_path: Path,
     said = commands[0]
     place = said.index("--model")
     assert said[place + 1 : place + 4] == ["star_adore", "data/encoders/star_adore", "data/indexes/star"]
+    assert "--json" not in said
+    assert search.search("words", 3, "star_adore", as_json=True) == 0
+    assert commands[1] == [*said, "--json"]
     with pytest.raises(UserError, match="no index of model nobody, expected one of star_adore"):
         search.search("words", 3, "nobody")
     for name in ("", ".", "../indexes/star_adore"):
