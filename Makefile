@@ -27,7 +27,7 @@ export WITH_EXTENSION ?= optional
 help:
 	@echo 'make run    set up what is missing, then run the pipeline'
 	@echo 'make test   set up what is missing, then run the tests'
-	@echo 'make test-heavy  many clones, real servers and schedules: a quarter of an hour'
+	@echo 'make test-heavy  many clones, real servers and schedules: an hour or more'
 	@echo 'make check  ruff, mypy, import-linter'
 	@echo 'make clean  remove the environment (.venv); data and caches stay'
 
