@@ -226,21 +226,20 @@ def _crown_by_hand(project: Path, champion: Champion) -> Champion:
     return crown(project, champion)
 
 
-def refuse_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
-    """UserError where an encoder of the champion is nowhere any more, so that nothing can be compared with it.
+def tell_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
+    """A warning where an encoder of the champion is nowhere, before hours of training: the comparison needs it.
 
-    A remote that cannot be asked now is a warning: it may have it later.
+    Not an error: the same recipe over the same data makes it again.
     """
     try:
         parts = parts_at(project, now)
         encoders = [parts.paths[kind] for kind in parts.encoders.values()]
         outs.refuse_lost(encoders, project=project, lock=locked(project, now.commit))
-    except outs.RemoteUnavailable as error:
-        warn(f"champion/{now.number}, with which a new model is compared: {error}")
     except UserError as error:
-        raise UserError(
-            f"champion/{now.number}, with which a new model is compared: {error}; or crown another one (retemper champion set MODEL)"
-        ) from None
+        warn(
+            f"champion/{now.number}, with which a new model is compared: {error}. Unless this retraining makes it again, the comparison "
+            f"will fail; another champion is set by retemper champion set MODEL"
+        )
 
 
 def timestamp() -> str:

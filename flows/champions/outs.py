@@ -12,11 +12,7 @@ from flows.repository.lock import Lock
 from flows.storage.cache import cache_of, copy_cached, file_md5, intact, listing, object_path
 from flows.storage.remote import refuse_unmarked
 from flows.team.sync import DVC
-from tasks.core.stage.errors import Unavailable, UserError, redacted
-
-
-class RemoteUnavailable(Unavailable):
-    """The cache lacks an out, and the remote, which may have it, cannot be asked now."""
+from tasks.core.stage.errors import UserError, redacted
 
 
 def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None:
@@ -53,15 +49,11 @@ def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
 
 
 def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
-    """UserError for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded.
-
-    RemoteUnavailable where there is a remote that cannot be asked.
-    """
+    """UserError for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded."""
     root = cache_of(project) / "files/md5"
     missing = {one: path for path in paths for one in objects(root, path, lock) if not object_path(root, one).exists()}
     if not missing:
         return
-    from dvc.config import NoRemoteError
     from dvc.repo import Repo
 
     try:
@@ -70,8 +62,8 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
             remote = repo.cloud.get_remote_odb()
             lost = next((path for digest, path in missing.items() if not remote.exists(digest)), None)
     except Exception as error:  # whatever the library of a remote raises
-        path, kind = next(iter(missing.values())), UserError if isinstance(error, NoRemoteError) else RemoteUnavailable
-        raise kind(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
+        path = next(iter(missing.values()))
+        raise UserError(f"{path}: not in the cache, and no remote can be asked for it ({redacted(' '.join(str(error).split()))})") from None
     if lost:
         raise UserError(f"{lost}: neither in the cache nor on the remote; push it from a machine that has it (dvc push)")
 

@@ -142,7 +142,7 @@ def _work(
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why)
     if now:
-        champion.refuse_lost(project, now, display.warn)
+        champion.tell_lost(project, now, display.warn)
     if now and rules.intake.shrink is not None:
         if planned.choice.mode == "full":  # the other modes have prepared the data to decide
             bring(targets=["prepare"])

@@ -344,7 +344,7 @@ def test_what_is_done_without_a_test(
     figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
     last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
     monkeypatch.setattr(history, "recorded", lambda *_: last)
-    monkeypatch.setattr(champion, "refuse_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
+    monkeypatch.setattr(champion, "tell_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
     monkeypatch.setattr(retrain.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
