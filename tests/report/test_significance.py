@@ -9,7 +9,7 @@ from scipy import stats
 
 from tasks.core.metrics.paired_tests import holm
 from tasks.report.params import Report
-from tasks.report.significance import compare, shared
+from tasks.report.significance import Pair, compare, shared
 from tasks.report.systems import System
 from tasks.report.table import build
 
@@ -111,3 +111,18 @@ def test_the_best_value_of_a_column_is_the_lowest_where_mistakes_are_counted() -
         for name, ap, hole in (("bm25", 0.25, 0.5), ("star", 0.75, 0.125))
     ]
     assert build(systems, "AP", "test", "star", [], {}).top == ("0.7500", "0.1250")
+
+
+@pytest.mark.parametrize(
+    ("queries", "groups", "said"),
+    [
+        (1, 1, "one query, so nothing can be tested"),
+        (5, 1, "one group of queries, so nothing can be tested"),
+        (5, 2, "not significant, p 1.00"),
+    ],
+)
+def test_of_one_group_nothing_is_said_to_be_tested(queries: int, groups: int, said: str) -> None:
+    pair = Pair(
+        "a", "b", queries, groups, 1.0, 0.5, 0.5, 0.0, None, None, 1.0, 1.0, significant=False, marked=False, effect=None, warning=""
+    )
+    assert pair.verdict("{:.2f}".format) == said

@@ -17,7 +17,6 @@ ROOT = Path(".retemper")
 FINISHED = "finished"
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 FAISS = ("faiss-cpu", "faiss-gpu")  # one library by two names
-OTHERWISE = "begun with other inputs, parameters, code, libraries, threads, workers, or hardware"
 KEPT = 4  # unfinished works kept per kind; the oldest are removed first
 
 
@@ -61,7 +60,8 @@ def scratch_folder(kind: str, digest: str) -> Path:
     remove_finished(folder)
     others = sorted((f for f in folder.parent.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
     if new and any(any(other.iterdir()) and not (other / FINISHED).exists() for other in others):
-        print(f"{kind}: starts at its beginning; unfinished work is there, {OTHERWISE}")
+        differs = "inputs, parameters, code, libraries, threads, workers, or hardware"
+        print(f"{kind}: starts from the beginning; the unfinished work that is there was begun with other {differs}")
     for old in others[KEPT - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder

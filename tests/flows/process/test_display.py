@@ -198,6 +198,14 @@ def test_a_table_fits_its_terminal_and_keeps_every_figure(width: int | None) -> 
         assert max(map(len, table.splitlines())) <= max(width, 8 + 2 + len(NAMED[3]))
 
 
+@pytest.mark.parametrize(
+    ("width", "blocks"), [(19, ["s aaaa bbbb cccc"]), (13, ["s aaaa bbbb", "s cccc"]), (12, ["s aaaa", "s bbbb", "s cccc"])]
+)
+def test_a_column_that_just_fits_stays_beside_the_others(width: int, blocks: list[str]) -> None:
+    found = fitted_table(["s", "aaaa", "bbbb", "cccc"], [["x", "1", "2", "3"]], width)
+    assert [" ".join(block.splitlines()[0].split()) for block in found.split("\n\n")] == blocks
+
+
 def test_a_wrapped_name_has_all_of_its_letters() -> None:
     found = fitted_table(["system", "dev"], [[NAMED[0], "0.5"]], 40).splitlines()
     assert found == ["system         dev", "a1b2c3d:star_  0.5", "adore_of_the_", "second_try", "(best on dev)"]
