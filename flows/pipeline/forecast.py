@@ -1,7 +1,8 @@
 """What the stages of a run may cost: time, memory and disk, by the records of how they were made before (flows.storage.makings).
 
 A record counts for its stage, whoever made it; the one of the current dvc.lock first, else the last one. Where it says how large the data
-was, time and disk are scaled to the data that is prepared now. Nothing else is guessed: a stage without a record is unknown.
+was, time and disk are scaled to the data that is prepared now; what a stage needs to start is not. A stage without a record is estimated by
+another one of its kind (train@star by train@warmup), and without that unknown.
 """
 
 import shutil
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 from flows.process.display import clock
 from flows.repository.lock import entry_digest, read_lock
@@ -20,8 +21,12 @@ from flows.storage.cache import cache_folder
 from tasks.core.stage.errors import DiskError, UserError, counted
 from tasks.core.stage.files import from_record
 from tasks.core.stage.params import FROZEN, read_parameters
+from tasks.params import Parameters
 
 PREPARE = "prepare"
+ALIKE = {"retrieve_adore": "retrieve", "evaluate_adore": "evaluate", "evaluate_fuse": "evaluate"}  # stages that do the same
+FIXED = 0.3  # seconds of a stage's own time that do not grow with the data: imports, a model read
+BATCH = get_args(Parameters.model_fields["rounds"].annotation)[1].model_fields["batch_queries"].default
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,8 @@ class Forecast:
         return f"{self.stage}: {told} ({self.since})" if told else f"{self.stage}: time, memory, and disk unknown"
 
 
-def forecasts(stages: Sequence[str], cache: Path | None = None) -> list[Forecast]:
-    """The costs of `stages`, by what the cache has recorded."""
+def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool = True) -> list[Forecast]:
+    """The costs of `stages`, by what the cache has recorded of them; `by_kind`: else, of another one of the same kind among them."""
     cache = cache or cache_folder()
     lock = read_lock()
     digests = {stage: entry_digest(lock[stage]) for stage in stages if stage in lock}
@@ -56,19 +61,33 @@ def forecasts(stages: Sequence[str], cache: Path | None = None) -> list[Forecast
     records |= makings.latest(cache, set(stages) - records.keys())
     sections = read_parameters(FROZEN) if FROZEN.exists() else {}
     size = None if PREPARE in stages else current_size(sections)  # prepare may find other data
-    return [_forecast(stage, records.get(stage), size=size, rounds=sections.get("rounds") or {}) for stage in stages]
+    likes = {_kind(stage): record for stage, record in sorted(records.items())} if by_kind else {}
+    rounds = sections.get("rounds") or {}
+    return [_forecast(stage, records.get(stage, likes.get(_kind(stage))), size=size, rounds=rounds) for stage in stages]
+
+
+def _kind(stage: str) -> str:
+    kind = stage.partition("@")[0]
+    return ALIKE.get(kind, kind)
 
 
 def _forecast(stage: str, record: Mapping[str, Any] | None, *, size: Size | None, rounds: Mapping[str, Any]) -> Forecast:
     if record is None:
         return Forecast(stage)
+    of = str(record.get("stage", stage))
     since = f"made {datetime.fromtimestamp(record['at'], UTC):%Y-%m-%d}" if "at" in record else "made before"
+    if of != stage:
+        since = f"by {of}, {since}"
+        if size is None or work(stage, size, _steps(rounds)) is None:
+            return Forecast(stage)
     seconds, kept = record.get("seconds"), record.get("bytes")
     then = _size(record.get("size"))
     if then and size:
-        longer = _ratio(work(stage, size, _steps(rounds)), work(stage, then, _steps({stage.partition("@")[2]: record.get("round")})))
+        longer = _ratio(work(stage, size, _steps(rounds)), work(of, then, _steps({of.partition("@")[2]: record.get("round")})))
         larger = _ratio(outs(stage, size), outs(stage, then)) or 1.0
-        seconds = seconds * (longer or 1.0) if seconds is not None else None
+        if seconds is not None:
+            grows = min(seconds, max(0.0, (record.get("cost") or {}).get("seconds", seconds) - FIXED))
+            seconds += grows * ((longer or 1.0) - 1)
         kept = kept * larger if kept is not None else None
         since += f" from {counted(then.documents, 'documents')}"
         if longer and abs(longer - 1) > 0.01:
@@ -91,7 +110,7 @@ def _size(found: Mapping[str, Any] | None) -> Size | None:
 def _steps(rounds: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: own for name, own in rounds.items() if isinstance(own, Mapping)}
     return {
-        name: SimpleNamespace(steps=own.get("steps"), epochs=own.get("epochs"), batch_queries=own.get("batch_queries") or 1)
+        name: SimpleNamespace(steps=own.get("steps"), epochs=own.get("epochs"), batch_queries=own.get("batch_queries") or BATCH)
         for name, own in given.items()
     }
 
@@ -120,7 +139,7 @@ def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> Non
     """
     project, cache = project or Path.cwd(), cache_folder()
     try:
-        found = [one for one in forecasts(stages, cache) if one.bytes is not None]
+        found = [one for one in forecasts(stages, cache, by_kind=False) if one.bytes is not None]
         lock = read_lock()
     except (UserError, OSError):
         return

@@ -84,6 +84,8 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
     if like.encoder != encoder:
         return f"time of the first run: unknown, as the runs recorded in {place} are of another encoder; the first run records its own"
     found = scaled(stages, size, parameters, like=like)
+    if len(found.unknown) == len(stages):
+        return f"time of the first run: unknown, as no run of these stages is recorded in {place}; the first run records its own"
     if found.factor > MOST:
         return (
             f"time of the first run: unknown, as the run recorded in {place} is too small to scale "

@@ -37,7 +37,14 @@ def write(path: str, value: object) -> None:
 
 
 def made(stage: str, digest: str, **more: Any) -> None:
-    record = {"stage": stage, "seconds": 100.0, "at": 1_700_000_000.0, "cost": {"peak_mib": 512.0}, "size": THEN, "bytes": 2**30}
+    record = {
+        "stage": stage,
+        "seconds": 100.0,
+        "at": 1_700_000_000.0,
+        "cost": {"peak_mib": 512.0, "seconds": 60.3},
+        "size": THEN,
+        "bytes": 2**30,
+    }
     makings.keep(Path(".dvc/cache"), digest, record | more)
 
 
@@ -49,14 +56,37 @@ def test_times_and_disk_grow_with_the_data(project: Path) -> None:
     encode, retrieve, train, other = forecasts(["encode@a", "retrieve@a", "train@a", "train@b"])
     tokens = 20 * 1.35 + 2
     assert tokens == 29.0
-    assert (encode.seconds, encode.peak_mib, encode.bytes) == (pytest.approx(300.0), 512.0, 3 * 2**30)
+    assert (encode.seconds, encode.peak_mib, encode.bytes) == (pytest.approx(40.0 + 60.0 * 3), 512.0, 3 * 2**30)
     assert encode.since == "made 2023-11-14 from 1,000 documents, time x 3.00, disk x 3.00"
-    assert (retrieve.seconds, retrieve.bytes) == (pytest.approx(100.0 * (40 * 3000) / (20 * 1000)), 2 * 2**30)
-    assert (train.seconds, train.bytes) == (pytest.approx(100.0 * (2 * 400) / (50 * 4)), 2**30)
+    assert (retrieve.seconds, retrieve.bytes) == (pytest.approx(40.0 + 60.0 * (40 * 1_003_000) / (20 * 1_001_000)), 2 * 2**30)
+    assert (train.seconds, train.bytes) == (pytest.approx(40.0 + 60.0 * (2 * 400) / (50 * 4)), 2**30)
     assert (other.seconds, other.bytes, other.line) == (None, None, "train@b: time, memory, and disk unknown")
-    assert encode.line.startswith("encode@a: about 5m00s, 512 MiB of memory, 3.00 GiB of disk (made")
+    assert encode.line.startswith("encode@a: about 3m40s, 512 MiB of memory, 3.00 GiB of disk (made")
     assert total_line([encode, retrieve, train, other]).endswith("6.00 GiB of new files in the cache; unknown: train@b")
     assert total_line([other]) == "time and disk: unknown, as no run of these stages is recorded; this one will be"
+
+
+def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind(project: Path) -> None:
+    """Steps count with the batch of each; a batch that is not set is 64."""
+    assert project
+    rounds = {"a": {"steps": 10}, "b": {"epochs": 2.0}, "c": {"steps": 20, "batch_queries": 32}}
+    write("data/params.json", {"tokenize": {"document_length": 96}, "rounds": rounds})
+    made("train@a", "0a" * 32, round={"steps": 10, "epochs": None, "batch_queries": None}, size=THEN | {"documents": 3000})
+    made("pretrain@p", "0b" * 32)
+    a, b, c, other = forecasts(["train@a", "train@b", "train@c", "pretrain@q"])
+    assert (a.seconds, b.seconds, c.seconds) == (100.0, pytest.approx(40.0 + 60.0 * (2 * 400) / (10 * 64)), pytest.approx(100.0))
+    assert b.since == "by train@a, made 2023-11-14 from 3,000 documents, time x 1.25"
+    assert other.seconds is None, "how long a pre-training takes does not follow from the data"
+    assert [one.seconds for one in forecasts(["train@a", "train@b"], by_kind=False)] == [100.0, None]
+    assert forecasts(["train@b"])[0].seconds is None
+    assert [one.seconds for one in forecasts(["prepare", "train@a", "train@b"])] == [None, 100.0, None], "the size is not known"
+
+
+def test_a_start_takes_as_long_on_more_data(project: Path) -> None:
+    assert project
+    made("encode@a", "0a" * 32, seconds=3.0, cost={"seconds": 0.2})
+    made("encode@b", "0b" * 32, seconds=3.0, cost={})
+    assert [one.seconds for one in forecasts(["encode@a", "encode@b"])] == [3.0, pytest.approx(0.3 + 2.7 * 3)]
 
 
 def test_what_prepare_may_change_is_not_scaled(project: Path) -> None:

@@ -100,7 +100,7 @@ def test_seconds_grow_with_the_work_of_a_stage(parameters: Parameters) -> None:
     larger = replace(SIZE, documents=3000, train=400, tokens=80)
     # documents x tokens: 6 times; the two encodings took 40 s for twice the corpus. 160 queries of b against 400 of a, at twice the tokens
     found = scaled(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like=like)
-    assert found.seconds == pytest.approx(4 * 6 + 20 * 6 + 103 * 160 / 400 * 2 + 5 * 2 * 3)
+    assert found.seconds == pytest.approx(4 * 6 + 20 * 6 + 103 * 160 / 400 * 2 + 5 * 2 * 1_003_000 / 1_001_000)
     assert (found.unknown, found.factor) == (["chunk", "study@x"], 6.0)
 
 
@@ -114,6 +114,8 @@ def test_what_is_said_of_the_time(parameters: Parameters) -> None:
     assert "half or double of it is possible; not known: chunk" in line()
     assert "unknown, as no finished run is recorded in there" in line(like=None)
     assert "unknown, as the runs recorded in there are of another encoder" in line(encoder="other")
+    alone = Known(SIZE, parameters, "digest", {"evaluate@a": 8.0})
+    assert "unknown, as no run of these stages is recorded in there" in line(like=alone)
     assert "too small to scale (1,000 documents, 200 training queries)" in line(replace(SIZE, documents=31_000))
     assert "about" in line(replace(SIZE, documents=30_000))
 
