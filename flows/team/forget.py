@@ -37,7 +37,8 @@ from tasks.core.stage.params import read_yaml
 
 SETTINGS = Path("retraining.yaml")
 # Of .retemper: unfinished or derived, made again when needed; and what nobody can make again, so it is named and not removed.
-REBUILT = ("scratch", "evaluate", "dataset", "dataset.json", "champion", "reference", "serving", "why/data", "bisect/data")
+REBUILT = ("scratch", "dataset", "dataset.json", "champion", "reference", "serving", "evaluate", "preview", "why/data", "bisect/data")
+OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets; their dvc.lock stays
 OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
 FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tables
@@ -112,7 +113,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     files = tuple(path for tree in trees for path in held_files(tree, gone, kinds))
     own = worktrees()
     losses = forgettings.losses([tree for tree in trees if tree not in own], holdings.outs, gone)
-    folders = tuple(path for tree in trees for name in REBUILT if (path := tree / ".retemper" / name).exists())
+    folders = tuple(path for tree in trees for name in (*REBUILT, *OF_EXTRA) for path in sorted((tree / ".retemper").glob(name)))
     if "document" in kinds:
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
     plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)

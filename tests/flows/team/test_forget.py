@@ -49,6 +49,9 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     cached.write(".retemper/shards/of-someone.npy", b"vectors")
     cached.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [asked]}}))
     cached.write(".retemper/serving/8080/champion-1/index/index.faiss", b"vectors")
+    cached.write(".retemper/preview/data/documents.parquet", b"packed")
+    cached.write(".retemper/extra/other/shards/0.npy", b"vectors")
+    cached.write(".retemper/extra/other/systems.lock", "schema: '2.0'")
     stray = cached.folder / ".dvc/cache/files/md5/ab/cdef0123456789abcdef0123456789"  # of no recorded run
     stray.parent.mkdir(exist_ok=True)
     stray.write_text(f"an old page with {secret[:80]} ...")
@@ -78,6 +81,9 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
         assert notes and all(mark("document", document) in note and "Objects removed: " in note for note in notes), "for other projects"
     assert not (cached.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
     assert not (cached.folder / ".retemper/serving").exists(), "a server has read it"
+    assert not (cached.folder / ".retemper/preview").exists(), "a sample of the corpus"
+    kept = cached.folder / ".retemper/extra/other"
+    assert [path.name for path in kept.iterdir()] == ["systems.lock"], "vectors go, and what tells gc of results stays"
     assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}
     assert document not in Path("forgotten.txt").read_text()
     assert (cached.folder / "data/encoders/warmup").is_dir()
