@@ -278,7 +278,7 @@ def edits_of(
     fuse: Mapping[str, Any],
 ) -> tuple[list[str], list[str]]:
     """What params.yaml of a second tree sets to measure `encoders` (sources by name) and fusions on `data`; and lines on what was cut."""
-    values = untrained({one: _whole_encoder(place) for one, place in encoders.items()}) | {
+    values = untrained({one: whole_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _whole_path(data),
         "queries": "corpus",
         "articles.source": "demo",
@@ -357,7 +357,8 @@ def _whole_path(data: str) -> str:
     return f"{kind}:{place}" if place else kind
 
 
-def _whole_encoder(source: str) -> str:
+def whole_encoder(source: str) -> str:
+    """A form of encoder.source that names the same encoder from any folder."""
     place = parse_encoder(source)
     return str(place.folder.resolve()) if place.kind == "folder" and place.folder else source
 

@@ -240,6 +240,6 @@ def _tell_end(folder: Path, version: Version, lines: Sequence[str], *, tell: Tel
     for line in lines:
         tell(line)
     shown = os.path.relpath(folder)
-    tell(
-        f"{shown}: a project of Retemper {version}, committed; next: cd {shown} && retemper run (or make run, which sets up its own .venv)"
-    )
+    tell(f"{shown}: a project of Retemper {version}, committed")
+    tell(f"next: cd {shown} && retemper run (or make run, which sets up its own .venv)")
+    tell("or first, within minutes, BM25 and the encoder on a sample of the data: retemper preview")

@@ -80,7 +80,7 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
         path, command = waiting.pop()
         leaves.append((path, command))
         waiting += [([*path, name], below) for name, below in getattr(command, "commands", {}).items()]
-    assert len(leaves) == 41
+    assert len(leaves) == 42
     code = "import json, sys; from flows.cli.main import main; [main([*path, '--help']) for path in json.loads(sys.argv[1])]"
     command = [sys.executable, "-c", code, json.dumps([path for path, _ in leaves])]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
@@ -387,7 +387,7 @@ def test_every_command_is_in_a_group_of_the_help_and_has_an_example_that_it_take
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     commands = get_command(cli.build()).commands  # type: ignore[attr-defined]
-    assert len(commands) == 29
+    assert len(commands) == 30
     for name, command in commands.items():
         assert command.rich_help_panel in cli.PANELS, name
         assert command.epilog.startswith(f"Example: retemper {name}"), name

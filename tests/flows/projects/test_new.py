@@ -284,7 +284,7 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
     ):
         read(question)
         os.write(screen, f"{answer}\n".encode())
-    read("committed; next: cd mine && retemper run")
+    read("next: cd mine && retemper run")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.close(screen)
     parameters = parse_yaml((tmp_path / "mine/params.yaml").read_text())

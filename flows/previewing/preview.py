@@ -1,0 +1,184 @@
+"""`retemper preview`: BM25, the encoder as it is, and one short training, measured on dev queries of a sample.
+
+Stage prepare reads all of the data, in the project itself, so that what is wrong with it is found, and the next run has it. The sample is
+then the data set of an ordinary run in a second tree over the shared cache. Stages have the project's
+names there, so `retemper run --dry-run` knows their times afterwards.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.experiments.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, second_run, whole_encoder
+from flows.experiments.extra_results import Made, legend, tested
+from flows.parameters import edit
+from flows.parameters.checks import PARAMS, check
+from flows.parameters.sources import source_keys
+from flows.pipeline import run as pipeline
+from flows.previewing.sample import LEAST, SHARES, Sample, draw
+from flows.process import locks
+from flows.process.display import Display, text_table
+from flows.process.problems import tell
+from flows.process.processes import Processes, stopping_on_signals
+from flows.results.fusions import BM25
+from flows.results.metrics import METRICS, read_metrics
+from tasks.core.sources.datasets import local_path
+from tasks.core.stage.errors import UserError, counted
+from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.params import Parameters
+
+KEPT = Path(".retemper/preview")  # the sample, and what the next preview need not make again
+CORPUS, WEIGHTS = Path("data/corpus"), Path("data/weights/train.parquet")
+PREPARE = "prepare"
+FIRST = ("bm25", "random", "none")  # negatives that need no earlier round, and nothing of the source's own
+OF_THE_DATA = ("dataset", "queries", PREPARE)  # keys that stage prepare has read already
+
+
+@dataclass(frozen=True)
+class Systems:
+    """What is measured: `start`, the encoder as it is, as the round of that name; and the round that trains, if there is one."""
+
+    start: str
+    trained: str | None
+    rounds: Mapping[str, Mapping[str, Any]]
+
+
+def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()) -> int:
+    """Print how BM25, the start encoder, and round `name` (default: the first that can) do on a sample; returns the exit status.
+
+    `sets`: edits of the parameters as in --set, for this preview alone. UserError where there is nothing to measure.
+    """
+    if documents < LEAST:
+        raise UserError(f"--documents {documents}: expected {LEAST} at least, of which {LEAST // SHARES['dev']} dev queries are asked")
+    refuse_of_the_data(sets)
+    text = edit.read_text(PARAMS)
+    sections = dict[str, Any](parse_yaml(edit.changed(text, sets, check) or text))
+    parameters = check(sections)
+    chosen = systems(sections, name)
+    try:
+        pipeline.run([PREPARE], quiet=True)
+    except pipeline.StagesFailed as failed:
+        tell(failed.problems)
+        return failed.status
+    processes, display = Processes(), Display()
+    with stopping_on_signals(processes), locks.in_turn(KEPT / "turn", lambda: display.line("waiting for another preview to end")):
+        sample = draw(CORPUS, WEIGHTS, documents, to=KEPT / "data", trains=parameters.queries == "corpus")
+        queries = sample.queries["train"].drawn if parameters.queries == "corpus" else sample.documents.drawn // SHARES["train"]
+        if chosen.trained and not queries:
+            if name:
+                raise UserError(f"--round {name}: {CORPUS}: found no train queries with relevant documents, expected some to train on")
+            chosen = Systems(chosen.start, None, {chosen.start: chosen.rounds[chosen.start]})
+        steps = math.ceil(queries / parameters.rounds[chosen.trained].batch_queries) if chosen.trained else 0
+        display.line(f"preview: {told(sample)}")
+        plan = Plan("preview", targets(chosen), [*sets, *edits(sections, chosen, steps=steps)], [])
+        try:
+            with second_run(plan, KEPT, processes=processes, display=display) as project:
+                made = measured(project / "data", parameters, chosen)
+        except RunFailed as failed:
+            tell([failed.problem])
+            return failed.problem.status
+    made_dev = parameters.queries == "pseudo" and (parameters.pseudo.dev == "pseudo" or not sample.queries["dev"].drawn)
+    trained = f"{chosen.trained}: {counted(steps, 'steps')}, one pass over the sample's queries; a whole run has its own steps or epochs"
+    display.line(f"\n{summary(made, sample, trained=trained if steps else '', made_dev=made_dev)}")
+    return 0
+
+
+def refuse_of_the_data(sets: Sequence[str]) -> None:
+    """UserError for an edit of what the sample is drawn from."""
+    for one in sets:
+        if one.partition("=")[0].partition(".")[0].strip() in OF_THE_DATA:
+            raise UserError(f"--set {one}: a preview is of the project's data; set this first: retemper run {PREPARE} --set {one}")
+
+
+def systems(sections: Mapping[str, Any], name: str | None) -> Systems:
+    """The rounds of a preview: the encoder as it is, then `name` or the first round that trains without an earlier one."""
+    rounds: Mapping[str, Mapping[str, Any]] = sections.get("rounds") or {}
+    if name is not None and name not in rounds:
+        raise UserError(f"--round {name}: expected one of {', '.join(rounds) or 'rounds, of which params.yaml has none'}")
+    first = [one for one, entry in rounds.items() if entry.get("steps") != 0 and not _needs(entry, sections)]
+    if name is not None and rounds[name].get("steps") != 0 and (needs := _needs(rounds[name], sections)):
+        known = f"; of these, {', '.join(first)} can" if first else ""
+        raise UserError(f"--round {name}: needs {needs}, expected a round that needs no earlier one{known}")
+    trained = name or next(iter(first), None)
+    origin = _origin(rounds[trained], sections) if trained else "base"
+    as_they_are = [one for one, entry in rounds.items() if entry.get("steps") == 0 and entry.get("init") == origin]
+    start = trained if trained and trained in as_they_are else next(iter(as_they_are), "start" if trained != "start" else "as_it_is")
+    found = {start: dict(rounds.get(start, AS_IT_IS | {"init": origin}))}
+    if trained and trained != start:
+        found[trained] = {**rounds[trained], "init": origin}
+    return Systems(start, trained if trained != start else None, found)
+
+
+def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+    """What a round needs that a preview does not have; empty where it can be trained alone."""
+    for key, here in (("init", {"base", *(sections.get("pretrain") or {}), *(sections.get("encoders") or {})}), ("negatives", set(FIRST))):
+        if entry.get(key) not in here:
+            return f"{key}: {entry.get(key)}"
+    return ""
+
+
+def _origin(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+    """The encoder that a round starts from; in place of a pre-trained one, base."""
+    return str(entry["init"]) if entry.get("init") in (sections.get("encoders") or {}) else "base"
+
+
+def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[str]:
+    """What params.yaml of the second tree sets: the sample, the rounds of the preview, and nothing else that would take time."""
+    rounds = {one: dict(entry) for one, entry in chosen.rounds.items()}
+    if chosen.trained:
+        all_of_it = {"steps": steps, "train_queries": None, "train_share": 1.0}
+        rounds[chosen.trained] = {key: value for key, value in rounds[chosen.trained].items() if key != "epochs"} | all_of_it
+    values = dict[str, Any]({section: {} for section in EMPTY if section != "encoders"}) | {
+        "dataset.source": f"parquet:{(KEPT / 'data').resolve()}",
+        "articles.source": "demo",
+        "prepare.leaks": "drop",  # dev may be train queries of the data, among which a text may be there twice
+        "prepare.official_depth": 0,
+        "failures": {},
+        "extra": {},
+        "rounds": rounds,
+    }
+    for key, place in source_keys({name: sections.get(name) for name in ("encoder", "encoders", "pseudo")}):
+        values[key] = whole_encoder(place) if key != "pseudo.generator" or local_path(place).exists() else place
+    return [edit.setting(key, value) for key, value in values.items()]
+
+
+def targets(chosen: Systems) -> list[str]:
+    """The stages of a preview."""
+    return [f"evaluate_{BM25}", *(f"evaluate@{one}" for one in chosen.rounds)]
+
+
+def measured(data: Path, parameters: Parameters, chosen: Systems) -> Made:
+    """What the systems reach on dev, and the tests between them, by the artifacts in folder `data`."""
+    about = {"metric": parameters.report.metric, "systems": [BM25, *chosen.rounds], "left_out": []}
+    tests = tested(data / "values", about, parameters.report, qrels=_qrels(data))
+    return Made("preview", about, read_metrics(data.parent / METRICS), tests)
+
+
+def _qrels(data: Path) -> Path:
+    """The folder of the judgments that were measured with: those of made queries, where there are some."""
+    made = data / "pseudo/qrels"
+    return made if made.is_dir() else data / "corpus/qrels"
+
+
+def told(sample: Sample) -> str:
+    """`2,000 of 10,033 documents, 100 of 940 dev queries, 1,000 of 7,901 train queries`."""
+    parts = [f"{sample.documents.drawn:,} of {counted(sample.documents.all, 'documents')}"]
+    for split, part in sample.queries.items():
+        if part.drawn:
+            parts.append(f"{part.drawn:,} of {counted(part.all, f'queries of {split}')}")
+    return ", ".join(parts) + ("; dev is held out of train, as the data has none" if sample.held_out else "")
+
+
+def summary(made: Made, sample: Sample, *, trained: str, made_dev: bool) -> str:
+    """The table, and what to make of it, for a terminal. `trained`: a line on the training; `made_dev`: dev queries are not people's."""
+    lines = [f"preview, dev, {made.queries('dev')}", text_table(*made.rows("dev", "")), *legend(made, "")]
+    if trained:
+        lines.append(trained)
+    if made_dev:
+        lines.append("dev queries are copied from documents, which favors BM25: compare encoders with each other")
+    if sample.documents.drawn < sample.documents.all:
+        there = f"on {sample.documents.drawn:,} of {counted(sample.documents.all, 'documents')}"
+        lines.append(f"{there} every figure is higher than on all of them, and systems may change places")
+    return "\n".join([*lines, "next: retemper run --dry-run (times, as far as this preview tells), then retemper run"])

@@ -1,0 +1,133 @@
+"""A part of a prepared corpus, in the same tables: some queries, what answers them, and other documents up to a number.
+
+Everything is chosen by hashes of ids, so a larger sample of the same data has nearly all of a smaller one. Memory grows with the sample
+and with the judgments, not with the documents.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_folder
+from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
+from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
+from tasks.core.tables.weights import WEIGHTS
+
+SHARES = {"dev": 20, "train": 2}  # queries of a split: one for so many documents of the sample
+ANSWERS = {"dev": 10, "train": 1}  # relevant documents that a query brings into the sample, at most
+LEAST = 200  # documents: below, ten dev queries would be measured on what nearly all answers them
+WEIGHTED = pa.schema([*QRELS, ("weight", pa.float32())])
+
+Judged = Mapping[str, Sequence[tuple[str, int]]]  # documents and grades by query
+
+
+@dataclass(frozen=True)
+class Part:
+    """How many there are in a sample, and how many it was drawn from."""
+
+    drawn: int
+    all: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was drawn. `held_out`: dev queries are train queries of the data, which has no dev of its own."""
+
+    documents: Part
+    queries: Mapping[str, Part]
+    held_out: bool
+
+
+def draw(corpus: Path, weights: Path, documents: int, *, to: Path, trains: bool) -> Sample:
+    """Write a sample of `documents` documents to the folder `to`, in the form of `dataset.source: parquet:`.
+
+    A query for every 20 documents is of dev, with ten relevant documents at most, the highest grades first; one for every two of train,
+    with one. The rest are other documents. Judgments are those of the documents that are there. Without `trains`, train is left out.
+    UserError where no dev query can be drawn.
+    """
+    judged = {split: _judged(corpus / f"qrels/{split}.parquet") for split in SHARES}
+    pools = {"dev": _ordered(judged["dev"]), "train": _ordered(judged["train"]) if trains else []}
+    held_out = not pools["dev"] and bool(pools["train"])
+    if held_out:
+        share = min(documents // SHARES["dev"], len(pools["train"]) // 2)
+        pools, judged = {"dev": pools["train"][:share], "train": pools["train"][share:]}, dict.fromkeys(SHARES, judged["train"])
+    drawn = {split: pools[split][: documents // share] for split, share in SHARES.items()}
+    if trains and not drawn["dev"]:
+        raise UserError(
+            f"{corpus}: found neither dev nor two train queries with relevant documents, expected some to measure on (test is for the "
+            "final figure); add dev queries, or have some made from documents: queries: pseudo in params.yaml (docs/data.md)"
+        )
+    answers = {doc for split, queries in drawn.items() for query in queries for doc in _best(judged[split][query], ANSWERS[split])}
+    chosen = answers | set(_others(corpus / "documents.parquet", documents - len(answers), answers))
+    weighs = _weights(weights) if drawn["train"] else {}
+    with new_folder(to) as out:
+        for folder in ("queries", "qrels") if any(drawn.values()) else ():
+            (out / folder).mkdir()
+        written = write_table(out / "documents.parquet", DOCUMENTS, _rows(corpus / "documents.parquet", chosen))
+        for split, queries in drawn.items():
+            if queries:
+                source = "train" if held_out else split
+                write_table(out / f"queries/{split}.parquet", QUERIES, [_texts(corpus / f"queries/{source}.parquet", queries)])
+                write_table(out / f"qrels/{split}.parquet", WEIGHTED, [_qrels(queries, judged[split], chosen, weighs=weighs)])
+    counts = {split: Part(len(queries), len(pools[split])) for split, queries in drawn.items()}
+    return Sample(Part(written, count_rows(corpus / "documents.parquet")), counts, held_out)
+
+
+def _key(record: str) -> bytes:
+    return blake2b(record.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+def _ordered(judged: Judged) -> list[str]:
+    """The queries with relevant documents, by their hashes."""
+    return sorted((query for query, docs in judged.items() if any(grade > 0 for _, grade in docs)), key=lambda query: (_key(query), query))
+
+
+def _best(docs: Sequence[tuple[str, int]], most: int) -> list[str]:
+    """The relevant ones of highest grade; of equal grades, by their hashes."""
+    relevant = sorted((-grade, _key(doc), doc) for doc, grade in docs if grade > 0)
+    return [doc for _, _, doc in relevant[:most]]
+
+
+def _judged(path: Path) -> Judged:
+    found = defaultdict[str, list[tuple[str, int]]](list)
+    for batch in read_batches(path, QRELS) if path.exists() else ():
+        for query, doc, grade in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            found[query].append((doc, grade))
+    return found
+
+
+def _others(path: Path, wanted: int, answers: Collection[str]) -> list[str]:
+    """Ids of the `wanted` documents beside `answers` that have the lowest hashes."""
+    ids = (doc for batch in read_batches(path, DOCUMENTS, ["id"]) for doc in batch["id"].to_pylist() if doc not in answers)
+    return [doc for _, doc in heapq.nsmallest(wanted, ((_key(doc), doc) for doc in ids))]
+
+
+def _rows(path: Path, chosen: Collection[str]) -> Iterator[pa.RecordBatch]:
+    wanted = pa.array(sorted(chosen), pa.string())
+    for batch in read_batches(path, DOCUMENTS):
+        yield batch.filter(pc.is_in(batch["id"], wanted))
+
+
+def _texts(path: Path, queries: Collection[str]) -> pa.Table:
+    table = read_table(path, QUERIES)
+    return table.filter(pc.is_in(table["id"], pa.array(queries, pa.string())))
+
+
+def _qrels(queries: Sequence[str], judged: Judged, chosen: Collection[str], *, weighs: Mapping[tuple[str, str], float]) -> pa.Table:
+    rows = [(query, doc, grade, weighs.get((query, doc), 1.0)) for query in queries for doc, grade in judged[query] if doc in chosen]
+    return pa.table([pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), WEIGHTED, strict=True)], WEIGHTED)
+
+
+def _weights(path: Path) -> dict[tuple[str, str], float]:
+    """What pairs weigh in training that do not weigh 1."""
+    if not path.exists():
+        return {}
+    table = read_table(path, WEIGHTS)
+    return dict(zip(zip(table["query"].to_pylist(), table["doc"].to_pylist(), strict=True), table["weight"].to_pylist(), strict=True))

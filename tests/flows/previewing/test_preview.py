@@ -1,0 +1,152 @@
+"""`retemper preview`: which rounds it takes, that the figures are those of its sample, and which mistakes are refused before it runs."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.experiments.evaluate import Plan, RunFailed
+from flows.pipeline.run import StagesFailed
+from flows.previewing import preview as module
+from flows.previewing.preview import preview, systems
+from flows.previewing.sample import Part, Sample
+from tasks.core.stage.errors import Problem, UserError
+from tasks.core.stage.params import read_yaml
+
+INIT = {"init": "base", "negatives": "none", "steps": 0}
+WARMUP = {"init": "base", "negatives": "bm25", "epochs": 3.0}
+STAR = {"init": "warmup", "negatives": "warmup"}
+
+
+def chosen(rounds: dict[str, Any], name: str | None = None, **sections: Any) -> Any:
+    return systems({"rounds": rounds, **sections}, name)
+
+
+def test_the_encoder_as_it_is_and_the_first_round_that_needs_no_other() -> None:
+    found = chosen({"init": INIT, "star": STAR, "warmup": WARMUP, "later": WARMUP})
+    assert (found.start, found.trained, found.rounds) == ("init", "warmup", {"init": INIT, "warmup": WARMUP})
+    assert chosen({"init": INIT, "warmup": WARMUP, "later": WARMUP}, "later").trained == "later"
+    alone = chosen({"star": STAR, "warmup": WARMUP})
+    assert alone.rounds == {"start": INIT, "warmup": WARMUP}, "the start is shown although no round is without training"
+    assert chosen({"start": WARMUP}).rounds == {"as_it_is": INIT, "start": WARMUP}
+
+
+def test_a_pre_trained_start_is_replaced_and_another_encoder_kept() -> None:
+    from_costa = chosen({"init": INIT, "a": {**WARMUP, "init": "costa"}}, pretrain={"costa": {}})
+    assert from_costa.rounds == {"init": INIT, "a": WARMUP}
+    other = {**WARMUP, "init": "e5"}
+    assert chosen({"init": INIT, "a": other}, encoders={"e5": {}}).rounds == {"start": {**INIT, "init": "e5"}, "a": other}
+
+
+def test_without_a_round_that_can_be_trained_there_is_the_encoder_alone() -> None:
+    for rounds in ({"init": INIT}, {"init": INIT, "star": STAR, "given": {**WARMUP, "negatives": "official"}}):
+        found = chosen(rounds)
+        assert (found.trained, found.rounds) == (None, {"init": INIT})
+    assert chosen({"init": INIT, "warmup": WARMUP}, "init").rounds == {"init": INIT}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"documents": 199}, "--documents 199: expected 200 at least, of which 10 dev queries are asked"),
+        ({"name": "none"}, "--round none: expected one of init, warmup, taught"),
+        ({"name": "taught"}, "--round taught: needs init: warmup, expected a round that needs no earlier one; of these, warmup can"),
+        ({"sets": ["prepare.leaks=drop"]}, "set this first: retemper run prepare --set prepare.leaks=drop"),
+        ({"sets": ["queries=pseudo"]}, "set this first: retemper run prepare --set queries=pseudo"),
+        ({"sets": ["rounds.warmup.lrr=1"]}, "rounds.warmup.lrr: unknown key"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(asked: dict[str, Any], told: str, small: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(small.folder)
+    monkeypatch.setattr(module.pipeline, "run", lambda *_, **__: pytest.fail("a stage was run"))
+    with pytest.raises(UserError) as refusal:
+        preview(**{"documents": 400, **asked})
+    assert told in str(refusal.value) and "\n" not in str(refusal.value)
+    assert not module.KEPT.exists()
+
+
+@pytest.fixture
+def previewed(small: Any, carried_out: Callable[[Plan], Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, Plan]]:
+    """`previewed(...)`: a preview whose second run is in this process; its exit status and plan."""
+    monkeypatch.chdir(small.folder)
+    plans = list[Plan]()
+
+    def prepare(targets: list[str], *, quiet: bool) -> None:
+        assert targets == ["prepare"] and quiet
+
+    @contextmanager
+    def second_run(plan: Plan, kept: Path, **_: Any) -> Iterator[Path]:
+        assert kept == module.KEPT
+        plans.append(plan)
+        yield carried_out(plan)
+
+    monkeypatch.setattr(module.pipeline, "run", prepare)
+    monkeypatch.setattr(module, "second_run", second_run)
+    return lambda documents=400, **asked: (preview(documents, **asked), plans[-1])
+
+
+def test_a_preview_measures_on_dev_of_the_sample(previewed: Any, small: Any, capsys: Any) -> None:
+    project, before = small.folder, small.read("params.yaml")
+    status, plan = previewed(sets=["rounds.warmup.lr=1e-3", "rounds.warmup.batch_queries=16"])
+    out = capsys.readouterr().out
+    there = project.with_name("beside")
+    rounds = read_yaml(there / "params.yaml")["rounds"]
+    train = json.loads((there / "data/corpus/stats.json").read_text())["splits"]["train"]["queries"]
+    assert status == 0 and list(plan.targets) == ["evaluate_bm25", "evaluate@init", "evaluate@warmup"]
+    shown = {"lr": 1e-3, "batch_queries": 16, "steps": -(-train // 16), "train_queries": None, "train_share": 1.0}
+    assert rounds["warmup"] == read_yaml(project / "params.yaml")["rounds"]["warmup"] | shown
+    metrics = {path.stem: json.loads(path.read_text()) for path in (there / "data/metrics").glob("*.json")}
+    assert metrics.keys() == {"bm25", "init", "warmup"} and all(found.keys() == {"dev"} for found in metrics.values())
+    for name, found in metrics.items():
+        assert any(name in line and f"{found['dev']['nDCG@10']:.4f}" in line for line in out.splitlines()), name
+    assert f"warmup: {-(-train // 16)} step" in out and "Holm over 3 pairs" in out and "next: retemper run --dry-run" in out
+    assert "favors BM25" not in out
+    assert (project / "params.yaml").read_bytes() == before, "the setting was for the preview alone"
+
+
+def test_without_train_queries_the_encoders_are_measured(previewed: Any, small: Any, capsys: Any) -> None:
+    for folder in ("queries", "qrels"):
+        (small.folder / f"data/corpus/{folder}/train.parquet").unlink()
+    status, plan = previewed()
+    assert status == 0 and list(plan.targets) == ["evaluate_bm25", "evaluate@init"]
+    assert "Holm over 1 pairs" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"--round warmup: .* found no train queries"):
+        previewed(name="warmup")
+
+
+def test_made_queries_are_made_from_the_sample(previewed: Any, small: Any, capsys: Any) -> None:
+    small.set("queries", "pseudo")
+    small.set("pseudo", {"dev": "pseudo", "dev_share": 0.4, "per_document": 2})
+    status, _ = previewed()
+    out = capsys.readouterr().out
+    assert status == 0 and "steps, one pass" in out and "which favors BM25" in out
+    assert (small.folder.with_name("beside") / "data/pseudo/qrels/dev.parquet").exists()
+
+
+def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, capsys: Any) -> None:
+    assert small
+
+    @contextmanager
+    def failing(*_: Any, **__: Any) -> Iterator[Path]:
+        raise RunFailed(Problem("stage", "train@warmup: the disk is full", 1))
+        yield Path()
+
+    monkeypatch.setattr(module, "second_run", failing)
+    assert preview(400) == 1 and "retemper: train@warmup: the disk is full" in capsys.readouterr().err
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise StagesFailed([Problem("user", "corpus.jsonl:7: found no text", 2)], 2)
+
+    monkeypatch.setattr(module.pipeline, "run", refused)
+    assert preview(400) == 2 and "retemper: corpus.jsonl:7: found no text" in capsys.readouterr().err
+    assert previewed
+
+
+def test_what_was_drawn_is_told() -> None:
+    sample = Sample(Part(2000, 10033), {"dev": Part(100, 930), "train": Part(1, 1)}, held_out=False)
+    assert module.told(sample) == "2,000 of 10,033 documents, 100 of 930 queries of dev, 1 of 1 query of train"
+    held = Sample(Part(5, 5), {"dev": Part(1, 1), "train": Part(0, 3)}, held_out=True)
+    assert module.told(held) == "5 of 5 documents, 1 of 1 query of dev; dev is held out of train, as the data has none"
