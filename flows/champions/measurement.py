@@ -8,9 +8,10 @@ from typing import Any
 
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.champions.parts import Parts, parts_of
+from flows.champions.parts import Parts, outs_of, parts_of
 from flows.experiments.evaluate import untrained
 from flows.parameters import edit
+from flows.parameters.needs import entries
 from flows.parameters.sources import STANDS
 from flows.pipeline import server
 from flows.process import locks
@@ -19,10 +20,12 @@ from flows.process.processes import Processes
 from flows.repository.lock import commit_of, read_lock
 from flows.repository.worktree import RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
 from flows.results.fusions import BM25
+from flows.results.generations import lock_here
 from flows.results.metrics import METRICS
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.params import read_yaml
+from tasks.core.stage.safe_yaml import parse_yaml
 
 SCRATCH = Path(".retemper/champion")
 OF_SERVER = ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT")  # environment: a Prefect server, and its limit
@@ -30,6 +33,20 @@ OF_SERVER = ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT")  # environment: a Prefe
 
 class NotComparable(UserError):
     """The champion cannot be measured as it is served."""
+
+
+def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], None]) -> None:
+    """A warning where `evaluate_champion` will find the champion not comparable, since the prepared data are others: before a training."""
+    own = parse_yaml(champion.show(project, now.commit, "params.yaml") or "") or {}
+    names = champion.parts_at(project, now).encoders
+    if not any(entries(own, "adore").get(name, {}).get("index", "Flat") != "Flat" for name in names):
+        return
+    before, after = (outs_of(lock).get("data/corpus") for lock in (champion.locked(project, now.commit), lock_here()))
+    if before != after:
+        warn(
+            f"champion/{now.number} ({now.model}) was trained with a compressed index of its own, which is of another corpus: a new "
+            f"model cannot be compared with it, and is refused; to have it: retemper champion set MODEL"
+        )
 
 
 def evaluate_champion(project: Path, now: Champion, corpus: str, *, processes: Processes, display: Display) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.champions import champion, history, machines
+from flows.champions import champion, history, machines, measurement
 from flows.champions import tree as retraining_tree
 from flows.champions.history import Ended
 from flows.exporting.export import export_run
@@ -143,10 +143,11 @@ def _work(
         return replace(begun, result="unchanged", reason=planned.choice.why)
     if now:
         champion.tell_lost(project, now, display.warn)
-    if now and rules.intake.shrink is not None:
         if planned.choice.mode == "full":  # the other modes have prepared the data to decide
             bring(targets=["prepare"])
-        shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
+        if rules.intake.shrink is not None:
+            shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
+        measurement.tell_not_comparable(project, now, warn=display.warn)
     if rules.promotion.rule == "guaranteed":
         standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
     last = history.recorded(tree.folder, tree.tip) if tree.tip else None

@@ -20,7 +20,9 @@ from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 Precision = Literal["bf16", "fp32"]
 GRAPH_TOKENS = 16384  # on a CPU
 LEAST_TOKENS = 512  # of a batch
-LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")
+ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN takes the first that is set
+LIMITS = (*ISA_LIMITS, "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")
+WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")  # values of ISA_LIMITS
 ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
 STATE_BYTES = 12  # of a weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
@@ -198,11 +200,13 @@ def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:
     """bfloat16 if `precision` asks for it and the hardware multiplies matrices in it, else float32.
 
     On a CPU without such units, bf16 products are many times slower than fp32 ones (50 x on AVX2), so fp32 is used, which is
-    also more exact. Results are the same, bit for bit, only on the same kind of hardware.
+    also more exact; so where the environment keeps oneDNN, which does them for torch, from these units. Results are the same, bit
+    for bit, only on the same kind of hardware.
     """
     if precision == "fp32":
         return torch.float32
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    native = has_amx() or torch.cpu._is_avx512_bf16_supported()
+    limit = next((os.environ[name].upper() for name in ISA_LIMITS if os.environ.get(name)), "")
+    native = (has_amx() or torch.cpu._is_avx512_bf16_supported()) and limit not in WITHOUT_BF16
     return torch.bfloat16 if native else torch.float32

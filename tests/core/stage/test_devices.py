@@ -21,6 +21,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 def hardware(monkeypatch: pytest.MonkeyPatch, amx: bool = False, avx512: bool = False, gpus: int = 0, gpu_bf16: bool = False) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
+    for limit in devices.ISA_LIMITS:
+        monkeypatch.delenv(limit, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
 
@@ -48,6 +50,31 @@ def test_bf16_is_used_only_if_the_hardware_supports_it(
     hardware(monkeypatch, **probes)
     assert compute_dtype(device, "bf16") == expected
     assert compute_dtype(device, "fp32") == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("ONEDNN_MAX_CPU_ISA", "AVX2", torch.float32),
+        ("DNNL_MAX_CPU_ISA", "avx2", torch.float32),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_VNNI", torch.float32),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16", torch.bfloat16),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_AMX", torch.bfloat16),
+        ("ONEDNN_MAX_CPU_ISA", "", torch.bfloat16),
+    ],
+)
+def test_bf16_needs_a_onednn_that_may_use_it(name: str, value: str, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware(monkeypatch, amx=True, avx512=True, gpus=1, gpu_bf16=True)
+    monkeypatch.setenv(name, value)
+    assert compute_dtype(CPU, "bf16") == expected
+    assert compute_dtype(GPU, "bf16") == torch.bfloat16
+
+
+def test_onednn_takes_the_first_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware(monkeypatch, avx512=True)
+    monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "ALL")
+    assert compute_dtype(CPU, "bf16") == torch.bfloat16
 
 
 @pytest.mark.parametrize(

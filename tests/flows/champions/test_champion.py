@@ -241,6 +241,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (retrain, "_take_in", None),
         (retrain.champion, "tell_lost", None),
+        (retrain.measurement, "tell_not_comparable", None),
         (retrain.shrinkage, "refuse", None),
         (retrain, "run_pipeline", None),
     ):

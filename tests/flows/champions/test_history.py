@@ -145,6 +145,7 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, **__: None)
     monkeypatch.setattr(retrain.shrinkage, "refuse", lambda *_, **__: None)
     monkeypatch.setattr(champion, "tell_lost", lambda *_: None)
+    monkeypatch.setattr(retrain.measurement, "tell_not_comparable", lambda *_, **__: None)
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)

@@ -150,3 +150,31 @@ def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: P
     assert given == ["theirs", ""]
     monkeypatch.setattr(measurement.server, "answers", lambda: True)
     assert measurement._run_second(tmp_path, "evaluate@champion", Processes(), show=print)[0] == 1, "its own failure is not tried again"
+
+
+@pytest.mark.parametrize(
+    ("own", "corpus", "told"),
+    [
+        ("adore: {a: {round: star, index: PQ8}}", "c2", True),
+        ("adore: {a: {round: star, index: PQ8}}", "c1", False),
+        ("adore: {a: {round: star, index: Flat}}", "c2", False),
+        ("adore: {a: {round: star}, b: {round: star, index: PQ8}}", "c2", False),
+        ("adore: {}", "c2", False),
+    ],
+)
+def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
+    own: str, corpus: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its index is of the corpus that it was trained on, and a full retraining ends refused, whatever it makes."""
+
+    def lock(digest: str) -> Any:
+        return {"prepare": {"outs": [{"path": "data/corpus", "md5": digest}]}}
+
+    monkeypatch.setattr(champion, "show", lambda *_: own)
+    monkeypatch.setattr(champion, "parts_at", lambda *_: Parts({}, {}, {"a": "encoder"}))
+    monkeypatch.setattr(champion, "locked", lambda *_: lock("c1"))
+    monkeypatch.setattr(measurement, "lock_here", lambda: lock(corpus))
+    warned: list[str] = []
+    measurement.tell_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
+    assert len(warned) == told
+    assert all(line.startswith("champion/3 (a) was trained with a compressed index of its own, which is of another") for line in warned)

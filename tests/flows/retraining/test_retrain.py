@@ -347,6 +347,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(champion, "tell_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
     monkeypatch.setattr(retrain.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
+    monkeypatch.setattr(retrain.measurement, "tell_not_comparable", lambda *_, **__: print("comparable"))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     among: list[bool] = []
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
@@ -364,8 +365,9 @@ def test_what_is_done_without_a_test(
     out = capsys.readouterr().out.splitlines()
     now = f"champion/{len(there)}"
     assert out[:3] == [f"{now} is there", "pipeline prepare", f"{now} may lose 0.3"], "nothing else before the data are known to be whole"
-    assert out[3].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
-    assert out[4] == "pipeline"
+    assert out[3] == "comparable", "said before training"
+    assert out[4].startswith("promotion (guaranteed): with 1,000 dev queries (800 confirm)"), "said before training"
+    assert out[5] == "pipeline"
     assert ended.result == result
     assert among == [not more], "promotion.fusions says whether a fusion may be the candidate"
     assert said in ended.reason
