@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -53,72 +54,13 @@ def execute(
     """
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
-    kinds = {stage.slot for stage in stages.values() if stage.slot}
-    devices = find_devices() if kinds else []
-    slots = {kind: Slots(devices) for kind in kinds}
-    gangs = Slots([""])
-    needed = {workers: devices_needed(devices, workers) for workers in {stage.workers for stage in stages.values()}}
-    frozen = {SNAPSHOT: str(plan.code.absolute())} if plan.code else {}
-
-    @contextmanager
-    def take_slot(name: str) -> Iterator[dict[str, str]]:
-        slot = stages[name].slot
-        if slot is None or spares_gpus(name):
-            yield {}
-            return
-        count = needed[stages[name].workers]
-        if not count:
-            with elsewhere(gangs, stages[name].workers) as env:
-                yield env
-            return
-        with slots[slot].take(count) as env, shared_slot(count):
-            yield env
+    crew = Crew(plan, processes, display, clock, Devices(stages), python, gate)
 
     @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
     def bring_up_to_date(name: str) -> State[None]:
-        logger = get_run_logger()
-
-        def tell(line: str) -> None:
-            if processes.stopped:  # what a stage says to that is in its log
-                return
-            if line.startswith("\r"):
-                display.passing(name, line[1:])
-                return
-            logger.info(line)
-            display.output(name, line)
-
-        if name not in plan.changed:
-            outcome = Outcome("Cached")
-        else:
-            ready = time.time()
-            try:
-                with take_slot(name) as env:
-                    display.began(name)
-                    clock.began(name)
-                    began = time.time()
-                    env = env | _watched(stages[name])
-                    env |= {**python, **frozen, **display.environment, **environments.begin(name)}
-                    outcome = run_stage(name, processes, tell, plan.reached, env)
-                    spent = environments.cost(name)
-                    outcome = replace(outcome, work=spent.get("seconds"))
-                    device = timing.device_name(env, stages[name].slot)
-                    state: timing.State = "Stopped" if processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
-                    span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
-                    clock.ended(span, *((environments.taken(name), spent) if state == "Ran" else ()))
-            except Stopped:
-                return Failed(message="stopped")
-            except OSError as error:
-                fault = disk_fault(error)
-                problem = DiskError(f"{name}: {fault}").problem if fault else Problem("stage", f"{name}: {error}", 1)
-                outcome = Outcome("Failed", 0.0, problem.status, problem)
-            if gate and name == splits.STAGE and outcome.state != "Failed":
-                try:
-                    gate()
-                except UserError as refused:
-                    outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
-            if processes.stopped:
-                return Failed(message="stopped")
-            display.ended(name, outcome)
+        outcome = crew.bring_up_to_date(name, get_run_logger().info)
+        if outcome is None:
+            return Failed(message="stopped")
         outcomes[name] = outcome
         if outcome.state == "Failed":
             return Failed(message=outcome.problem.message if outcome.problem else "")
@@ -147,6 +89,95 @@ def execute(
 
     retemper(return_state=True)
     return outcomes
+
+
+class Devices:
+    """What stages compute on: each takes what it needs, of its kind of slot, and waits where others have it."""
+
+    def __init__(self, stages: Mapping[str, Stage]) -> None:
+        self._stages = stages
+        kinds = {stage.slot for stage in stages.values() if stage.slot}
+        devices = find_devices() if kinds else []
+        self._slots, self._gangs = {kind: Slots(devices) for kind in kinds}, Slots([""])
+        self._needed = {workers: devices_needed(devices, workers) for workers in {stage.workers for stage in stages.values()}}
+
+    @contextmanager
+    def take(self, name: str) -> Iterator[dict[str, str]]:
+        """Wait for the devices of a stage; yields the environment that hides all others from it."""
+        stage = self._stages[name]
+        if stage.slot is None or spares_gpus(name):
+            yield {}
+            return
+        count = self._needed[stage.workers]
+        if not count:
+            with elsewhere(self._gangs, stage.workers) as env:
+                yield env
+            return
+        with self._slots[stage.slot].take(count) as env, shared_slot(count):
+            yield env
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who brings the stages of a plan up to date, one by one: what `execute` was given, and the devices."""
+
+    plan: Plan
+    processes: Processes
+    display: Display
+    clock: timing.Clock
+    devices: Devices
+    python: Mapping[str, str]
+    gate: Callable[[], None] | None
+
+    def bring_up_to_date(self, name: str, log: Callable[[str], None]) -> Outcome | None:
+        """How a stage ended; None where the run was stopped. `log` is passed its lines."""
+        if name not in self.plan.changed:
+            self.display.ended(name, outcome := Outcome("Cached"))
+            return outcome
+        try:
+            outcome = self._run(name, log)
+        except Stopped:
+            return None
+        except OSError as error:
+            fault = disk_fault(error)
+            problem = DiskError(f"{name}: {fault}").problem if fault else Problem("stage", f"{name}: {error}", 1)
+            outcome = Outcome("Failed", 0.0, problem.status, problem)
+        if self.gate and name == splits.STAGE and outcome.state != "Failed":
+            try:
+                self.gate()
+            except UserError as refused:
+                outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
+        if self.processes.stopped:
+            return None
+        self.display.ended(name, outcome)
+        return outcome
+
+    def _run(self, name: str, log: Callable[[str], None]) -> Outcome:
+        """Run a stage once its devices are free, and record what that took."""
+        ready, stage = time.time(), self.plan.graph.stages[name]
+        with self.devices.take(name) as env:
+            self.display.began(name)
+            self.clock.began(name)
+            began = time.time()
+            frozen = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
+            env = env | _watched(stage)
+            env |= {**self.python, **frozen, **self.display.environment, **environments.begin(name)}
+            outcome = run_stage(name, self.processes, partial(self._tell, name, log), self.plan.reached, env)
+            spent = environments.cost(name)
+            device = timing.device_name(env, stage.slot)
+            state: timing.State = "Stopped" if self.processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
+            span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
+            self.clock.ended(span, *((environments.taken(name), spent) if state == "Ran" else ()))
+        return replace(outcome, work=spent.get("seconds"))
+
+    def _tell(self, name: str, log: Callable[[str], None], line: str) -> None:
+        if self.processes.stopped:  # what a stage says to that is in its log
+            return
+        if line.startswith("\r"):
+            self.display.passing(name, line[1:])
+            return
+        log(line)
+        self.display.output(name, line)
 
 
 def _watched(stage: Stage) -> dict[str, str]:
