@@ -40,7 +40,7 @@ def edit_settings(config: Any, level: str, *, validate: bool = True) -> Iterator
 
 @cache
 def _write_utf8() -> None:
-    from configobj import ConfigObj
+    from configobj import ConfigObj  # type: ignore[import-untyped]
 
     write = ConfigObj.write
 

@@ -149,7 +149,7 @@ def find(
     return found
 
 
-def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], texts: Collection[str] = ()) -> Holdings:
+def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str] = ()) -> Holdings:
     """The corpora that have records of `marks`, their ids and texts, which come to the `texts` that are known already."""
     found = Holdings(texts=set(texts))
     corpora: dict[tuple[str, str], bool] = {}

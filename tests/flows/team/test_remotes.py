@@ -59,15 +59,6 @@ def test_a_folder_becomes_the_remote_and_is_forgotten(here: Path, tmp_path: Path
     assert "no remote team, expected one of none" in refused(capsys, "remote", "remove", "team")
 
 
-def test_folders_of_any_letters(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """DVC writes its settings as ASCII, and on another letter leaves an empty file."""
-    assert main.main(["remote", "add", "team", str(tmp_path / "Fern ü")]) == 0
-    assert main.main(["cache", "share", str(tmp_path / "Puffer ü")]) == 0
-    assert main.main(["remote", "list"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"team  {tmp_path / 'Fern ü'}  (used by runs)"
-    assert str(tmp_path / "Puffer ü") in (here / ".dvc/config.local").read_text(encoding="utf-8")
-
-
 def test_a_remote_name_is_lowercased_as_dvc_reads_it(here: Path, tmp_path: Path) -> None:
     assert main.main(["remote", "add", "Team", str(tmp_path / "remote")]) == 0
     assert "remote = team" in (here / ".dvc/config").read_text()
