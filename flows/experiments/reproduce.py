@@ -18,6 +18,7 @@ from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
+from flows.repository.project import edit_settings
 from flows.repository.worktree import RUN, equip, in_room, link_sources, make_worktree, passing_tree, remove_worktree, run_in
 from flows.results import environments, timing
 from flows.storage.cache import cache_folder, intact, listing
@@ -180,5 +181,5 @@ def _forget_remote(project: Path) -> None:
 
     config = Config(str(project / ".dvc"))
     for level in ("repo", "local"):
-        with config.edit(level) as edited:
+        with edit_settings(config, level) as edited:
             edited.get("core", {}).pop("remote", None)

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,27 @@ def repository() -> Iterator[Any]:
         yield repo
     finally:
         repo.close()
+
+
+@contextmanager
+def edit_settings(config: Any, level: str, *, validate: bool = True) -> Iterator[Any]:
+    """A level of DVC's settings, written in the end. DVC writes ASCII: at a path with another letter it stops, and the file is empty."""
+    _write_utf8()
+    with config.edit(level, validate=validate) as edited:
+        yield edited
+
+
+@cache
+def _write_utf8() -> None:
+    from configobj import ConfigObj  # type: ignore[import-untyped]
+
+    write = ConfigObj.write
+
+    def write_utf8(self: Any, *rest: Any, **named: Any) -> Any:
+        self.default_encoding = "utf-8"
+        return write(self, *rest, **named)
+
+    setattr(ConfigObj, "write", write_utf8)  # noqa: B010 - mypy forbids the plain form
 
 
 def lock_is_readable(lock: Path = LOCK) -> bool:

@@ -18,6 +18,7 @@ from flows.process.problems import Problems
 from flows.process.processes import Processes, environment
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
+from flows.repository.project import edit_settings
 from tasks.core.stage.code import PACKAGE
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.params import read_yaml
@@ -183,7 +184,7 @@ def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
         urls = {name: remote["url"] for name, remote in repo.config["remote"].items() if Path(remote.get("url", "")).is_absolute()}
     (folder / ".dvc/config.local").unlink(missing_ok=True)
     settings = Config(str(folder / ".dvc"), validate=False)
-    with settings.edit("local", validate=False) as edited:
+    with edit_settings(settings, "local", validate=False) as edited:
         edited.update(local)
         edited.setdefault("cache", {}).pop("dir", None)
         if not own_cache:

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from flows.repository.leftovers import RECORDS
+from flows.repository.project import edit_settings
 from flows.storage.cache import cache_of
 
 COPY = "copy"
@@ -27,7 +28,7 @@ def choose(project: Path) -> str:
     from dvc.config import Config
 
     config = Config(dvc_dir=str(project / ".dvc"), validate=False)
-    with config.edit("local") as own:
+    with edit_settings(config, "local") as own:
         own["cache"] = {**own.get("cache", {}), "type": OURS}
     found = _first(OURS, cache_of(project), project)
     if found == COPY:

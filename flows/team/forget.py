@@ -1,7 +1,7 @@
 """`retemper forget`: a record leaves the source, the caches, and the remotes, and does not come back.
 
-The list of hashes comes first, so that a run that was killed is finished by `retemper forget` without arguments; corpora are removed last,
-because they say what else holds a record.
+The list of hashes comes first, so that a run that was killed is finished by `retemper forget` without arguments. What is found is written
+down before any of it is removed (FOUND): a corpus of which half is gone says no more what its records were, nor what else holds them.
 """
 
 import os
@@ -27,7 +27,7 @@ from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
 from flows.team import exposure, gc, sweep
-from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, remote_places
+from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, other_shards, remote_places
 from flows.team.sync import reason
 from tasks.core.sources.datasets import local_path
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
@@ -36,6 +36,7 @@ from tasks.core.stage.files import write_text
 from tasks.core.stage.params import read_yaml
 
 SETTINGS = Path("retraining.yaml")
+FOUND = Path(".retemper/forgetting/found.json")  # until all of it is removed and looked for
 # Of .retemper: unfinished or derived, made again when needed; and what nobody can make again, so it is named and not removed.
 REBUILT = ("scratch", "dataset", "dataset.json", "champion", "reference", "serving", "evaluate", "preview", "why/data", "bisect/data")
 OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets; their dvc.lock stays
@@ -82,10 +83,12 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
             return 0
         refuse_unwritable(plan, store, root)
         remember(plan)
+        plan.holdings.keep(FOUND)
         for kind, folders in plan.sources:
             withdraw(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
         left = check(plan, store, root, trees=trees, tell=tell)
+        FOUND.unlink()
     tell_next(tell)
     return 1 if left else 0
 
@@ -101,7 +104,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     if not marks:
         raise UserError(f"{FILE}: no record is listed; name one: retemper forget ID, or document:ID, query:ID")
     kinds = frozenset(known.values())
-    holdings = find(entries, store, marks, kinds=kinds)
+    holdings = find(entries, store, marks, kinds=kinds, earlier=Holdings.kept(FOUND))
     sources = tuple(own_sources())
     lines: dict[str, int] = {}
     for kind, folders in sources:
@@ -208,14 +211,6 @@ def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> It
     for path in (tree / "data").rglob("*"):  # links into the cache
         if path.is_symlink() and may_hold(path.relative_to(tree).as_posix(), kinds) and object_id(path.resolve()) in oids:
             yield path
-
-
-def other_shards(folder: Path, clean: Collection[str]) -> Iterator[Path]:
-    """Kept vectors that are not known to be of other documents."""
-    for path in sorted(folder.glob("*.npy")):
-        digest = path.with_suffix(".sha256")
-        if not digest.exists() or digest.read_text(errors="replace") not in clean:
-            yield from (one for suffix in (".npy", ".sha256", ".rows") if (one := path.with_suffix(suffix)).exists())
 
 
 def source_notes(lines: Mapping[str, int]) -> Iterator[str]:
@@ -329,7 +324,7 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
             tell(f"{path}: had the text, {told}; removed")
             path.unlink(missing_ok=True)
     for tree in trees:
-        for path in sweep.found_below(tree, wanted, but=[*stores, *(other for other in trees if other != tree)]):
+        for path in sweep.found_below(tree, wanted, but=[*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]):
             if is_derived(path.relative_to(tree)):
                 tell(f"{path}: had the text; removed")
                 path.unlink()

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from flows.storage.cache import folder_digest, intact, is_object, listing, parse_listing, remote_id
 from tasks.core.sources.forgotten import Kind, mark
+from tasks.core.stage.files import write_text
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
 
 CORPORA = ("data/corpus", "data/pseudo")
@@ -110,15 +111,37 @@ class Holdings:
     clean: set[str] = field(default_factory=set)
     unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
 
+    def keep(self, place: Path) -> None:
+        """Write down what is found, before the first of it is removed. It holds texts, so its owner alone may read it."""
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        told = {"outs": sorted(self.outs), "oids": self.oids, "ids": sorted(self.ids), "texts": sorted(self.texts)}
+        write_text(place, json.dumps(told))
 
-def find(entries: Sequence[Entry], store: Store, marks: Collection[str], *, kinds: Collection[Kind]) -> Holdings:
-    """What holds the records of `marks`, which are of `kinds`.
+    @classmethod
+    def kept(cls, place: Path) -> "Holdings":
+        """What a forgetting that did not end had found; nothing where there was none."""
+        if not place.exists():
+            return cls()
+        told = json.loads(place.read_text(encoding="utf-8"))
+        return cls({(path, oid) for path, oid in told["outs"]}, told["oids"], set(told["ids"]), set(told["texts"]))
+
+
+def find(
+    entries: Sequence[Entry], store: Store, marks: Collection[str], *, kinds: Collection[Kind], earlier: Holdings | None = None
+) -> Holdings:
+    """What holds the records of `marks`, which are of `kinds`. `earlier` is what a forgetting that did not end had found.
 
     Other projects may share the cache and use the same ids: an entry that is not `own` counts only if a record's text is the same.
     """
-    found = holders(entries, store, marks)
+    earlier = earlier or Holdings()
+    found = holders(entries, store, marks, texts=earlier.texts)
+    found.ids |= earlier.ids
+    found.outs |= earlier.outs
+    gone = {f"{path} {oid}" for path, oid in (*earlier.outs, *((path, oid) for oid, path in earlier.oids.items()))}
+    found.unread = [one for one in found.unread if one not in gone]
     _follow(entries, store, found, kinds=kinds)
     kept = _kept_elsewhere(entries, store, found)
+    found.oids |= earlier.oids
     for path, oid in sorted(found.outs):
         _hold(path, oid, store, marks=marks, kinds=kinds, found=found)
     for oid in kept & found.oids.keys():
@@ -126,18 +149,18 @@ def find(entries: Sequence[Entry], store: Store, marks: Collection[str], *, kind
     return found
 
 
-def holders(entries: Iterable[Entry], store: Store, marks: Collection[str]) -> Holdings:
-    """The corpora that have records of `marks`, their ids and texts."""
-    found = Holdings()
+def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str] = ()) -> Holdings:
+    """The corpora that have records of `marks`, their ids and texts, which come to the `texts` that are known already."""
+    found = Holdings(texts=set(texts))
     corpora: dict[tuple[str, str], bool] = {}
     for entry in entries:
         for path, oid in entry.outs():
             if path in CORPORA:
                 corpora[path, oid] = corpora.get((path, oid), False) or entry.own
     for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first, which say the texts
-        texts = _texts(path, oid, store, marks=marks, found=found)
-        if texts and (corpora[path, oid] or texts & found.texts):
-            found.texts |= texts
+        theirs = _texts(path, oid, store, marks=marks, found=found)
+        if theirs and (corpora[path, oid] or theirs & found.texts):
+            found.texts |= theirs
             found.outs.add((path, oid))
     return found
 
@@ -234,6 +257,14 @@ def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str]
     spared = {number for number in range(len(told["shards"])) if number not in touched}
     found.clean |= {digest for number, digest in enumerate(told.get("digests") or []) if number in spared}
     return {f"{number:05d}.npy" for number in spared}
+
+
+def other_shards(folder: Path, clean: Collection[str]) -> Iterator[Path]:
+    """Kept vectors that are not known to be of other documents."""
+    for path in sorted(folder.glob("*.npy")):
+        digest = path.with_suffix(".sha256")
+        if not digest.exists() or digest.read_text(errors="replace") not in clean:
+            yield from (one for suffix in (".npy", ".sha256", ".rows") if (one := path.with_suffix(suffix)).exists())
 
 
 def remote_places(fs: Any, base: str) -> dict[str, str]:

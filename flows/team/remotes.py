@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from flows.process.display import megabytes
 from flows.repository.lock import read_lock, worktrees
-from flows.repository.project import repository
+from flows.repository.project import edit_settings, repository
 from flows.storage import forgettings, makings
 from flows.storage.cache import object_path, objects
 from flows.storage.dvc import PROJECTS, PUSHED, earlier_results, objects_of
@@ -93,7 +93,7 @@ def remove(name: str) -> None:
         raise UserError(f"{CONFIG}: no remote {name}, expected one of {', '.join(known) or 'none'}; add it with retemper remote add")
     with repository() as repo:
         for level in ("local", "repo"):
-            with repo.config.edit(level) as config:
+            with edit_settings(repo.config, level) as config:
                 config["remote"].pop(name, None)
                 if str(config["core"].get("remote")).lower() == name:
                     del config["core"]["remote"]
@@ -153,7 +153,7 @@ def share(folder: Path) -> str:
         same = before.exists() and before.samefile(folder)
         ours = before.resolve() == own.parent.resolve() / own.name  # neither another folder nor a link to one: others may use that
         moved = _move_cache(before, folder) if ours and not same else 0
-        with repo.config.edit("local") as config:
+        with edit_settings(repo.config, "local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
     register(folder, Path.cwd())
     done = f"{counted(moved, 'files')} moved there from {before}" if ours or same else f"{before} stays as it is, since others may use it"
@@ -244,13 +244,13 @@ def _write(name: str, shared: Mapping[str, str], secrets: Mapping[str, str]) -> 
         raise UserError(f"{LOCAL_CONFIG}: git does not ignore it, so a secret cannot go there; add /config.local to .dvc/.gitignore")
     with repository() as repo:
         try:
-            with repo.config.edit("repo") as config:
+            with edit_settings(repo.config, "repo") as config:
                 if name in config["remote"] and config["remote"][name]["url"] != shared["url"]:
                     raise UserError(f"{CONFIG}: remote {name} is {config['remote'][name]['url']}; run retemper remote remove {name} first")
                 config["remote"][name] = {**config["remote"].get(name, {}), **shared}  # new credentials keep the other options
                 config["core"]["remote"] = name
             if secrets:
-                with repo.config.edit("local") as config:
+                with edit_settings(repo.config, "local") as config:
                     config["remote"][name] = {**config["remote"].get(name, {}), **secrets}
                 LOCAL_CONFIG.chmod(0o600)
         except ConfigError as error:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.repo import Repo
 
 from flows.process.processes import Processes
 from flows.repository.lock import commit_of
 from flows.repository.worktree import (
     carry_changes,
+    equip,
     in_room,
     link_sources,
     make_worktree,
@@ -55,6 +57,17 @@ def test_uncommitted_code_comes_along_and_is_executed(toy: Any, monkeypatch: pyt
     status, problems = run_in(tree, [sys.executable, "-c", code], Processes(), show=lines.append, env={"X": "1"})
     assert (status, [problem.message for problem in problems]) == (2, ["a: b"])
     assert lines == [str(tree.absolute()), "fresh code of tasks/fresh.py"]
+
+
+def test_a_project_at_a_path_of_any_letters_shares_its_settings(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC writes its settings as ASCII, so that no sweep, retraining, evaluation, or reproduction ran in a folder named "Müller"."""
+    project = tmp_path / "Straße 日本"
+    toy.folder.rename(project)
+    monkeypatch.chdir(project)
+    tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
+    equip(tree)
+    with Repo(str(tree)) as repo:
+        assert Path(repo.cache.local_cache_dir) == project / ".dvc/cache"
 
 
 ROOM = Path(".retemper/sweep/slot-0")

@@ -119,6 +119,37 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_removed(
         assert cached.state() == before and "removed:" not in done.out
 
 
+@pytest.mark.parametrize("place", ["corpus", "check"])
+def test_a_killed_forgetting_is_finished_by_the_next(cached: Any, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Killed where half of a corpus is gone, and before the last look: its source and listing no longer say what the text was."""
+    document = next(iter(tiny_corpus.qrels["train"].values()))
+    secret = tiny_corpus.documents[document][1]
+    cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
+    table = object_path(Path(".dvc/cache/files/md5").absolute(), file_md5(Path("data/corpus/documents.parquet")))
+    unlink = Path.unlink
+
+    class Killed(BaseException):
+        pass
+
+    def unlink_or_die(path: Path, *rest: Any, **named: Any) -> None:
+        if path.absolute() == table:
+            raise Killed
+        unlink(path, *rest, **named)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(*((Path, "unlink", unlink_or_die) if place == "corpus" else (forget, "check", die)))
+        cached.retemper("forget", document, "--yes")
+    assert secret not in (cached.folder / "beir/corpus.jsonl").read_text()
+    assert places_of(secret, cached.folder) - {str(cached.folder / forget.FOUND)}
+    done = cached.retemper("forget", "--yes")
+    assert done.status == 0, done
+    assert places_of(secret, cached.folder) == set() and "neither in the cache" not in done.out
+    assert not forget.FOUND.exists()
+
+
 def test_an_unknown_id_and_an_empty_list_are_one_line(cached: Any) -> None:
     for arguments, told in ((("zebra",), "zebra: no corpus"), ((), "no record is listed")):
         done = cached.retemper("forget", *arguments, "--dry-run")
