@@ -30,11 +30,13 @@ from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
 from flows.results import environments, generations, metrics, timing
+from flows.storage.remote import WARNING
 from tasks.core.stage.code import SNAPSHOT
 from tasks.core.stage.entry import SOURCES
 from tasks.core.stage.errors import DiskError, Problem, UserError, disk_fault
 from tasks.core.stage.files import write_json
 
+ERROR = "retemper: "  # prefix of a stage's error
 WATCHED = Path(".retemper/sources")  # for each running stage that reads from outside the project: what it may read
 
 
@@ -76,7 +78,7 @@ def execute(
 
     @task(cache_policy=NO_CACHE, persist_result=False, task_run_name="{name}")
     def bring_up_to_date(name: str) -> State[None]:
-        logger = get_run_logger()
+        logger, errors = get_run_logger(), list[str]()
 
         def tell(line: str) -> None:
             if processes.stopped:  # what a stage says to that is in its log
@@ -85,6 +87,9 @@ def execute(
                 display.passing(name, line[1:])
                 return
             logger.info(line)
+            if line.startswith(ERROR) and not line.startswith(WARNING):  # a stage's last line
+                errors.append(line)
+                return
             display.output(name, line)
 
         if name not in plan.changed:
@@ -118,6 +123,10 @@ def execute(
                     outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
             if processes.stopped:
                 return Failed(message="stopped")
+            told = f"{ERROR}{outcome.problem.message}" if outcome.problem and display.alone(name) else ""  # the run ends, and says it
+            for line in errors:
+                if line != told:
+                    display.output(name, line)
             display.ended(name, outcome)
         outcomes[name] = outcome
         if outcome.state == "Failed":
