@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.core.sources.datasets import (
+    CSV_FORM,
+    SPEC_FORMS,
     DatasetSpec,
     beir_qrels,
     dataset_files,
@@ -48,6 +50,10 @@ def read_data(answer: str) -> str:
                 "see docs/data.md"
             )
         answer = f"{kinds[0]}:{answer}"
+    elif ":" not in answer and answer not in ("demo", *MARKS):  # a path
+        if folder.exists():
+            raise UserError(f"{answer}: found a file, expected a folder with {CSV_FORM}, or a SPEC; docs/data.md has all forms")
+        raise UserError(f"{answer}: no such folder, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
     spec = parse_dataset(answer)
     dataset_files(spec, needs_qrels=False)
     return str(spec)

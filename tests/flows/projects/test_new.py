@@ -127,7 +127,8 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
             "new: no terminal to ask on, and no --data, --queries, --encoder, --share, --document-length; give them, or --data and",
         ),
         ("mine", {"--encoder": TINY, "--defaults": ""}, "new: no terminal to ask on, and no --data; give them"),
-        ("mine", FLAGS | {"--data": "nowhere"}, "dataset 'nowhere': unknown kind 'nowhere', expected demo | beir:PATH"),
+        ("mine", FLAGS | {"--data": "nowhere"}, "nowhere: no such folder, expected one, or demo | beir:PATH"),
+        ("mine", FLAGS | {"--data": "file"}, "file: found a file, expected a folder with corpus.csv: id,title,text; queries.csv"),
         ("mine", FLAGS | {"--data": "beir:nowhere"}, "nowhere: not found, expected a BEIR folder"),
         (
             "mine",
@@ -274,7 +275,7 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
 
     for question, answer in (
         ("Documents, queries, and judgments", "nowhere"),
-        ("unknown kind 'nowhere'", "beir"),
+        ("nowhere: no such folder", "beir"),
         ("Queries: corpus", ""),
         ("Encoder to start from", "./nowhere"),
         ("no such folder", TINY),
