@@ -212,6 +212,19 @@ def test_one_document_becomes_a_project_that_trains_nothing(call: Call, data: Pa
     assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init"]
 
 
+def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call: Call, data: Path) -> None:
+    lines = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
+    texts = "".join(json.dumps({**line, "text": "word " * 400 + "\ua66e " * 100}) + "\n" for line in lines)
+    (data / "corpus.jsonl").write_text(texts)
+    done = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
+    assert done.returncode == 0, done.stderr
+    told = f"retemper: warning: encoder {TINY}: 20 % of the documents' tokens are unknown; choose one for their language (encoder.source)"
+    assert told in done.stderr.splitlines()
+    assert (
+        "of a document, 256 tokens are read (95 % have at most 502); tokenize.passages=N reads N times as many" in done.stdout.splitlines()
+    )
+
+
 def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: Path, tmp_path: Path) -> None:
     """As the warning about data without train queries says."""
     (data / "qrels/train.tsv").unlink()
