@@ -43,7 +43,9 @@ def read_data(answer: str) -> str:
     answer = answer.strip()
     folder = local_path(answer)
     if folder.is_dir():
-        kinds = [kind for kind, names in MARKS.items() if any((folder / name).exists() for name in names)]
+        kinds = [
+            kind for kind, names in MARKS.items() if any((folder / name).exists() or (folder / f"{name}.zst").exists() for name in names)
+        ]
         if not kinds:
             raise UserError(
                 f"{answer}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
