@@ -18,7 +18,7 @@ from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.lock import commit_of, read_lock
-from flows.repository.worktree import RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
+from flows.repository.worktree import COMPARED, RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
 from flows.results.fusions import BM25
 from flows.results.generations import lock_here
 from flows.results.metrics import METRICS
@@ -27,7 +27,7 @@ from tasks.core.stage.files import read_json
 from tasks.core.stage.params import read_yaml
 from tasks.core.stage.safe_yaml import parse_yaml
 
-SCRATCH = Path(".retemper/champion")
+SCRATCH = Path(".retemper", COMPARED)
 OF_SERVER = ("PREFECT_API_URL", "RETEMPER_DEVICE_LIMIT")  # environment: a Prefect server, and its limit
 
 

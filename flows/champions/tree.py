@@ -18,6 +18,7 @@ TAGS = "refs/tags/champion/"
 RECORD = "retraining.json"
 KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
 COMMITTED = (*KEPT, "params.yaml", RECORD)
+SETTINGS = ("params.yaml", "retraining.yaml")
 ZERO = "0" * 40
 
 
@@ -35,6 +36,11 @@ def resolve_followed(project: Path, follow: str) -> str:
         return followed
     named = follow or '--follow ""'
     raise UserError(f"{named}: no such commit, branch or tag; commit the project first, or name one with --follow")
+
+
+def uncommitted(project: Path) -> list[str]:
+    """The project's settings that differ from those of HEAD, or that git does not have."""
+    return [name for name in SETTINGS if git("status", "--porcelain", "--", name, folder=project)]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from flows.intake.settings import Intake
     from flows.intake.verdict import Batch
 
+SHOWN = 10  # lines of a batch that are printed; --json has gate.MOST of them
 app = group(name="intake", invoke_without_command=True)
 
 
@@ -70,7 +71,9 @@ def _show(batch: "Batch", as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(batch), indent=2, ensure_ascii=False))
         return
-    told = [batch.line, *(f"  {line}" for line in batch.lines)]
+    told = [batch.line, *(f"  {line}" for line in batch.lines[:SHOWN])]
+    if len(batch.lines) > SHOWN:
+        told.append(f"  and {len(batch.lines) - SHOWN} more lines: --json")
     if batch.state != "accepted" or batch.by == "hand":
         told.append(f"  {batch.figures}")
     print(printable("\n".join(told)))

@@ -19,9 +19,12 @@ def retrain(
     """Retrain once, now: new data, pipeline, comparison, champion; in a worktree of its own."""
     from flows.champions import tree
     from flows.pipeline.plan import check_parameters
+    from flows.process.display import Display
     from flows.retraining import retrain
 
     tree.resolve_followed(Path.cwd(), follow)
+    if follow == "HEAD" and (changed := tree.uncommitted(Path.cwd())):
+        Display().warn(f"{', '.join(changed)}: found changes that are not committed, so this retraining does not have them; commit them")
     ended = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
     return 1 if ended.result == "failed" else 0
 

@@ -110,6 +110,9 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
     shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
+    own = Path("data/encoders", model)
+    if model not in fusions(sections) and len(Path(model).parts) == 1 and own.is_dir() and not Path(model).exists():
+        raise UserError(f"--model {model}: found the name of a model of this project, expected its folder; give {own}")
     if mteb and MAIN not in (measures := check_file().evaluate.measures):
         raise UserError(f"--mteb {mteb}: found {', '.join(measures)} in evaluate.measures, expected {MAIN}, MTEB's score; add it there")
     list_dataset(data)  # a UserError names the path as it was given

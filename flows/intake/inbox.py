@@ -111,6 +111,8 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
     inbox = _inbox(intake, source, project)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder, expected a batch")
+    if intake.mode == "append":
+        inbox.mergeable()
     accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
     return inbox.check(folder, inbox.known(accepted), [])
 
@@ -118,6 +120,8 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
 def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
     """Let a quarantined batch in, on a person's word. UserError where there is no such batch, or prepare would refuse it."""
     inbox = _inbox(intake, source, project)
+    if intake.mode == "append":
+        inbox.mergeable()
     path = next((path for path in inbox.all() if path.name == name), None)
     if path is None or inbox.is_being_written(path):
         known = ", ".join(path.name for path in inbox.look()) or "none yet"

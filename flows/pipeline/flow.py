@@ -31,11 +31,13 @@ from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
 from flows.results import environments, generations, metrics, timing
+from flows.storage.remote import WARNING
 from tasks.core.stage.code import SNAPSHOT
 from tasks.core.stage.entry import SOURCES
 from tasks.core.stage.errors import DiskError, Problem, UserError, disk_fault
 from tasks.core.stage.files import write_json
 
+ERROR = "retemper: "  # prefix of a stage's error
 WATCHED = Path(".retemper/sources")  # for each running stage that reads from outside the project: what it may read
 
 
@@ -134,8 +136,9 @@ class Crew:
         if name not in self.plan.changed:
             self.display.ended(name, outcome := Outcome("Cached"))
             return outcome
+        errors = list[str]()
         try:
-            outcome = self._run(name, log)
+            outcome = self._run(name, partial(self._tell, name, log, errors))
         except Stopped:
             return None
         except OSError as error:
@@ -149,10 +152,14 @@ class Crew:
                 outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
         if self.processes.stopped:
             return None
+        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.alone(name) else ""  # the run ends, and says it
+        for line in errors:
+            if line != told:
+                self.display.output(name, line)
         self.display.ended(name, outcome)
         return outcome
 
-    def _run(self, name: str, log: Callable[[str], None]) -> Outcome:
+    def _run(self, name: str, tell: Callable[[str], None]) -> Outcome:
         """Run a stage once its devices are free, and record what that took."""
         ready, stage = time.time(), self.plan.graph.stages[name]
         with self.devices.take(name) as env:
@@ -162,7 +169,7 @@ class Crew:
             frozen = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
             env = env | _watched(stage)
             env |= {**self.python, **frozen, **self.display.environment, **environments.begin(name)}
-            outcome = run_stage(name, self.processes, partial(self._tell, name, log), self.plan.reached, env)
+            outcome = run_stage(name, self.processes, tell, self.plan.reached, env)
             spent = environments.cost(name)
             device = timing.device_name(env, stage.slot)
             state: timing.State = "Stopped" if self.processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
@@ -170,14 +177,18 @@ class Crew:
             self.clock.ended(span, *((environments.taken(name), spent) if state == "Ran" else ()))
         return replace(outcome, work=spent.get("seconds"))
 
-    def _tell(self, name: str, log: Callable[[str], None], line: str) -> None:
+    def _tell(self, name: str, log: Callable[[str], None], errors: list[str], line: str) -> None:
+        """Pass a stage's line on: to its log, and to the display, but for `errors`, which are told when it has ended."""
         if self.processes.stopped:  # what a stage says to that is in its log
             return
         if line.startswith("\r"):
             self.display.passing(name, line[1:])
             return
         log(line)
-        self.display.output(name, line)
+        if line.startswith(ERROR) and not line.startswith(WARNING):  # a stage's last line
+            errors.append(line)
+        else:
+            self.display.output(name, line)
 
 
 def _watched(stage: Stage) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A run from beginning to end: plan, stages, push, tables. Prefect is imported only if there is something to do."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from flows.process import locks
 from flows.process.display import Display, Outcome, summary, text_table
 from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython, python
 from flows.process.processes import Processes, environment, stopping_on_signals
-from flows.repository import leftovers
+from flows.repository import leftovers, worktree
 from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.storage.cache import cache_folder, refuse_read_only
@@ -50,7 +51,7 @@ def run(
 ) -> dict[str, Outcome]:
     """Bring `targets` (default: the report) up to date; returns how each stage ended. Raises StagesFailed, or UserError before any ran.
 
-    `quiet`, in a worktree of ours: where nothing has changed, print nothing and leave Prefect alone; name pages by their whole paths.
+    `quiet`, in a worktree of ours: where nothing has changed, print nothing and leave Prefect alone.
     `with_dev`: refuse a data set without dev.
     `ignore_disk`: begin although the estimated new files do not fit.
     A run that is refused calls `undo` of its `edits`, which brings what stages read up to date, too. A data set may turn out unfit only
@@ -98,7 +99,7 @@ def run(
         return outcomes
     _show_tables(plan, outcomes, display)
     if clock.spans:
-        _write_pages(plan, clock, display, below=Path.cwd() if quiet else Path())
+        _write_pages(plan, clock, display, below=_told_folder(quiet))
     display.line(f"\n{summary(list(plan.graph.stages), outcomes, time.monotonic() - started)}")
     _refuse_failed(plan, outcomes)
     return outcomes
@@ -123,24 +124,34 @@ def dry_run(
 
 
 def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) -> None:
-    """Print the metrics, what they leave out, and the tables of studies, unless the stage that made them has just printed them."""
-    found, left_out = generations.present(metrics.read_metrics())
-    found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
-    header, rows = metrics.rows(found)
-    reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
-    if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
-        display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
-    elif rows and reported != "Ran":  # otherwise it has just printed it itself
-        display.line(f"\n{text_table(header, rows)}")
-    for note in filter(None, (left_out, unmeasured)):
-        display.line(note)
+    """Print the metrics, what they leave out, and the tables of studies, unless the stage that made them has just printed them.
+
+    A run that was to measure nothing (`retemper run prepare`) says nothing of metrics.
+    """
+    if any(_measured(plan, name) for name in plan.graph.stages):
+        found, left_out = generations.present(metrics.read_metrics())
+        found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
+        header, rows = metrics.rows(found)
+        reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
+        if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
+            display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
+        elif rows and reported != "Ran":  # otherwise it has just printed it itself
+            display.line(f"\n{text_table(header, rows)}")
+        for note in filter(None, (left_out, unmeasured)):
+            display.line(note)
     for name, outcome in outcomes.items():
         table = STUDIES / name.partition("@")[2] / "table.md"
         if name.startswith("study@") and outcome.state == "Cached" and table.is_file():  # one that ran has printed it
             display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
 
 
-def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path) -> None:
+def _told_folder(whole: bool) -> Path | None:
+    """The current folder as a user finds it: `whole` in a tree of another command, None in one that ends with that command."""
+    here = Path.cwd()
+    return None if worktree.is_passing(here) else here if whole or worktree.SECOND in os.environ else Path()
+
+
+def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path | None) -> None:
     try:
         shown = with_analyses(plan.pages())
         pages.write(shown, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here, below=below)
@@ -163,10 +174,15 @@ def _refuse_failed(plan: Plan, outcomes: Mapping[str, Outcome]) -> None:
 def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     """The models whose metrics this run should have brought up to date but did not, each with the reason."""
     late = {name: outcomes[name].state.lower() if name in outcomes else "skipped" for name in plan.graph.stages}
-    outs = [
-        (out, f"{name}: {state}") for name, state in late.items() if state not in ("ran", "cached") for out in plan.graph.stages[name].outs
-    ]
-    return {out.stem: reason for out, reason in outs if out.suffix == ".json" and out.parent == metrics.METRICS.absolute()}
+    return {
+        model: f"evaluation {state}" for name, state in late.items() if state not in ("ran", "cached") for model in _measured(plan, name)
+    }
+
+
+def _measured(plan: Plan, name: str) -> list[str]:
+    """The models whose metrics a stage makes."""
+    folder = metrics.METRICS.absolute()
+    return [out.stem for out in plan.graph.stages[name].outs if out.suffix == ".json" and out.parent == folder]
 
 
 def _cached(plan: Plan) -> dict[str, Outcome]:

@@ -90,6 +90,11 @@ class Display:
         with self._guard:
             self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="at work") if self._foot else None
 
+    def alone(self, stage: str) -> bool:
+        """Whether no other stage runs."""
+        with self._guard:
+            return not self._doing.keys() - {stage}
+
     def passing(self, stage: str, text: str) -> None:
         """What a running stage is doing at the moment; shown on a terminal until the next such line."""
         with self._guard:

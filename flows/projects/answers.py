@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.core.sources.datasets import (
+    CSV_FORM,
+    SPEC_FORMS,
     DatasetSpec,
     beir_qrels,
     dataset_files,
@@ -41,13 +43,19 @@ def read_data(answer: str) -> str:
     answer = answer.strip()
     folder = local_path(answer)
     if folder.is_dir():
-        kinds = [kind for kind, names in MARKS.items() if any((folder / name).exists() for name in names)]
+        kinds = [
+            kind for kind, names in MARKS.items() if any((folder / name).exists() or (folder / f"{name}.zst").exists() for name in names)
+        ]
         if not kinds:
             raise UserError(
                 f"{answer}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
                 "see docs/data.md"
             )
         answer = f"{kinds[0]}:{answer}"
+    elif ":" not in answer and answer not in ("demo", *MARKS):  # a path
+        if folder.exists():
+            raise UserError(f"{answer}: found a file, expected a folder with {CSV_FORM}, or a SPEC; docs/data.md has all forms")
+        raise UserError(f"{answer}: no such folder, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
     spec = parse_dataset(answer)
     dataset_files(spec, needs_qrels=False)
     return str(spec)

@@ -1,7 +1,9 @@
-"""How long the documents of a prepared corpus are, in tokens of an encoder, and how many of them `retemper new` suggests to read."""
+"""How long the documents of a prepared corpus are, in tokens of an encoder, how many of them `retemper new` suggests to read, and
+whether the encoder knows them."""
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,11 +15,19 @@ from tasks.core.text.tokenizer import load_tokenizer
 
 SAMPLED, GROUPS = 2048, 16  # documents of a sample, from so many row groups at most
 BYTES_A_TOKEN = 4.5  # of English, about; by bytes, as a text without blanks is one word
+FOREIGN = 0.01  # from this share of unknown tokens on, the encoder is of another language; of four English corpora, 0.0002 at most
 SPECIAL = 2  # tokens that are added to a text
 
 
-def most_tokens(documents: Path, encoder: Path | None, text: Text) -> int:
-    """How many tokens 95 % of the documents do not exceed, special ones included, by a sample of the file `documents`.
+class Measured(NamedTuple):
+    """How many tokens 95 % of the documents do not exceed, special ones included, and the share of all that the tokenizer does not know."""
+
+    most: int
+    unknown: float
+
+
+def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
+    """By a sample of the file `documents`.
 
     Without a tokenizer in the folder `encoder`, estimated by words and bytes.
     """
@@ -26,11 +36,14 @@ def most_tokens(documents: Path, encoder: Path | None, text: Text) -> int:
         tokenizer = load_tokenizer(encoder) if encoder else None
     except UserError:
         tokenizer = None
+    unknown = 0
     if tokenizer is None:
         counts = [max(TOKENS_A_WORD * len(one.split()), len(one.encode()) / BYTES_A_TOKEN) + SPECIAL for one in texts]
     else:
-        counts = [len(ids) for ids in tokenizer(texts, verbose=False)["input_ids"]]
-    return math.ceil(np.percentile(counts, 95, method="inverted_cdf"))
+        rows = tokenizer(texts, verbose=False)["input_ids"]
+        counts = [len(ids) for ids in rows]
+        unknown = sum(ids.count(tokenizer.unk_token_id) for ids in rows)
+    return Measured(math.ceil(np.percentile(counts, 95, method="inverted_cdf")), unknown / sum(counts))
 
 
 def suggested(tokens: int) -> int:

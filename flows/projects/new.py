@@ -24,7 +24,7 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
 from flows.projects.answers import AUTO, CACHE, NONE, data_seen_from, seen_from
 from flows.projects.layout import code_source, lay_out, write_readme
-from flows.projects.lengths import most_tokens, suggested
+from flows.projects.lengths import FOREIGN, measured, suggested
 from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
@@ -95,7 +95,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
             if not wanted.share.startswith(CACHE):
                 tell(links.choose(project))
             stages, stats = _check_data(processes, display, wanted.sets, tell=tell, named=lambda line: line.replace(seen, typed))
-            tokens = _length(wanted)
+            tokens = _length(wanted, tell, display.warn)
             if not any(one.startswith("tokenize.document_length=") for one in wanted.sets):
                 edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)
             freeze()
@@ -212,12 +212,20 @@ def _stages() -> list[str]:
         return list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)
 
 
-def _length(wanted: Wanted) -> int:
+def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
     """The tokens of a document that are to be read; asks for them."""
     parameters = check(read_yaml(Path("params.yaml")))
-    most = most_tokens(Path("data/corpus/documents.parquet"), parse_encoder(parameters.encoder.source).folder, parameters.text)
+    source = parameters.encoder.source
+    most, unknown = measured(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
+    if unknown >= FOREIGN:
+        warn(
+            f"encoder {source}: {100 * unknown:.0f} % of the documents' tokens are unknown; choose one for their language (encoder.source)"
+        )
     answer = wanted.length(most, suggested(most))
-    return suggested(most) if answer == AUTO else int(answer)
+    length = suggested(most) if answer == AUTO else int(answer)
+    if length < most:
+        tell(f"of a document, {length} tokens are read (95 % have at most {most:,}); tokenize.passages=N reads N times as many")
+    return length
 
 
 def _estimates(stages: list[str], stats: Mapping[str, Any], wanted: Wanted) -> list[str]:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from flows.parameters.sources import source_keys
@@ -27,6 +28,7 @@ RUN = (sys.executable, "-m", "flows.cli", "run")
 SCRATCH = Path(".retemper")
 SECOND = "RETEMPER_SECOND_TREE"  # environment: of a run in such a tree
 PASSING = ("evaluate", "reproduce", "upgrade")  # commands whose trees end with them
+COMPARED = "champion"  # folder of the tree in which a retraining measures the champion; it ends with that
 SOURCE = "data/source.json"
 CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
 
@@ -68,6 +70,13 @@ def passing_tree(command: str) -> Path:
             except (ProcessLookupError, ValueError):
                 remove_worktree(folder)
     return Path(tempfile.mkdtemp(prefix=f"{command}-{os.getpid()}-", dir=SCRATCH.absolute()))
+
+
+def is_passing(folder: Path) -> bool:
+    """Whether `folder` is in a tree that ends with the command that made it."""
+    begins = tuple(f"{name}-" for name in PASSING)
+    pairs = pairwise((folder, *folder.parents))
+    return any(outer.name == SCRATCH.name and (inner.name.startswith(begins) or inner.name == COMPARED) for inner, outer in pairs)
 
 
 def run_in(

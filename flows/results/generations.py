@@ -97,8 +97,12 @@ def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
 
 
 def leave_out(metrics: Metrics, why: Mapping[str, str]) -> tuple[Metrics, str]:
-    """`metrics` without the models that `why` names, and a line that says so, if any."""
-    told = ", ".join(f"{model} ({reason})" for model, reason in why.items() if model in metrics)
+    """`metrics` without the models that `why` names, and a line that says so, if any: each reason once."""
+    models: dict[str, list[str]] = {}
+    for model, reason in why.items():
+        if model in metrics:
+            models.setdefault(reason, []).append(model)
+    told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in models.items())
     return {model: splits for model, splits in metrics.items() if model not in why}, f"excluded: {told}" if told else ""
 
 

@@ -57,14 +57,16 @@ class Section(NamedTuple):
         return Markup('<section><h2 id="{}">{}</h2>{}{}</section>').format(self.name, self.title, self.body, told)
 
 
-def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str], below: Path = Path()) -> None:
+def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str], below: Path | None = Path()) -> None:
     """Write the pages that have something to show; report where they are, and what the times come to.
 
-    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here). `below`: the current folder, as it is told.
+    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here). `below`: the current folder, as it is told;
+    None where it ends with the command, so that no place is told.
     """
     if spans:
         write_text(TIMELINE, timeline(spans))
-        tell(f"timeline: {below / TIMELINE}")
+        if below is not None:
+            tell(f"timeline: {below / TIMELINE}")
     if not REPORT.is_file():
         return
     lock, sections = read_lock(), read_yaml(Path("params.yaml"))
@@ -93,7 +95,8 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mappin
     for race in races:
         for line in quality.verdicts(race, metric):
             tell(f"time to quality from {race.start}: {line}")
-    tell(f"page with this machine's times, and lineage: {below / PAGE}")
+    if below is not None:
+        tell(f"page with this machine's times, and lineage: {below / PAGE}")
 
 
 def add(sections: Sequence[Section]) -> None:

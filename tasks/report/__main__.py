@@ -121,7 +121,6 @@ def main() -> None:
     print(table)
     if absent := [name for name in params.baselines if name not in {system.name for system in systems}]:
         print(f"baselines not in the table: {', '.join(absent)}")
-    print(f"page: {arguments.out / 'report.html'}")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def headline(rank: int, score: float, doc: str, title: str) -> str:
 def paragraph(text: str) -> str:
     """The beginning of a text below its headline, no wider than the terminal, if it goes to one."""
     width = min(WIDTH, max(20, shutil.get_terminal_size().columns - len(INDENT))) if sys.stdout.isatty() else WIDTH
-    return textwrap.indent(textwrap.fill(shortened(escaped(text), 3 * WIDTH), width), INDENT)
+    return textwrap.indent(textwrap.fill(escaped(shortened(text, 3 * WIDTH)), width), INDENT)
 
 
 def texts_found(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, str]]:

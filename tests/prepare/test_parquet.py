@@ -95,6 +95,19 @@ def test_a_file_of_many_batches(prepare: Any, tmp_path: Path) -> None:
         prepare(f"parquet:{tmp_path / 'in'}")
 
 
+def test_a_null_is_an_empty_text(prepare: Any, tmp_path: Path) -> None:
+    """As pandas and databases export it; prepare.empty_texts says what becomes of it."""
+    put_plain(tmp_path / "in")
+    put_table(
+        tmp_path / "in" / "corpus.parquet", {"id": ["a", "b", "c", "d"], "title": ["A", None, "C", None], "text": ["x", "y", None, None]}
+    )
+    with pytest.raises(
+        UserError, match=r"corpus.parquet:4: document d has an empty title and text; fill it, or set prepare.empty_texts=drop"
+    ):
+        prepare(f"parquet:{tmp_path / 'in'}")
+    assert prepare(f"parquet:{tmp_path / 'in'}", empty_texts="drop").documents == [("a", "A", "x"), ("b", "", "y"), ("c", "C", "")]
+
+
 WRONG: dict[str, tuple[str, dict[str, Any] | bytes | None, str]] = {
     "no documents": ("corpus.parquet", None, r"documents.parquet: not found, expected it, or documents/ with Parquet shards"),
     "no queries": ("queries.parquet", None, r"queries.parquet: not found"),

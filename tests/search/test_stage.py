@@ -215,6 +215,11 @@ def test_control_characters_in_a_document_are_escaped(
     assert headline(1, 0.5, "a\x1bb", "c\n\x1bd") == r"  1  0.5000  a\x1bb  c \x1bd"
 
 
+def test_line_ends_of_a_text_are_blanks() -> None:
+    """Those of Windows too, which a CSV file's cells may have."""
+    assert paragraph("1. open\r\n2. \x1bclose\n\n\tdone") == r"     1. open 2. \x1bclose done"
+
+
 def test_a_text_is_no_wider_than_its_terminal(paper: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     text = "word " * 60
     assert max(map(len, paragraph(text).splitlines())) > 100, "a pipe has no width"

@@ -81,7 +81,8 @@ def parse_dataset(spec: str) -> DatasetSpec:
     """A SPEC's kind and place; nothing is looked up."""
     kind, colon, place = spec.strip().partition(":")
     if kind not in ("demo", *FOLDER_KINDS, "irds"):
-        raise UserError(f"dataset {spec!r}: unknown kind {kind!r}, expected {SPEC_FORMS}; other data: export it as CSV ({CSV_FORM})")
+        found = f"unknown kind {kind!r}" if colon else "no kind before a path"
+        raise UserError(f"dataset {spec!r}: {found}, expected {SPEC_FORMS}; other data: export it as CSV ({CSV_FORM})")
     if (kind == "demo") == bool(colon) or (colon and not place.strip()):
         wanted = "demo alone" if kind == "demo" else f"{kind}:{'ID' if kind == 'irds' else 'PATH'}"
         raise UserError(f"dataset {spec!r}: expected {wanted}")

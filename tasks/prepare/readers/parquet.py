@@ -86,7 +86,7 @@ def parts(files: Files) -> Iterator[Documents]:
 
 def documents(files: Files | tuple[Batch]) -> Iterator[Document]:
     for at, (doc, title, text) in _rows(files, [DOCUMENT_ID, TITLE, TEXT], optional=TITLE):
-        yield Document(at, _id(at, doc), "" if title is None else _string(at, "title", title), _string(at, "text", text))
+        yield Document(at, _id(at, doc), "" if title is None else _string(at, "title", title), _text(at, text))
 
 
 def queries(files: Files) -> Iterator[Query]:
@@ -94,7 +94,7 @@ def queries(files: Files) -> Iterator[Query]:
         answers = [] if answers is None else answers
         if not isinstance(answers, list):
             raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; fix that column")
-        yield Query(at, _id(at, query), _string(at, "text", text), [_string(at, "answer", a) for a in answers])
+        yield Query(at, _id(at, query), _text(at, text), [_string(at, "answer", a) for a in answers])
 
 
 def qrels(files: Files) -> Iterator[Qrel]:
@@ -242,6 +242,11 @@ def _id(at: At, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UserError(f"{at}: found id {value!r}, expected a string or an integer; fix that row")
     return str(value)
+
+
+def _text(at: At, value: object) -> str:
+    """A null is an empty text, as an empty cell of a CSV file is: prepare.empty_texts says what becomes of it."""
+    return "" if value is None else _string(at, "text", value)
 
 
 def _string(at: At, name: str, value: object) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.champions import tree
+from flows.champions.tree import uncommitted
 from flows.repository.git import git
 from tasks.core.stage.errors import UserError
 
@@ -41,3 +42,17 @@ def test_locks_of_a_dead_git_are_taken_away(tmp_path: Path, monkeypatch: pytest.
         lock.touch()
     tree.prepare(tmp_path, "HEAD", lambda _: None)
     assert not any(lock.exists() for lock in locks)
+
+
+def test_settings_that_are_not_committed_are_known(tmp_path: Path) -> None:
+    """A retraining at HEAD goes without them, so it says so."""
+    git("init", "--quiet", folder=tmp_path)
+    (tmp_path / "params.yaml").write_text("a: 1\n")
+    git("add", ".", folder=tmp_path)
+    git("commit", "--quiet", "-m", "x", folder=tmp_path)
+    (tmp_path / "other.yaml").write_text("")
+    assert uncommitted(tmp_path) == []
+    (tmp_path / "retraining.yaml").write_text("")
+    assert uncommitted(tmp_path) == ["retraining.yaml"]
+    (tmp_path / "params.yaml").write_text("a: 2\n")
+    assert uncommitted(tmp_path) == ["params.yaml", "retraining.yaml"]

@@ -143,6 +143,12 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     [
         ("data/encoders/warmup", "beir:nowhere", "nowhere: not found, expected a BEIR folder with corpus.jsonl"),
         ("data/encoders/warmup", "tsv:beir", "dataset 'tsv:beir': unknown kind 'tsv', expected"),
+        ("data/encoders/warmup", "some/beir", "dataset 'some/beir': no kind before a path, expected demo | beir:PATH"),
+        (
+            "warmup",
+            "beir:beir",
+            "--model warmup: found the name of a model of this project, expected its folder; give data/encoders/warmup",
+        ),
         ("./nothing", "beir:beir", "encoder './nothing': no such folder and not a Hugging Face id"),
         ("beir", "beir:beir", "encoder 'beir': no config.json in beir, expected a Hugging Face model folder"),
         ("nobody/no-such-model", "beir:beir", "encoder nobody/no-such-model: not on this machine, and the download failed"),

@@ -264,6 +264,17 @@ def test_check_keeps_nothing(project: Path) -> None:
         check_folder(RULE, SOURCE, project, folder=project / "nowhere")
 
 
+def test_a_batch_that_cannot_be_merged_is_not_checked_against_nothing(project: Path) -> None:
+    """Before, every judgment of it was said to name a document that is not in the data set, which was not read."""
+    folder = put(project / "inbox/1", {"d3": "three"}, train={("q1", "d1"): 1})
+    for ask in (
+        lambda: check_folder(RULE, "msmarco:base", project, folder=folder),
+        lambda: accept(RULE, "msmarco:base", project, name="1"),
+    ):
+        with pytest.raises(UserError, match=r"append needs a data set in BEIR or CSV form, found dataset\.source msmarco:"):
+            ask()
+
+
 def test_the_last_good_batch_replaces_the_data_set(project: Path) -> None:
     rule = Intake(inbox="inbox", mode="replace")
     put(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, dev={("q3", "d3"): 1})

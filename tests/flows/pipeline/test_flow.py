@@ -97,6 +97,16 @@ def test_two_devices_at_once_are_on_the_timeline(served: Any) -> None:
     assert "train@a" not in page, "cached: it did not work"
 
 
+def test_the_error_of_a_stage_that_runs_alone_is_said_once(served: Any) -> None:
+    """The run ends at once and says it."""
+    error = "retemper: corpus.tsv:7: found 2 columns, expected 3; add the tab"
+    served.acts(encoders__a="fail")
+    done = served.call("run", "train@a")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, error)
+    assert "train@a Failed in" in done.stdout and "add the tab" not in done.stdout
+    assert error in (served.folder / ".retemper/logs/train@a.log").read_text()
+
+
 def test_a_failed_stage_fails_only_what_depends_on_it(served: Any, read_states: Any, executed: Any) -> None:
     served.acts(encoders__a="fail")
     done = served.call("run")

@@ -61,6 +61,18 @@ def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     assert "executed 1, cached 1" in capsys.readouterr().out
 
 
+def test_pages_are_named_as_a_user_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative in the project, whole in another tree, and not at all in one that is gone afterwards."""
+    own, kept, passing = (tmp_path / name for name in ("own", "own/.retemper/sweep/slot-0", "own/.retemper/reproduce-7-x"))
+    for folder, second, told in ((own, "", Path()), (kept, "1", kept), (passing, "1", None)):
+        folder.mkdir(parents=True, exist_ok=True)
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("RETEMPER_SECOND_TREE", second) if second else monkeypatch.delenv("RETEMPER_SECOND_TREE", raising=False)
+        assert run._told_folder(whole=False) == told
+    monkeypatch.chdir(own)
+    assert run._told_folder(whole=True) == own
+
+
 def test_the_pages_show_more_than_the_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`retemper run study` once left a page without the pre-training, and with the costs and lineage of the study's stages alone."""
     monkeypatch.chdir(tmp_path)

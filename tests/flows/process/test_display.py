@@ -217,3 +217,14 @@ def test_a_file_has_the_whole_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal_width() is None
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert terminal_width() == 40
+
+
+def test_a_stage_is_alone_until_another_begins() -> None:
+    display = Display()
+    with display.open(["a", "b"]):
+        display.began("a")
+        assert display.alone("a")
+        display.began("b")
+        assert not display.alone("a")
+        display.ended("b", Outcome("Ran", 1.0))
+        assert display.alone("a")

@@ -36,6 +36,12 @@ def test_a_folder_is_read_by_what_is_in_it(tmp_path: Path, files: list[str], kin
         read_data("beir:" if kind == "beir" else "")
 
 
+def test_a_packed_corpus_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "corpus.csv.zst").write_text("x")
+    with pytest.raises(UserError, match=r"unpack it: unzstd .*corpus\.csv\.zst$"):
+        read_data(str(tmp_path))
+
+
 def test_queries_are_made_where_there_are_no_judgments(tmp_path: Path) -> None:
     (tmp_path / "corpus.jsonl").write_text("x")
     assert default_queries(f"beir:{tmp_path}") == "pseudo"

@@ -127,7 +127,8 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
             "new: no terminal to ask on, and no --data, --queries, --encoder, --share, --document-length; give them, or --data and",
         ),
         ("mine", {"--encoder": TINY, "--defaults": ""}, "new: no terminal to ask on, and no --data; give them"),
-        ("mine", FLAGS | {"--data": "nowhere"}, "dataset 'nowhere': unknown kind 'nowhere', expected demo | beir:PATH"),
+        ("mine", FLAGS | {"--data": "nowhere"}, "nowhere: no such folder, expected one, or demo | beir:PATH"),
+        ("mine", FLAGS | {"--data": "file"}, "file: found a file, expected a folder with corpus.csv: id,title,text; queries.csv"),
         ("mine", FLAGS | {"--data": "beir:nowhere"}, "nowhere: not found, expected a BEIR folder"),
         (
             "mine",
@@ -211,6 +212,19 @@ def test_one_document_becomes_a_project_that_trains_nothing(call: Call, data: Pa
     assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init"]
 
 
+def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call: Call, data: Path) -> None:
+    lines = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
+    texts = "".join(json.dumps({**line, "text": "word " * 400 + "\ua66e " * 100}) + "\n" for line in lines)
+    (data / "corpus.jsonl").write_text(texts)
+    done = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
+    assert done.returncode == 0, done.stderr
+    told = f"retemper: warning: encoder {TINY}: 20 % of the documents' tokens are unknown; choose one for their language (encoder.source)"
+    assert told in done.stderr.splitlines()
+    assert (
+        "of a document, 256 tokens are read (95 % have at most 502); tokenize.passages=N reads N times as many" in done.stdout.splitlines()
+    )
+
+
 def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: Path, tmp_path: Path) -> None:
     """As the warning about data without train queries says."""
     (data / "qrels/train.tsv").unlink()
@@ -274,7 +288,7 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
 
     for question, answer in (
         ("Documents, queries, and judgments", "nowhere"),
-        ("unknown kind 'nowhere'", "beir"),
+        ("nowhere: no such folder", "beir"),
         ("Queries: corpus", ""),
         ("Encoder to start from", "./nowhere"),
         ("no such folder", TINY),

@@ -15,6 +15,7 @@ from flows.repository.worktree import (
     carry_changes,
     equip,
     in_room,
+    is_passing,
     link_sources,
     make_worktree,
     passing_tree,
@@ -42,6 +43,15 @@ def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.Monk
     assert alive.name in listed and dead.name not in listed
     remove_worktree(alive)
     assert not alive.exists()
+
+
+def test_a_tree_that_ends_with_its_command_is_known(tmp_path: Path) -> None:
+    here = tmp_path / ".retemper"
+    for passing in ("reproduce-7-x", "evaluate-7-x/a/b", "upgrade-7-x", "champion/tree"):
+        assert is_passing(here / passing), passing
+    for kept in ("retraining", "sweep/slot-0", "evaluate/store", ".."):
+        assert not is_passing(here / kept), kept
+    assert not is_passing(tmp_path / "evaluate-7-x") and not is_passing(Path("/"))
 
 
 def test_uncommitted_code_comes_along_and_is_executed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

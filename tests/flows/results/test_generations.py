@@ -16,7 +16,7 @@ from flows.process.display import Outcome
 from flows.repository.git import git
 from flows.repository.graph import Graph, Stage
 from flows.results import search
-from flows.results.generations import outdated, present, refuse_cut, unfit
+from flows.results.generations import leave_out, outdated, present, refuse_cut, unfit
 from flows.results.metrics import read_metrics
 from flows.storage.cache import object_path
 from tasks.core.stage.errors import Problem, UserError
@@ -148,7 +148,8 @@ def test_parts_of_different_generations_are_named(found: dict[str, Any], model: 
 def test_metrics_of_replaced_artifacts_are_left_out(found: dict[str, Any], left: set[str]) -> None:
     kept, note = present(FIGURES, found)
     assert set(kept) == left
-    assert all((f"{model} (measured before the current " in note) == (model not in left) for model in FIGURES)
+    groups = [group.split(" (measured before the current ") for group in note.removeprefix("excluded: ").split("; ") if group]
+    assert {model for models, _ in groups for model in models.split(", ")} == FIGURES.keys() - left
     assert {name for name in outdated(found) if name.startswith("evaluate")} == {
         f"evaluate{ {'tower': '_adore', 'hybrid': '_fuse'}.get(model, '') }@{model}" for model in set(FIGURES) - left
     }
@@ -210,12 +211,30 @@ def test_the_table_of_a_run_leaves_old_metrics_out(
     run.run(["evaluate@other"])
     said = capsys.readouterr().out
     assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
-    assert "excluded: hybrid (" in said and "star (measured before the current data/encoders/star was made), tower (" in said
+    assert "excluded: hybrid, star, tower (measured before the current data/encoders/star was made)\n" in said
     monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
     with pytest.raises(run.StagesFailed):
         run.run(["evaluate@other"])
     said = capsys.readouterr().out
-    assert "0.7000" not in said and "excluded: other (evaluate@other: skipped)" in said
+    assert "0.7000" not in said and "excluded: other (evaluation skipped)" in said
+
+
+@pytest.mark.usefixtures("project")
+def test_a_run_that_measures_nothing_says_nothing_of_metrics(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`retemper run prepare`, and a retraining's: a table of the former data set, or a line of what it lacks, is not what was asked."""
+    graph = Graph({"prepare": Stage("prepare", (), ())})
+    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False, None))
+    monkeypatch.setattr(run, "cache_folder", Path)
+    monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
+    monkeypatch.setattr(run, "_execute", lambda *_: {"prepare": Outcome("Ran")})
+    run.run(["prepare"])
+    said = capsys.readouterr().out
+    assert "\nprepare  Ran " in said and "excluded" not in said and "0.7000" not in said
+
+
+def test_models_that_are_left_out_for_one_reason_share_it() -> None:
+    why = {"a": "evaluation skipped", "gone": "evaluation skipped", "b": "other", "c": "evaluation skipped"}
+    assert leave_out({name: {} for name in "abcd"}, why) == ({"d": {}}, "excluded: a, c (evaluation skipped); b (other)")
 
 
 def test_an_experiment_has_no_earlier_metrics(project: Path) -> None:

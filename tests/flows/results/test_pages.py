@@ -69,6 +69,10 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     pages.write(GRAPH, [Span("train@b", 0, 1, 2, "0", "Ran")], told.append, here={"commit": "2" * 40, "changed": "code"}, below=tmp_path)
     assert f"timeline: {tmp_path}/.retemper/logs/timeline.html" in told, "as of a retraining's worktree"
     assert told[-1].endswith(f": {tmp_path}/.retemper/report.html")
+    told.clear()
+    span = Span("train@b", 0, 1, 2, "0", "Ran")
+    pages.write(GRAPH, [span], told.append, here={"commit": "2" * 40, "changed": "code"}, below=None)
+    assert not [line for line in told if ".html" in line], "as of a tree that ends with its command"
     assert "Time to quality from w" in page
     assert "; commit 2222222 with changed code." in page, "the commit that the run began at, not git's when the page is written"
     assert '<td data-label="seconds">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b

@@ -39,7 +39,9 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     project.git("remote", "add", "origin", str(remote))
     (project.folder / "params.yaml").write_text((project.folder / "params.yaml").read_text() + "# a dirty tree\n")
     head, before = project.git("rev-parse", "HEAD"), project.git("status", "--porcelain")
-    assert project.retrain() == "retraining promoted: a is the first champion"
+    said, warned = project.call("retrain")
+    assert said.splitlines()[-1] == "retraining promoted: a is the first champion"
+    assert warned.startswith("retemper: warning: params.yaml: found changes that are not committed, so this retraining does not have them;")
     first = project.champion()
     assert first
     assert (first.number, first.model, first.cause, first.replaced) == (1, "a", "first", None)
