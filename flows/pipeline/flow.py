@@ -138,7 +138,7 @@ class Crew:
             return outcome
         errors = list[str]()
         try:
-            outcome = self._run(name, partial(self._tell, name, log, errors))
+            outcome = self._run(name, partial(self._tell, name, log, errors=errors))
         except Stopped:
             return None
         except OSError as error:
@@ -177,7 +177,7 @@ class Crew:
             self.clock.ended(span, *((environments.taken(name), spent) if state == "Ran" else ()))
         return replace(outcome, work=spent.get("seconds"))
 
-    def _tell(self, name: str, log: Callable[[str], None], errors: list[str], line: str) -> None:
+    def _tell(self, name: str, log: Callable[[str], None], line: str, *, errors: list[str]) -> None:
         """Pass a stage's line on: to its log, and to the display, but for `errors`, which are told when it has ended."""
         if self.processes.stopped:  # what a stage says to that is in its log
             return

@@ -193,14 +193,24 @@ class Round(Params):
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
+        self._refuse_contradictions()
+        if self.steps != 0:
+            self._refuse_no_negatives()
+            self._refuse_no_scores()
+            self._refuse_no_state()
+        return self
+
+    def _refuse_contradictions(self) -> None:
+        """Settings that contradict each other whether or not the round trains."""
         if not 1 <= self.window[0] <= self.window[1]:
             raise ValueError(f"window {self.window}: expected [first, last] with 1 <= first <= last")
         if self.alpha is not None and not (self.loss == "ranknet" and self.in_batch):
             raise ValueError("alpha weights ranknet's in-batch pairs; it requires loss: ranknet and in_batch: true")
         if self.train_queries is not None and self.train_share < 1:
             raise ValueError("train_queries and train_share both say how many queries to train on; set one of them")
-        if self.steps == 0:
-            return self
+
+    def _refuse_no_negatives(self) -> None:
+        """Settings that leave a query without negatives, or with too few."""
         if self.positive_ranks is not None and self.hard and self.window[0] <= self.positive_ranks:
             raise ValueError(
                 f"window {list(self.window)}: begins among the positive_ranks ({self.positive_ranks}); expected a first rank after them"
@@ -217,6 +227,9 @@ class Round(Params):
             raise ValueError(
                 f"hard_negatives {self.hard_negatives}: window {list(self.window)} has only {self.window[1] - self.window[0] + 1} ranks"
             )
+
+    def _refuse_no_scores(self) -> None:
+        """Losses and samplings that need more of the hard negatives than there is."""
         if self.guide_margin and self.guide == "none":
             raise ValueError("guide_margin needs a guide; set guide: init, or guide_margin: 0")
         if self.distill and ":" not in self.loss:
@@ -232,6 +245,9 @@ class Round(Params):
             raise ValueError(f"negatives {self.negatives} have no scores, which {wish} requires; name a mine or a teacher")
         if self.hardest and self.distilled:
             raise ValueError(f"hardest uses one negative, but loss {self.loss} uses the whole group; choose one of them")
+
+    def _refuse_no_state(self) -> None:
+        """Continued optimizers and schedules that lack what they continue."""
         if self.optimizer_from != "fresh" and self.projector != "none":
             raise ValueError(f"projector {self.projector} adds weights that the continued optimizer has no state for; set projector: none")
         if self.start_share and self.projector != "none":
@@ -249,7 +265,6 @@ class Round(Params):
             raise ValueError("optimizer_from: continue requires schedule_steps, the steps of the whole chain")
         if self.schedule_steps is not None and self.steps is not None and self.steps > self.schedule_steps:
             raise ValueError(f"steps {self.steps} exceeds schedule_steps {self.schedule_steps}")
-        return self
 
     @property
     def hard(self) -> int:
