@@ -16,6 +16,7 @@ from flows.parameters.sources import source_keys
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import needs_texts, parse
 from tasks.core.metrics.selection import SYSTEMS as MEASURED
+from tasks.core.retrieval.factories import scans_fast
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
 from tasks.core.stage.code import Reader
@@ -77,6 +78,7 @@ def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool 
     check_sources(sections, where)
     check_references(sections, where)
     freeze_references(sections, Reader(Path()))
+    check_mined(parameters, where)
     check_official(parameters, where)
     check_extra(parameters, where)
     check_rounds(parameters, where)
@@ -111,6 +113,16 @@ def check_compared(parameters: Parameters, known: list[str], where: str) -> None
             raise UserError(f"{where}: {key}: found {name!r}, expected one of {', '.join(known)}")
     if model is not None and model == against:
         raise UserError(f"{where}: failures.against: found {against!r}, the model itself; expected another system")
+
+
+def check_mined(parameters: Parameters, where: str) -> None:
+    """Indexes that negatives are searched in give the scores of known positives, too."""
+    searched = [name for name, entry in parameters.mine.items() if entry.search == "indexes"]
+    if searched and parameters.index.factory != "Flat" and scans_fast(parameters.index.factory):
+        raise UserError(
+            f"{where}: mine.{searched[0]}.search: found indexes, and index.factory {parameters.index.factory}, whose fast scan gives no "
+            "exact scores of known positives; expected search: embeddings, or a factory without fs, such as IVF4096,PQ64"
+        )
 
 
 def check_metric(parameters: Parameters, where: str) -> None:

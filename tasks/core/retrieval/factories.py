@@ -106,6 +106,23 @@ def trains_centroids(factory: str) -> bool:
         return True
 
 
+def scans_fast(factory: str) -> bool:
+    """Whether an index of a string that faiss knows scores by fast scan, so not by its decoded vectors: its scores are rounded."""
+    import faiss
+
+    try:
+        made: Any = faiss.index_factory(_width(factory), re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError:
+        return False
+    inner: Any = faiss.downcast_index(made)  # `made` owns what it leads to
+    if isinstance(inner, faiss.IndexPreTransform):
+        inner = faiss.downcast_index(inner.index)
+    inverted = faiss.try_extract_index_ivf(made)
+    return isinstance(inner, faiss.IndexFastScan) or (
+        inverted is not None and isinstance(faiss.downcast_index(inverted), faiss.IndexIVFFastScan)
+    )
+
+
 def is_plain_pq(index: Any) -> bool:
     """Whether an index is a PQ with codes of 8 bits, alone or in one inverted list, behind one rotation at most."""
     import faiss

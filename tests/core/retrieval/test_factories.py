@@ -3,13 +3,14 @@
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import faiss
 import numpy as np
 import pytest
 
 from tasks.adore.params import Study
-from tasks.core.retrieval.factories import fitting, misfit, parsed
+from tasks.core.retrieval.factories import fitting, misfit, parsed, scans_fast
 from tasks.core.retrieval.faiss_build import skip_polysemous, train_transforms
 from tasks.core.retrieval.faiss_search import refuse_other_scores
 from tasks.core.stage.errors import UserError
@@ -180,4 +181,19 @@ def test_an_index_that_faiss_crashes_on_is_refused() -> None:
     index.train(vectors)
     index.add(vectors)
     with pytest.raises(UserError, match=r"^here: this index does not score by its decoded vectors"):
+        refuse_other_scores(index, "here")
+
+
+FAST = ("PQ16x4fs", "OPQ16,PQ16x4fs", "IVF4,PQ16x4fs", "OPQ16,IVF4,PQ16x4fsr", "IVF4,PQ16x4fs,RFlat", "RQ8x4fs", "IVF4,RQ8x4fs")
+
+
+@pytest.mark.parametrize("factory", [*FAST, "Flat", "IVF4,PQ16x4", "OPQ16,IVF4,PQ16x4", "HNSW32", "PQ16x4fs,RFlat", "PQ16x4,Refine(SQ8)"])
+def test_fast_scan_is_known_before_an_index_is_made(factory: str) -> None:
+    """As `refuse_other_scores` finds it in the index itself."""
+    index = faiss.index_factory(64, factory, faiss.METRIC_INNER_PRODUCT)
+    vectors = np.random.default_rng(1).normal(size=(1000, 64)).astype(np.float32)
+    index.train(vectors)
+    index.add(vectors)
+    assert scans_fast(factory) == (factory in FAST)
+    with pytest.raises(UserError, match="does not score by its decoded vectors") if factory in FAST else nullcontext():
         refuse_other_scores(index, "here")
