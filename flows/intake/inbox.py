@@ -22,7 +22,7 @@ from flows.intake.shift import WORDS, Shift
 from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, is_news, keep, read
 from flows.process.processes import Processes
 from flows.results.origins import INTAKE
-from tasks.core.sources.datasets import local_path, parse_dataset
+from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest, read_marks
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_json
@@ -165,12 +165,13 @@ class Inbox:
         return [spec.folder] if self.intake.mode == "append" and spec.kind in READABLE else []
 
     def mergeable(self) -> None:
-        """UserError where nothing can be added to the source."""
+        """UserError where nothing can be added to the source, or where it is not there."""
         if not self.sources:
             raise UserError(
                 f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, found dataset.source {self.spec}; use replace, or "
                 "beir:PATH"
             )
+        dataset_files(parse_dataset(self.spec), needs_qrels=False)  # where it is away, the batches are not the data set
 
     def look(self) -> list[Path]:
         """The batches that are complete, by name."""

@@ -275,6 +275,21 @@ def test_a_batch_that_cannot_be_merged_is_not_checked_against_nothing(project: P
             ask()
 
 
+def test_batches_alone_are_not_the_data_set(project: Path, take: Any) -> None:
+    """As where a share is not mounted: they would be trained on as if the rest had never been."""
+    put(project / "inbox/a", {"d3": "three"})
+    assert take()["a"].state == "accepted"
+    (project / "base").rename(project / "elsewhere")
+    for asked in (take, lambda: check_folder(RULE, SOURCE, project, folder=project / "inbox/a")):
+        with pytest.raises(UserError, match=r"base: not found, expected a BEIR folder with corpus\.jsonl"):
+            asked()
+    (project / "elsewhere/corpus.jsonl").rename(project / "corpus.jsonl")
+    (project / "elsewhere").rename(project / "base")
+    with pytest.raises(UserError, match=r"corpus\.jsonl.*: not found"):
+        take()
+    assert merged(project) == ["d1", "d2", "d3"], "the last merge is as it was"
+
+
 def test_the_last_good_batch_replaces_the_data_set(project: Path) -> None:
     rule = Intake(inbox="inbox", mode="replace")
     put(project / "inbox/1", {"d3": "three"}, {"q3": "3"}, dev={("q3", "d3"): 1})
