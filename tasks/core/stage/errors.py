@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 
 FULL = "No space left on device"
 FAILING = "Input/output error"
+ROOM = "make room"
 REMEDIES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), ROOM),
     errno.EIO: "check the disk (dmesg, smartctl)",
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "give access"),
     **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST), "name another path, or move what is in the way,"),
@@ -188,7 +189,9 @@ def disk_fault(error: BaseException | None) -> str:
         return ""
     place, (reason, remedy) = "disk", disk_words(str(error))
     if isinstance(error, OSError) and error.errno in REMEDIES:
-        place, reason, remedy = str(error.filename or place), str(error.strerror), REMEDIES[error.errno]
+        reason, remedy = str(error.strerror), REMEDIES[error.errno]
+        written = error.filename2 if remedy == ROOM else None  # of a copy
+        place = str(written or error.filename or place)
     if not reason:
         return disk_fault(error.__cause__ or error.__context__)
     return f"{place}: {reason}; nothing half-written was kept, {remedy} and run again"

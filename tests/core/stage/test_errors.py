@@ -61,6 +61,8 @@ def test_a_failing_disk_is_one_line(error: Exception, capsys: pytest.CaptureFixt
     line = f"retemper: {place}: Input/output error; nothing half-written was kept, check the disk (dmesg, smartctl) and run again\n"
     assert capsys.readouterr().err == line
     assert disk_fault(OSError("os error 50")) == ""
+    assert disk_fault(OSError(errno.ENOSPC, "No space left on device", "from", None, "to")).startswith("to: No space left on device; ")
+    assert disk_fault(OSError(errno.EIO, "Input/output error", "from", None, "to")).startswith("from: Input/output error; "), "it was read"
 
 
 def test_a_name_that_the_disk_does_not_take_is_one_line(tmp_path: Path) -> None:
