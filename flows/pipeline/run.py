@@ -16,6 +16,7 @@ from flows.process.display import Display, Outcome, summary, text_table
 from flows.process.prepared import DVC, MODELS, TABLES, PreparedPython, python
 from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository import leftovers, worktree
+from flows.repository.git import FULL_BYTES
 from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.storage.cache import cache_folder, refuse_read_only
@@ -28,7 +29,6 @@ from tasks.core.stage.scratch import remove_finished
 
 STUDIES = Path("data/studies")
 TABLE = Path("data/report/table.txt")
-FULL_BYTES = 1 << 20  # less free space than this is a full disk
 
 
 class StagesFailed(Exception):

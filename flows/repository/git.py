@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import FULL, UserError
 
 GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install` the status of git checkout is its hook's
 QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
@@ -14,6 +14,7 @@ NOBODY = {  # who commits where git knows no identity, and where no person commi
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
 }
 KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # the caller's GIT_ variables that are kept; a hook's GIT_DIR is not
+FULL_BYTES = 1 << 20  # less free space than this is a full disk
 WHO = ("GIT_", "EMAIL", "HOME", "XDG_CONFIG")  # variables that may give git an identity
 
 _known: set[tuple[str, tuple[tuple[str, str], ...]]] = set()  # folders and environments in which git has an identity: asked once each
@@ -60,7 +61,8 @@ def git(
     if check and done.returncode:
         lines = [line for line in told.splitlines() if line.strip() and not line.startswith("hint:")] or [f"status {done.returncode}"]
         reason = next((line for line in lines if line.startswith(("fatal:", "error:", " !"))), lines[-1])
-        raise GitFailed(f"git {words[0]}: {reason.strip().removeprefix('fatal: ')}")
+        full = f"; {FULL}, make room and run again" if shutil.disk_usage(folder or ".").free < FULL_BYTES else ""  # which git may not say
+        raise GitFailed(f"git {words[0]}: {reason.strip().removeprefix('fatal: ')}{full}")
     return out.removesuffix("\n")
 
 

@@ -34,7 +34,7 @@ from flows.promotion.standing import standing
 from flows.retraining import decision, notify, outcome, plan
 from flows.retraining.pipeline import run_pipeline
 from flows.retraining.settings import read_retraining
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.stage.errors import UserError, disk_fault, printable
 from tasks.core.stage.files import write_json
 from tasks.core.stage.params import read_yaml
 
@@ -64,7 +64,8 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         except run.StagesFailed as failed:
             ended = replace(begun, result="failed", reason=batches.told(str(failed), retraining_tree.folder_of(project)))
         except (UserError, OSError) as error:
-            ended = replace(begun, result="failed", reason=" ".join(str(error).split()))
+            said = (disk_fault(error) if isinstance(error, OSError) else "") or str(error)
+            ended = replace(begun, result="failed", reason=" ".join(said.split()))
         except (Exception, CancelledError) as error:  # the champion stays, and the reason is reported: no failure may go unnoticed
             traceback.print_exc()
             lost = "Prefect's server no longer knows this run" if isinstance(error, CancelledError) else error

@@ -1,10 +1,11 @@
-"""Who commits: git's own identity where it has one, ours where it has none."""
+"""Who commits: git's own identity where it has one, ours where it has none; and what is said of a git that fails."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from flows.repository.git import NOBODY, git, identity
+from flows.repository.git import NOBODY, GitFailed, git, identity
 
 ONLY_CONFIGURED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.useConfigOnly", "GIT_CONFIG_VALUE_0": "true"}
 
@@ -44,3 +45,12 @@ def test_an_identity_that_comes_and_goes_with_the_environment(monkeypatch: pytes
     assert identity() == NOBODY
     git("commit", "--quiet", "--allow-empty", "-m", "two")
     assert git("log", "--format=%cn").split() == ["retemper", "somebody"]
+
+
+def test_a_full_disk_is_named_where_git_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GitFailed, match=r"^git checkout: not a git repository[^;]*$"):
+        git("checkout", "x", folder=tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
+    with pytest.raises(GitFailed, match=r"^git checkout: not a git repository.*; No space left on device, make room and run again$"):
+        git("checkout", "x", folder=tmp_path)

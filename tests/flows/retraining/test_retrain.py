@@ -22,7 +22,7 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
 from flows.retraining import decision, retrain
-from tasks.core.stage.errors import Problem, UserError
+from tasks.core.stage.errors import FULL, Problem, UserError
 
 
 @pytest.fixture
@@ -208,7 +208,10 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
 @pytest.mark.parametrize(
     ("problem", "said"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "[Errno 28] No space left on device"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            f"disk: {FULL}; nothing half-written was kept, make room and run again",
+        ),
         (UserError("beir:x: not there;\n give access"), "beir:x: not there; give access"),
         (StagesFailed([Problem("stage", "train@a: failed with status 1", 1)], 1), "train@a: failed with status 1"),
         (RuntimeError("surprise"), "RuntimeError: surprise"),
