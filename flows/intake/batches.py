@@ -149,7 +149,8 @@ def _judged(path: Path, number: int, line: str) -> str | None:
     fields = line.split("\t")
     if len(fields) < 3:
         raise UserError(
-            f"{path}:{number}: found {counted(len(fields), 'columns')}, expected query-id, corpus-id and score, separated by tabs; fix that line"
+            f"{path}:{number}: found {counted(len(fields), 'columns')}, expected query-id, corpus-id and score, separated by tabs; "
+            "fix that line"
         )
     if number > 1 or not is_heading(fields[2]):
         return f"{fields[0]}\t{fields[1]}"

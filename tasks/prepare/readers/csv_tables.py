@@ -85,7 +85,8 @@ def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str
                 continue
             if len(cells) != len(header):
                 raise UserError(
-                    f"{at}: found {counted(len(cells), 'cells')}, expected {len(header)} as in the header ({', '.join(header)}); fix that row"
+                    f"{at}: found {counted(len(cells), 'cells')}, expected {len(header)} as in the header ({', '.join(header)}); "
+                    "fix that row"
                 )
             yield at, ["" if place is None else cells[place] for place in places]
     except csv.Error as error:

@@ -67,7 +67,8 @@ def qrels(file: Path) -> Iterator[Qrel]:
             cells = tabbed
         if len(cells) != 4:
             raise UserError(
-                f"{at}: found {counted(len(cells), 'columns')} ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); fix that line"
+                f"{at}: found {counted(len(cells), 'columns')} ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); "
+                "fix that line"
             )
         yield Qrel(at, cells[0], cells[2], grade(at, cells[3]))
 

@@ -232,7 +232,9 @@ def test_a_long_text_is_wrapped(width: int) -> None:
     lines = fitted_table(["batch", "state", "what"], rows, width).splitlines()
     assert max(map(len, lines)) <= width
     begins = next(line.index("what") for line in lines if "what" in line)
-    assert " ".join(part for line in lines if len(line) > begins and (part := line[begins:].strip()) not in ("what", "3 documents")).endswith(what)
+    assert " ".join(
+        part for line in lines if len(line) > begins and (part := line[begins:].strip()) not in ("what", "3 documents")
+    ).endswith(what)
 
 
 def test_a_wrapped_name_has_all_of_its_letters() -> None:
