@@ -326,16 +326,6 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     assert more in output("git", "ls-remote", "origin")
     assert "# not committed" in output("git", "show", f"{json.loads(finished.call('experiments', '--json').stdout)[0]['commit']}:step.py")
 
-    shown_text = finished.call("experiments").stdout
-    advice = next(line for line in shown_text.splitlines() if line.startswith("to take one over: git restore"))
-    command = advice.removeprefix("to take one over: ").partition(", then ")[0].replace("NAME", more)
-    was = [(finished.folder / name).read_text() for name in ("params.yaml", "dvc.lock")]
-    output(*command.split())
-    ran = finished.call("run", "evaluate@c")
-    assert "executed 0," in ran.stdout, ran.stdout + ran.stderr
-    for name, text in zip(("params.yaml", "dvc.lock"), was, strict=True):
-        (finished.folder / name).write_text(text)
-
     (finished.folder / "step.py").write_text((finished.folder / "step.py").read_text().replace("# not committed\n", ""))
     subprocess.run([*dvc, "exp", "apply", more], cwd=finished.folder, env=finished.environment, capture_output=True, check=False)
     rounds = YAML(typ="safe").load(finished.folder / "params.yaml")["rounds"]  # DVC says 255, for it misses `unused`, which nobody ran
