@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flows.repository.lock import Lock, corpus_of, parameters
-from flows.results.fusions import BM25, fusions, made_from
+from flows.results.fusions import BM25, fusions, is_served, made_from
 from tasks.core.retrieval.fusion import DEPTH
 from tasks.core.stage.errors import UserError
 
@@ -49,7 +49,10 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
     for name in dense:
         if f"data/encoders/{name}" not in outs:
             known = sorted(Path(path).name for path in outs if path.startswith("data/encoders/"))
-            raise UserError(f"{where} has no encoder {name}, expected one of {', '.join([*known, *fusions(sections)]) or 'none yet'}")
+            served = ", ".join([*known, *(fusion for fusion in fusions(sections) if is_served(fusion, sections))]) or "none yet"
+            if {f"rerank@{name}", f"rescore@{name}", f"reranker@{name}"} & stages.keys():
+                raise UserError(f"{where}: {name} only reorders what others find, and cannot be served; expected one of {served}")
+            raise UserError(f"{where} has no encoder {name}, expected one of {served}")
     paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()
     for name in dense:
         end = "" if name == dense[0] else f".{name}"

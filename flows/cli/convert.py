@@ -3,8 +3,10 @@
 import shlex
 import signal
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +31,10 @@ def convert(
         ),
     ] = None,
     *,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help="In place of files, a data set: demo | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID."),
+    ] = None,
     dev: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for dev; may be repeated.")] = None,
     test: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for test; may be repeated.")] = None,
     corpus: Annotated[
@@ -52,19 +58,23 @@ def convert(
     dev_share: Annotated[float | None, typer.Option(help=SHARE.format(split="dev"), show_default=False)] = None,
     test_share: Annotated[float | None, typer.Option(help=SHARE.format(split="test"), show_default=False)] = None,
 ) -> int:
-    """Convert the training data of another tool to a BEIR folder, for `retemper new` or dataset.source."""
-    from flows.converting.convert import Inputs, convert, parse_qrels, shares_of
-    from tasks.core.stage.errors import printable
+    """Convert a data set, or the training data of another tool, to a BEIR folder, for `retemper new` or dataset.source."""
+    from flows.converting.convert import Inputs, convert, convert_source, parse_qrels, shares_of
+    from tasks.core.stage.errors import UserError, printable
 
+    if data is not None:
+        if any((train, dev, test, corpus, queries, qrels)) or dev_share is not None or test_share is not None:
+            raise UserError(
+                "convert: found --data and other files or options, expected --data alone: its data set is copied as it is; drop one"
+            )
+        with _unwritten():
+            _tell(folder, convert_source(folder, data))
+        return 0
     examples = [(split, path) for split, files in (("train", train), ("dev", dev), ("test", test)) for path in files or ()]
     inputs = Inputs(examples, corpus or (), queries or (), [parse_qrels(given) for given in qrels or ()])
     shares = shares_of(inputs, dev_share, test_share)
-    try:
+    with _unwritten():
         made = convert(folder, inputs, shares)
-    except KeyboardInterrupt as stopped:
-        if not stopped.args:  # otherwise the signal's handler has said so
-            print("\nretemper: stopped; nothing was written", file=sys.stderr)
-        raise KeyboardInterrupt(*(stopped.args or (signal.SIGINT,))) from None
     by_form: dict[str, list[Path]] = {}
     for path, form in made.forms.items():
         by_form.setdefault(form, []).append(path)
@@ -104,11 +114,53 @@ def convert(
         sets.append("--set prepare.ids=escape")
     if made.negatives:
         sets.append("--set rounds.warmup.negatives=official")
+    _next(folder, sets)
+    return 0
+
+
+@contextmanager
+def _unwritten() -> Iterator[None]:
+    """Where it is stopped, say so."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        if not stopped.args:  # otherwise the signal's handler has said so
+            print("\nretemper: stopped; nothing was written", file=sys.stderr)
+        raise KeyboardInterrupt(*(stopped.args or (signal.SIGINT,))) from None
+
+
+def _tell(folder: Path, made: Mapping[str, Any]) -> None:
+    """What became of a data set (tasks.prepare.beir_folder), and what to type now."""
+    from tasks.core.stage.errors import printable
+
+    parts = [counted(made["documents"], "documents")]
+    for what in ("queries", "judgments"):
+        if made[what]:
+            by_split = (f"{split} {count:,}".lstrip() for split, count in made[what].items())
+            parts.append(f"{what}: {', '.join(by_split)}")
+    parts.append(f"negatives: {made['negatives']:,}")
+    print(printable(f"{folder}: {'; '.join(parts)}"))
+    for reason, count in made["left_out"].items():
+        print(f"left out: {reason}: {count:,}")
+    sets = []
+    if not made["judgments"]:
+        print("no queries with judgments; recipe cold_start makes queries of the documents")
+    if made["white"]:
+        print(f"ids with white space: {made['white']:,}; prepare.ids=escape takes them")
+        sets.append("--set prepare.ids=escape")
+    if made["empty"]:
+        print(f"documents and queries without text: {made['empty']:,}; prepare.empty_texts=drop leaves them out")
+        sets.append("--set prepare.empty_texts=drop")
+    _next(folder, [*sets, *(["--set rounds.warmup.negatives=official"] if made["negatives"] else [])])
+
+
+def _next(folder: Path, sets: Sequence[str]) -> None:
+    from tasks.core.stage.errors import printable
+
     if _inbox() == folder.resolve().parent:
         print("next: retemper intake")
     else:
         print(printable(" ".join(["next: retemper new my-project --data", shlex.quote(str(folder)), *sets])))
-    return 0
 
 
 def _inbox() -> Path | None:

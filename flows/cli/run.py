@@ -42,7 +42,7 @@ def run(
     from flows.exporting.settings import read_export
     from flows.parameters.recipes import edited
     from flows.pipeline import run
-    from flows.pipeline.forecast import total_line
+    from flows.pipeline.forecast import lines, total_line
     from flows.pipeline.plan import check_parameters
     from flows.process.display import Display
     from flows.process.problems import tell
@@ -77,8 +77,8 @@ def run(
             rows = zip(planned, told, strict=True)
             print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": cost} for (name, why, reads), cost in rows]))
             return 0
-        for one in costs:
-            print(one.line)
+        for line in lines(costs):
+            print(line)
         if not planned:
             print("0 stages may run: everything is up to date")
             return 0

@@ -6,10 +6,11 @@ hash of a query's text: the same text is always in the same split, in every run,
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from flows.converting import tables
 from flows.converting.forms import EXPECTED, form_of
@@ -18,7 +19,8 @@ from flows.converting.store import ENCODER, Store, new_store
 from flows.feedback.clicks import is_dev
 from flows.intake.places import new_place
 from flows.intake.records import quoted
-from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
+from flows.process.processes import ask
+from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS, parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import track
 from tasks.core.text.plain import plain
@@ -109,7 +111,7 @@ def refuse_place(folder: Path) -> None:
 def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
     """Write `folder`, which appears only when it is complete. UserError, with file and line, for anything malformed."""
     if not inputs.splits():
-        raise UserError("convert: found no training file and no --qrels, expected one; see retemper convert --help")
+        raise UserError("convert: found no training file, no --qrels, and no --data, expected one; see retemper convert --help")
     if bool(inputs.queries) > bool(inputs.qrels):
         raise UserError("convert: found --queries without --qrels, expected both; without judgments, queries have no use")
     refuse_place(folder)
@@ -128,6 +130,15 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
             forms[path] = "TREC qrels"
             _read_qrels(path, store, split=split, shares=shares)
         return _write(made, store, forms)
+
+
+def convert_source(folder: Path, source: str) -> Mapping[str, Any]:
+    """Write a data set that stage prepare reads to `folder`; returns the answer of tasks.prepare.beir_folder."""
+    refuse_place(folder)
+    spec = parse_dataset(source)
+    with new_place(folder) as made:
+        answer: Mapping[str, Any] = ask("tasks.prepare.beir_folder", {"source": str(spec), "folder": str(made)})
+    return answer
 
 
 def _read_corpus(path: Path, store: Store) -> str:

@@ -1,6 +1,7 @@
 """DVC experiments as git has them: refs/exps/BASELINE/NAME, each a commit with params.yaml and dvc.lock. Saved and read here by git alone.
 
-`dvc exp show | apply | branch | push | pull` work on them. DVC's own `exp save` is not used: it goes through one set of
+`dvc exp show | branch | push | pull` work on them; `dvc exp apply` does, too, but ends with status 255 where a stage has no outs in the
+cache, as those that a sweep's targets do not need. DVC's own `exp save` is not used: it goes through one set of
 refs (refs/exps/exec), so two that end at once would overwrite each other's, and it reads every artifact again.
 """
 
@@ -56,8 +57,13 @@ def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]
         Path(path).unlink(missing_ok=True)
     message = f"retemper: experiment {name}\n\n{INPUTS}{inputs}\n"
     commit = git("commit-tree", content, "-p", baseline, folder=tree, text=message)
-    git("update-ref", f"refs/exps/{baseline[:2]}/{baseline[2:]}/{name}", commit, folder=tree)
+    git("update-ref", f"{folder_of(baseline)}/{name}", commit, folder=tree)
     return commit
+
+
+def folder_of(baseline: str) -> str:
+    """The folder of refs of the experiments upon a baseline."""
+    return f"refs/exps/{baseline[:2]}/{baseline[2:]}"
 
 
 def stored(baseline: str | None = None, cache: Path | None = None) -> list[Experiment]:
@@ -144,8 +150,9 @@ def show(test: bool, as_json: bool) -> None:
         return
     for baseline in dict.fromkeys(one.baseline for one in found):
         print(f"upon {printable(git('show', '-s', '--format=%h %s', baseline))}")
-        print(f"{printable(table([one for one in found if one.baseline == baseline], test))}\n")
-    print(f"{counted(len(found), 'experiments')}; dvc exp apply NAME takes one over, dvc exp push origin NAME sends it to colleagues")
+        print(printable(table([one for one in found if one.baseline == baseline], test)))
+        print(f"to take one over: git restore --source={folder_of(baseline)}/NAME {PARAMS} dvc.lock, then retemper run\n")
+    print(f"{counted(len(found), 'experiments')}; dvc exp push origin NAME sends one to colleagues")
 
 
 def _text(one: Experiment, key: str) -> str:

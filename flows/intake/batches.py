@@ -17,7 +17,7 @@ from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
 from tasks.core.sources.datasets import FOLDER_KINDS, local_path
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.qrels import wrong_order
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder, read_json, write_json
 
 OUT = Path(".retemper/dataset")
@@ -149,7 +149,8 @@ def _judged(path: Path, number: int, line: str) -> str | None:
     fields = line.split("\t")
     if len(fields) < 3:
         raise UserError(
-            f"{path}:{number}: found {len(fields)} columns, expected query-id, corpus-id and score, separated by tabs; fix that line"
+            f"{path}:{number}: found {counted(len(fields), 'columns')}, expected query-id, corpus-id and score, separated by tabs; "
+            "fix that line"
         )
     if number > 1 or not is_heading(fields[2]):
         return f"{fields[0]}\t{fields[1]}"

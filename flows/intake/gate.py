@@ -24,6 +24,16 @@ MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "ids or judgments said twice", "judgments of unknown documents or queries"
 EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are in dev or test too"
 VOID, IRRELEVANT = "empty parts", "splits without a relevant document"
+ONE = {
+    MALFORMED: "malformed line",
+    REPEATED: "id or judgment said twice",
+    UNKNOWN: "judgment of an unknown document or query",
+    EMPTY: "empty text",
+    WHITE_IDS: "id with white space",
+    LEAKS: "training query that is in dev or test too",
+    VOID: "empty part",
+    IRRELEVANT: "split without a relevant document",
+}
 
 
 class Findings:
@@ -42,7 +52,7 @@ class Findings:
 
     def reasons(self) -> list[str]:
         """One for each kind, with its first line."""
-        return [f"{count:,} {kind}: {self._first[kind]}" for kind, count in self.counts.items()]
+        return [f"{count:,} {ONE[kind] if count == 1 else kind}: {self._first[kind]}" for kind, count in self.counts.items()]
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
 
 def may_come(reason: str) -> bool:
     """Whether a later batch may bring what a batch lacks."""
-    return UNKNOWN in reason or IRRELEVANT in reason
+    return any(words in reason for kind in (UNKNOWN, IRRELEVANT) for words in (kind, ONE[kind]))
 
 
 def _check_id(record: Document | Query, findings: Findings, settings: Settings, *, repeated: bool) -> None:

@@ -5,6 +5,7 @@ counts as long as the batch's files, the source, and all batches of the last mer
 at again by every run: what it lacked may have come. A shift that was found stays found, whatever a later champion makes of it.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -168,8 +169,8 @@ class Inbox:
         """UserError where nothing can be added to the source, or where it is not there."""
         if not self.sources:
             raise UserError(
-                f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, found dataset.source {self.spec}; use replace, or "
-                "beir:PATH"
+                f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, found dataset.source {self.spec}; use replace, "
+                f"or make one: retemper convert FOLDER --data {shlex.quote(self.spec)}, then dataset.source=beir:FOLDER"
             )
         dataset_files(parse_dataset(self.spec), needs_qrels=False)  # where it is away, the batches are not the data set
 

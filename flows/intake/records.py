@@ -21,7 +21,7 @@ from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of, wrong_order
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 
 NAMES = ("corpus", "queries")
 LARGEST_CELL = 1 << 28  # characters
@@ -303,7 +303,7 @@ def _rows(
                         wrong(f"{at}: found column {header[place]} {header.count(header[place])} times, expected it once")
                         return
             elif len(cells) != len(header):
-                wrong(f"{at}: found {len(cells)} cells, expected {len(header)} as in the header ({', '.join(header)})")
+                wrong(f"{at}: found {counted(len(cells), 'cells')}, expected {len(header)} as in the header ({', '.join(header)})")
             else:
                 yield at, ["" if place is None else cells[place] for place in places]
     except csv.Error as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
-from flows.process.display import clock
+from flows.process.display import FEW, clock
 from flows.repository.lock import entry_digest, read_lock
 from flows.results.sizes import Size, current_size, outs, work
 from flows.storage import links, makings
@@ -49,6 +49,10 @@ class Forecast:
         ]
         told = ", ".join(filter(None, parts))
         return f"{self.stage}: {told} ({self.since})" if told else f"{self.stage}: time, memory, and disk unknown"
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.seconds is None and not self.peak_mib and self.bytes is None
 
 
 def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool = True) -> list[Forecast]:
@@ -119,13 +123,21 @@ def _ratio(now: float | None, then: float | None) -> float | None:
     return now / then if now and then else None
 
 
+def lines(found: Iterable[Forecast]) -> list[str]:
+    """A line for each stage; more than FEW that nothing is known of are left to `total_line`, which names them."""
+    found = list(found)
+    few = sum(one.is_unknown for one in found) <= FEW
+    return [one.line for one in found if few or not one.is_unknown]
+
+
 def total_line(found: Iterable[Forecast]) -> str:
     """The sums of all stages, and which are unknown."""
     found = list(found)
     seconds = [one.seconds for one in found if one.seconds is not None]
     kept = [one.bytes for one in found if one.bytes is not None]
     if not seconds:
-        return "time and disk: unknown, as no run of these stages is recorded; this one will be"
+        names = f": {', '.join(one.stage for one in found)}" if len(found) > FEW else ""
+        return f"time and disk: unknown, as no run of these stages is recorded; this one will be{names}"
     unknown = [one.stage for one in found if one.seconds is None]
     rest = f"; unknown: {', '.join(unknown)}" if unknown else ""
     disk = f", {sum(kept) / 2**30:,.2f} GiB of new files in the cache" if kept else ""

@@ -1,11 +1,13 @@
 """What a run says: one line per stage, its output under its name, a table at the end."""
 
+import re
 import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from tasks.core.stage.errors import Problem, printable
@@ -19,6 +21,12 @@ RESUMED = (
     "a training resumes from its last checkpoint (how often: checkpoint_seconds of runtime.yaml), "
     "encoding, BM25, mining, and a teacher from their last finished piece; other stages start again"
 )
+_FIGURE = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+NUMBER = re.compile(  # 1,234.5, +0.01 to +0.02, 0.51 ± 0.02*, 1.2e-05, 12 %, 3.5 s, 1m02s, 2h03m, 12 (full), or - where there is none
+    rf"-|\d+m\d\ds|\d+h\d\dm|{_FIGURE}(?: (?:to|±) {_FIGURE})?(?: \({_FIGURE} to {_FIGURE}\))?"
+    r"(?: ?%| m?s| min| h| [KMGT]i?B)?(?: \(full\))?(?:\*| )?"
+)
+FEW = 3  # stages that are named one by one, where more are counted
 State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 
@@ -120,9 +128,12 @@ class Display:
 
 
 def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:
-    """The table of stages, and how many of them ran."""
+    """The table of stages, and how many of them ran. More than FEW that were skipped are one row."""
     shown = [(name, outcomes.get(name, Outcome("Skipped"))) for name in order]
     rows = [(name, outcome.state, clock(outcome.seconds) if outcome.state in ("Ran", "Failed") else "") for name, outcome in shown]
+    skipped = [row for row in rows if row[1] == "Skipped"]
+    if len(skipped) > FEW:
+        rows = [*(row for row in rows if row[1] != "Skipped"), (f"{len(skipped)} later stages", "Skipped", "")]
     counts: dict[str, int] = {"executed": 0, "cached": 0, "failed": 0, "skipped": 0}
     for _, outcome in shown:
         counts["executed" if outcome.state == "Ran" else outcome.state.lower()] += 1
@@ -136,9 +147,7 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns side by side: the first flush left, numbers flush right."""
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    right = [
-        column > 0 and all(not line[column] or line[column][0] in "-0123456789" for line in lines[1:]) for column in range(len(header))
-    ]
+    right = [column > 0 and _is_figures(lines, column) for column in range(len(header))]
 
     def cell(text: str, column: int) -> str:
         return text.rjust(widths[column]) if right[column] else text.ljust(widths[column])
@@ -148,28 +157,30 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def fitted_table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> str:
     """The same in lines of at most `width`, if given: columns that do not fit stand below, under the first one again, and where that alone
-    takes more than a third of the width, it is wrapped. No figure is cut: a column that is wider stays whole.
+    takes more than a third of the width, it is wrapped, and so is a text for which a third is left. No figure is cut: a column of
+    figures that is wider stays whole.
     """
     lines = [list(header), *map(list, rows)]
     if width is None or max(map(len, text_table(header, lines[1:]).splitlines())) <= width:
         return text_table(header, lines[1:])
-    names = [_wrapped(line[0], max(width // 3, 8)) for line in lines]
-    used = first = max(len(part) for parts in names for part in parts)
+    least = max(width // 3, 8)
+    cells = [[_wrapped(line[0], least), *([cell] for cell in line[1:])] for line in lines]
+    used = first = max(len(part) for row in cells for part in row[0])
     blocks: list[list[int]] = [[]]
     for column in range(1, len(header)):
-        wide = 2 + max(len(line[column]) for line in lines)
-        if used + wide > width and blocks[-1]:
+        wide, text = 2 + max(len(line[column]) for line in lines), not _is_figures(lines, column)
+        if used + wide > width and blocks[-1] and not (text and width - used - 2 >= least):
             blocks.append([])
             used = first
+        if text and used + wide > width:
+            wide = 2 + max(width - used - 2, 8)
+            for row, line in zip(cells, lines, strict=True):
+                row[column] = _wrapped(line[column], wide - 2)
         blocks[-1].append(column)
         used += wide
     told = []
     for block in blocks:
-        body = [
-            [part, *(line[column] if not place else "" for column in block)]
-            for parts, line in zip(names, lines, strict=True)
-            for place, part in enumerate(parts)
-        ]
+        body = [list(parts) for row in cells for parts in zip_longest(*(row[column] for column in (0, *block)), fillvalue="")]
         told.append(text_table(body[0], body[1:]))
     return "\n\n".join(told)
 
@@ -179,13 +190,18 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def _is_figures(lines: Sequence[Sequence[str]], column: int) -> bool:
+    """Whether all cells of a column are numbers or empty; the first line is the header."""
+    return all(not line[column] or NUMBER.fullmatch(line[column]) for line in lines[1:])
+
+
 def _wrapped(name: str, width: int) -> list[str]:
     """A name in lines of at most `width`, broken after a sign between its words where there is one in the second half of a line."""
     parts = []
     while len(name) > width:
         end = next((place for place in range(width, width // 2, -1) if name[place - 1] in " /:@_-.,"), width)
         parts.append(name[:end].rstrip())
-        name = name[end:]
+        name = name[end:].lstrip()
     return [*parts, name]
 
 

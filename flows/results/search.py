@@ -17,6 +17,8 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.params import read_yaml
 
+REORDERING = ("rerank", "rescore", "rerankers")  # sections of params.yaml whose entries reorder runs
+
 
 @dataclass(frozen=True)
 class Searched:
@@ -79,6 +81,8 @@ def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:
         served = [name for name in fusions(sections) if is_served(name, sections)]
         known = [*indexed, *(name for name in served if {BM25, *indexed}.issuperset(made_from(name, sections)[0]))]
         expected = f"expected one of {', '.join(known)}" if known else "nor of any other"
+        if any(model in (sections.get(section) or {}) for section in REORDERING):
+            raise UserError(f"model {model} only reorders what others find, and cannot be searched with; {expected}")
         raise UserError(f"{INDEXES / model}: no index of model {model}, {expected}; run retemper run")
 
 

@@ -138,7 +138,17 @@ def find(artifact: str, outs: list[str]) -> str:
         if candidate in outs:
             return candidate
     models = sorted(Path(out).name for out in outs if out.startswith("data/encoders/"))
+    if _is_revision(artifact):
+        raise UserError(f"{artifact}: found a revision, expected a model, metric or path; its own: retemper lineage MODEL --rev {artifact}")
     raise UserError(f"{artifact}: {LOCK} has no such model, metric or path; models: {', '.join(models) or 'none yet'}")
+
+
+def _is_revision(name: str) -> bool:
+    try:
+        commit_of(name)
+    except UserError:
+        return False
+    return True
 
 
 def ancestors(lock: Lock, stage: str) -> list[str]:

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import FILE, read_marks
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load, read_parameters
 from tasks.prepare.corpus import write_corpus, write_weights
@@ -39,7 +40,7 @@ def main() -> None:
         counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
     print(f"{spec}\n{table(prepared.stats)}")
     if marks:
-        print(f"{FILE}: {len(marks):,} records are left out where the source has them")
+        print(f"{FILE}: {counted(len(marks), 'records')} left out where the source has them")
     if weighted:
         print(f"training pairs with a weight: {weighted:,}")
     for reason, count in counts.items():

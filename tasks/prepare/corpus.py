@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.core.sources.datasets import MAKE_QUERIES
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import write_json
 from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import track
@@ -160,7 +160,7 @@ def _write_queries(
     tally.dev_in_test = _in_both(seen_as["dev"], seen_as["test"])
     if leaks and settings.leaks == "refuse":
         raise UserError(
-            f"{leaks[0].at}: training query {leaks[0].id!r} is in dev or test too, by its text or its id ({len(leaks):,} such queries), "
+            f"{leaks[0].at}: training query {leaks[0].id!r} is in dev or test too, by its text or its id ({_such(len(leaks), 'queries')}), "
             "expected none: a model would be measured on what it was trained on; remove them, or set prepare.leaks=drop (or allow)"
         )
     if settings.leaks == "allow":
@@ -253,7 +253,7 @@ def _known(
     if len(unknown) and settings.unknown_documents == "refuse":
         first = int(unknown[0])
         raise UserError(
-            f"{judged.at(first)}: {what} {judged.table[column][first].as_py()!r} is not in the dataset ({len(unknown)} such lines); "
+            f"{judged.at(first)}: {what} {judged.table[column][first].as_py()!r} is not in the dataset ({_such(len(unknown), 'lines')}); "
             "add it, or set prepare.unknown_documents=drop"
         )
     for count, reason in ((len(unknown), f"qrels of an unknown {what}"), (len(dropped), f"qrels of a {what} without text")):
@@ -303,6 +303,11 @@ def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], what: str) -
                 raise UserError(
                     f"{record.at}: {what} id {record.id!r} is already used at {first[record.id]}; ids must be unique, drop or rename one"
                 )
+
+
+def _such(count: int, what: str) -> str:
+    """`2 such lines`, but `1 such line`."""
+    return counted(count, what).replace(" ", " such ", 1)
 
 
 def _ids(column: pa.ChunkedArray) -> Ids:

@@ -86,7 +86,7 @@ def main() -> None:
                 {"rank": rank, "id": doc, "score": float(score), "title": texts[doc][0], "text": texts[doc][1]}
                 for rank, (doc, score) in ranks
             ]
-            print(json.dumps({"query": query, "model": name, "hits": hits}, indent=2), flush=True)
+            print(json.dumps({"query": query, "model": name, "hits": hits}, indent=2, ensure_ascii=False), flush=True)
             return
         for rank, (doc, score) in ranks:
             title, text = texts[doc]

@@ -8,7 +8,10 @@ import pytest
 from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
 from ir_datasets.util import Download
 
+from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.errors import UserError
+from tasks.prepare.beir_folder import write_beir
+from tasks.prepare.readers.kinds import read
 
 
 class Titled(NamedTuple):
@@ -78,6 +81,16 @@ def test_children_are_splits(prepare: Any, register: Any) -> None:
     assert got.qrels == {"train": [("1", "d2", 1)], "dev": [("3", "d1", 2), ("3", "d2", 0)], "test": []}
     alone = prepare("irds:mine/validation")
     assert alone.queries == {"train": [], "dev": [("3", "third", [])], "test": []}
+
+
+def test_a_beir_folder_of_it_is_prepared_alike(prepare: Any, register: Any, tmp_path: Path) -> None:
+    register("mine", docs=DOCS)
+    register("mine/train", docs=DOCS, queries="1\tfirst\n2\tunjudged\n", qrels="1 0 d2 1\n")
+    register("mine/dev", docs=DOCS, queries="1\tfirst\n3\tthird\n", qrels="3 0 d1 2\n3 0 d2 0\n")
+    (tmp_path / "out").mkdir()
+    assert write_beir(read(parse_dataset("irds:mine")), tmp_path / "out").documents == 2
+    first, second = prepare("irds:mine"), prepare(f"beir:{tmp_path / 'out'}")
+    assert (first.documents, first.queries, first.qrels) == (second.documents, second.queries, second.qrels)
 
 
 def test_the_small_dev_set_wins_over_the_full_one(prepare: Any, register: Any) -> None:

@@ -106,6 +106,9 @@ def validate(model: type[P], value: object, where: str, *, section: str = "") ->
             wish = str(first["ctx"]["error"])
             if isinstance(first["input"], dict):  # a section whose keys contradict each other, which the message names
                 raise Invalid(f"{key}: {wish}", where=key, expected=wish) from None
+        elif first["type"] in ("model_type", "dict_type") and not UNION.fullmatch(str(first["loc"][-1])):
+            keys = f" with {', '.join(_known(model, first['loc']))}" if first["type"] == "model_type" else ""
+            wish = f"expected a mapping{keys}"
         else:
             wish = _wish([first, *(one for one in others if one["loc"][:-1] == first["loc"][:-1])])
         found = _shown(first["input"])

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.core.sources.datasets import csv_layout
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
 from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
@@ -85,7 +85,8 @@ def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str
                 continue
             if len(cells) != len(header):
                 raise UserError(
-                    f"{at}: found {len(cells)} cells, expected {len(header)} as in the header ({', '.join(header)}); fix that row"
+                    f"{at}: found {counted(len(cells), 'cells')}, expected {len(header)} as in the header ({', '.join(header)}); "
+                    "fix that row"
                 )
             yield at, ["" if place is None else cells[place] for place in places]
     except csv.Error as error:

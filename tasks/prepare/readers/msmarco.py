@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.core.sources.datasets import msmarco_layout
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.tables.trec_ids import WHITE
 from tasks.prepare.readers.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines
 from tasks.prepare.readers.parquet import DOCUMENT_ID, TEXT
@@ -67,7 +67,8 @@ def qrels(file: Path) -> Iterator[Qrel]:
             cells = tabbed
         if len(cells) != 4:
             raise UserError(
-                f"{at}: found {len(cells)} columns ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); fix that line"
+                f"{at}: found {counted(len(cells), 'columns')} ({line[:SHOWN]!r}), expected 4 (query id, 0, document id, grade); "
+                "fix that line"
             )
         yield Qrel(at, cells[0], cells[2], grade(at, cells[3]))
 

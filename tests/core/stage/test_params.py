@@ -35,7 +35,7 @@ def test_numbers_are_read_as_in_yaml_1_2(tmp_path: Path) -> None:
         ("{init: base, negatives: bm25, alpha: 0.1}", r"rounds\.star.*alpha weights ranknet's in-batch pairs"),
         ("{init: base, negatives: bm25, hard_negatives: 0, in_batch: false}", r"rounds\.star.*so there are no negatives"),
         ("{init: base, negatives: bm25, lora: {r: 8}}", r"rounds\.star\.lora\.r: unknown key, expected one of rank, alpha, drop"),
-        ("{init: base, negatives: bm25, lora: 8}", r"rounds\.star\.lora: found 8; input should be a valid dictionary"),
+        ("{init: base, negatives: bm25, lora: 8}", r"rounds\.star\.lora: found 8; expected a mapping with rank, alpha, drop"),
         ("{init: base, negatives: bm25, lora: {targets: []}}", r"rounds\.star\.lora\.targets: found \[\]; tuple should have at least 1"),
         ("3", r"rounds\.star: found 3, expected a mapping with init, negatives"),
     ],

@@ -155,6 +155,7 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
         "  index@a: {outs: [{path: data/indexes/a, md5: i}]}\n"
         "  fuse@hybrid: {params: {data/params.json: {fuse.hybrid: {first: bm25, second: a}}}, outs: [{path: data/runs/hybrid, md5: x}]}\n"
         "  fuse@lone: {params: {data/params.json: {fuse.lone: {first: bm25, second: b}}}, outs: [{path: data/runs/lone, md5: x}]}\n"
+        "  rerank@over: {outs: [{path: data/runs/over, md5: x}]}\n"
     )
     stages = (
         "prepare: {cmd: x}",
@@ -163,7 +164,7 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
         *(f"{one}: {{foreach: '${{{of}}}', do: {{cmd: x}}}}" for one, of in STAGES.items()),
     )
     (tmp_path / "dvc.yaml").write_text(f"stages: {{{', '.join(stages)}}}\n")
-    (tmp_path / "params.yaml").write_text("rounds: {a: {}}\nfuse: {hybrid: {}, lone: {}}\nreport: {metric: AP}\n")
+    (tmp_path / "params.yaml").write_text("rounds: {a: {}}\nfuse: {hybrid: {}, lone: {}}\nrerank: {over: {}}\nreport: {metric: AP}\n")
     git("add", ".", folder=tmp_path)
     git("commit", "--quiet", "-m", "a fusion", folder=tmp_path)
 
@@ -186,7 +187,7 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
     return tmp_path, git("rev-parse", "HEAD", folder=tmp_path)
 
 
-STAGES = {"train": "rounds", "index": "rounds", "fuse": "fuse"}
+STAGES = {"train": "rounds", "index": "rounds", "fuse": "fuse", "rerank": "rerank"}
 
 
 def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) -> None:
@@ -204,8 +205,10 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
         assert f"  data      {shown} (" in champion.details(replace(crowned, data={"source": given}))
     assert "  hybrid    first bm25, second a, method linear, weight 0.2" in champion.details(crowned)
     assert champion.choose(folder, "hybrid").commit == commit, "it is found without a revision"
-    with pytest.raises(UserError, match=r"dvc.lock has no encoder b, expected one of a, hybrid, lone$"):
+    with pytest.raises(UserError, match=r"dvc.lock has no encoder b, expected one of a, hybrid$"):
         record_of(folder, commit, "b")
+    with pytest.raises(UserError, match=r"dvc.lock: over only reorders what others find, and cannot be served; expected one of a, hybrid$"):
+        champion.choose(folder, "over")
     with pytest.raises(UserError, match=r"^fuse.lone: is made from b, which reorders a run"):
         record_of(folder, commit, "lone")
 

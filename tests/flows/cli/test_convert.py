@@ -146,3 +146,60 @@ def test_an_interrupt_leaves_nothing_behind(
     assert cli.main(["convert", "out", "train.jsonl"]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "retemper: stopped; nothing was written"
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
+
+
+TABLES = {
+    "corpus.csv": "id,title,text\nd 1,T,one\nd2,,\n",
+    "queries.csv": "id,text\nq1,asks\nq2,asks more\n",
+    "qrels/train.csv": "query,doc,grade,weight\nq1,d 1,1,0.5\n",
+    "qrels/dev.csv": "query,doc,grade\nq2,d 1,1\n",
+    "negatives.csv": "query,doc\nq1,d2\n",
+}
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A CSV folder beside the current folder's `here`."""
+    for name, text in TABLES.items():
+        (tmp_path / "tables" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tables" / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "tables"
+
+
+@pytest.mark.usefixtures("tables")
+def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["convert", "my data", "--data", "csv:tables"]) == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "my data: 2 documents; queries: 2; judgments: train 1, dev 1; negatives: 1",
+        "ids with white space: 1; prepare.ids=escape takes them",
+        "documents and queries without text: 1; prepare.empty_texts=drop leaves them out",
+        "next: retemper new my-project --data 'my data' --set prepare.ids=escape --set prepare.empty_texts=drop "
+        "--set rounds.warmup.negatives=official",
+    ]
+    assert (tmp_path / "my data/qrels/train.tsv").read_text() == "query-id\tcorpus-id\tscore\tweight\nq1\td 1\t1\t0.5\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my data", "tables"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["new", "--data", "csv:tables", "tables/corpus.csv"], "convert: found --data and other files or options, expected --data alone"),
+        (["new", "--data", "csv:tables", "--dev-share", "0"], "convert: found --data and other files or options, expected --data alone"),
+        (["new", "--data", "tables"], "dataset 'tables': no kind before a path, expected demo | beir:PATH"),
+        (["new", "--data", "csv:nowhere"], "nowhere: not found, expected a folder with corpus.csv"),
+        (["new", "--data", "beir:tables"], "found qrels that are not read, expected dev.tsv"),
+        (["tables", "--data", "demo"], "tables: is there already, expected a new folder"),
+    ],
+)
+@pytest.mark.usefixtures("tables")
+def test_a_mistake_with_another_data_set_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], wrong: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["convert", *arguments])
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert wrong in line
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]

@@ -328,7 +328,7 @@ def test_splits_of_qrels() -> None:
 
 def test_inputs_that_make_no_sense_are_refused(tmp_path: Path, write: Write) -> None:
     corpus = write("corpus.jsonl", passage("d1"))
-    with pytest.raises(UserError, match="found no training file and no --qrels"):
+    with pytest.raises(UserError, match="found no training file, no --qrels, and no --data"):
         run(tmp_path / "out", corpora=[corpus])
     with pytest.raises(UserError, match="found --queries without --qrels"):
         run(tmp_path / "out", corpus, queries=[corpus])

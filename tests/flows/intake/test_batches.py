@@ -133,7 +133,7 @@ def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("corpus.jsonl", "[]\n", "corpus.jsonl:1: found no JSON object with _id"),
         ("corpus.jsonl", "{\n", "corpus.jsonl:1: found no JSON object with _id"),
         ("corpus.jsonl", "[" * 200_000 + "\n", "corpus.jsonl:1: found no JSON object with _id"),
-        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "dev.tsv:2: found 1 columns"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "dev.tsv:2: found 1 column,"),
         ("qrels/dev.tsv", "corpus-id\tquery-id\tscore\n1\t2\t1\n", ":1: found columns corpus-id, query-id, score, expected query-id"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_split_needs_a_relevant_document_in_the_batch_or_in_the_data_set(proje
     put(project / "inbox/2", {"qrels/train.tsv": f"{HEADER}q1\td1\t1\n", "qrels/test.tsv": HEADER})
     found = taken(project)
     assert found["1"].wrong == (
-        f"1 splits without a relevant document: {project / 'inbox/1/qrels/dev.tsv'}: would leave split dev without a relevant document, "
+        f"1 split without a relevant document: {project / 'inbox/1/qrels/dev.tsv'}: would leave split dev without a relevant document, "
         "every grade is 0 or less; expected a grade above 0, here or in the data set",
     )
     assert found["2"].state == "accepted", "a file without a judgment makes no split"
@@ -74,7 +74,7 @@ def test_a_split_needs_a_relevant_document_in_the_batch_or_in_the_data_set(proje
 def test_a_judgment_that_prepare_drops_makes_no_split(project: Path) -> None:
     Path("params.yaml").write_text(json.dumps({"prepare": {"unknown_documents": "drop"}}))
     put(project / "inbox/1", {"qrels/dev.tsv": f"{HEADER}q9\td1\t1\nq1\td9\t1\n"})
-    assert "1 splits without a relevant document" in taken(project)["1"].reason
+    assert "1 split without a relevant document" in taken(project)["1"].reason
 
 
 def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
     for mode in ("append", "replace"):
         found = taken(project, mode)
         expected = "empty, expected a header and rows below it"
-        assert found["1"].wrong == (f"1 empty parts: {project / 'inbox/1/qrels/test.csv'}: {expected}",)
+        assert found["1"].wrong == (f"1 empty part: {project / 'inbox/1/qrels/test.csv'}: {expected}",)
         assert found["2"].lines[0] == f"{project / 'inbox/2/corpus.csv'}: {expected}"
 
 
@@ -91,17 +91,17 @@ def test_a_table_with_nothing_in_it_is_no_table(project: Path) -> None:
     ("files", "params", "reason"),
     [
         (DATA, {}, "qrels: found no qrels, expected train.tsv"),
-        (DATA | {"qrels/dev.tsv": HEADER}, {}, "1 empty parts: PATH/qrels: found no judgment of dev, expected some to compare"),
-        (DATA | TRAIN, {}, "1 empty parts: PATH/qrels: found no judgment of dev, expected some to compare"),
+        (DATA | {"qrels/dev.tsv": HEADER}, {}, "1 empty part: PATH/qrels: found no judgment of dev, expected some to compare"),
+        (DATA | TRAIN, {}, "1 empty part: PATH/qrels: found no judgment of dev, expected some to compare"),
         (DATA | DEV, {}, ""),
         (DATA | DEV, {"rounds": {"star": {"steps": 0}}}, ""),
-        (DATA | DEV, {"rounds": {"star": {}}}, "1 empty parts: PATH/qrels: found no judgment of train, expected some to train on"),
+        (DATA | DEV, {"rounds": {"star": {}}}, "1 empty part: PATH/qrels: found no judgment of train, expected some to train on"),
         (DATA | {"qrels/train.tsv": HEADER}, {"adore": {"a": {}}}, "2 empty parts: PATH/qrels: found no judgment of dev"),
-        (DATA | {"qrels/train.tsv": f"{HEADER[:-1]}\tnote\nq1\td1\t1\n"}, {}, "1 malformed lines: PATH/qrels/train.tsv:1: found 4 columns"),
-        (DATA | {"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "1 splits without a relevant document: PATH/qrels/train.tsv: would"),
+        (DATA | {"qrels/train.tsv": f"{HEADER[:-1]}\tnote\nq1\td1\t1\n"}, {}, "1 malformed line: PATH/qrels/train.tsv:1: found 4 columns"),
+        (DATA | {"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "1 split without a relevant document: PATH/qrels/train.tsv: would"),
         (TRAIN | {"queries.jsonl": DATA["queries.jsonl"]}, {"prepare": {"unknown_documents": "drop"}}, "corpus.jsonl: not found"),
         (TRAIN | {"corpus.jsonl": DATA["corpus.jsonl"]}, {"prepare": {"unknown_documents": "drop"}}, "queries.jsonl: not found"),
-        ({"corpus.jsonl": "\n"}, {"queries": "pseudo"}, "1 empty parts: PATH/corpus.jsonl: would leave no document with"),
+        ({"corpus.jsonl": "\n"}, {"queries": "pseudo"}, "1 empty part: PATH/corpus.jsonl: would leave no document with"),
         ({"corpus.jsonl": DATA["corpus.jsonl"]}, {"queries": "pseudo"}, ""),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_batch_that_replaces_the_data_set_is_a_whole_one(
     assert found.state == ("quarantined" if reason else "accepted")
 
 
-BARE = "1 splits without a relevant document: PATH: would leave split train without a relevant document"
+BARE = "1 split without a relevant document: PATH: would leave split train without a relevant document"
 DROPPED = f"{BARE}, prepare drops all that are relevant (1); expected a grade above 0, here or in the data set"
 ASKED = '{"_id": "q1", "text": "What is one?"}\n'
 
@@ -124,14 +124,14 @@ ASKED = '{"_id": "q1", "text": "What is one?"}\n'
     ("files", "prepare", "file", "reason"),
     [
         ({"qrels/train.tsv": f"{HEADER}q1\td1\t0\n"}, {}, "/qrels/train.tsv", f"{BARE}, every grade is 0 or less; expected"),
-        ({"corpus.jsonl": '{"_id": "d1", "text": ""}\n'}, {"empty_texts": "drop"}, "", f"{DROPPED}; 1 empty parts: PATH/corpus.jsonl:"),
+        ({"corpus.jsonl": '{"_id": "d1", "text": ""}\n'}, {"empty_texts": "drop"}, "", f"{DROPPED}; 1 empty part: PATH/corpus.jsonl:"),
         ({"corpus.jsonl": '{"_id": "d1", "text": " "}\n{"_id": "d2", "text": "2"}\n'}, {"empty_texts": "drop"}, "", DROPPED),
         ({"queries.jsonl": ASKED.replace("What is one?", " ")}, {"empty_texts": "drop"}, "", DROPPED),
         ({"qrels/dev.tsv": f"{HEADER}q1\td1\t1\n"}, {"leaks": "drop"}, "", DROPPED),
         ({"queries.jsonl": ASKED.replace("q1", "q2"), "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"}, {"leaks": "drop"}, "", DROPPED),
         ({"queries.jsonl": ASKED.replace("q1", "q2"), "qrels/dev.tsv": f"{HEADER}q2\td1\t1\n"}, {"leaks": "allow"}, "", ""),
         ({"negatives.tsv": "query-id\tcorpus-id\nq1\td9\n"}, {"official_depth": 0}, "", ""),
-        ({"negatives.tsv": "query-id\tcorpus-id\nq1\td9\n"}, {}, "/negatives.tsv", "1 judgments of unknown documents or queries: PATH:2"),
+        ({"negatives.tsv": "query-id\tcorpus-id\nq1\td9\n"}, {}, "/negatives.tsv", "1 judgment of an unknown document or query: PATH:2"),
         ({"negatives.tsv": "query-id\tcorpus-id\nq2\td9\n"}, {}, "", ""),  # of a query outside train
     ],
 )
@@ -200,7 +200,7 @@ def test_negatives_of_a_document_that_loses_its_text_are_dropped(project: Path) 
 
 @pytest.mark.parametrize(
     ("prepare", "reason"),
-    [({"unknown_documents": "drop"}, ""), ({}, "1 judgments of unknown documents")],
+    [({"unknown_documents": "drop"}, ""), ({}, "1 judgment of an unknown document")],
 )
 def test_a_leak_is_one_only_where_prepare_reads_its_judgment(project: Path, prepare: dict[str, object], reason: str) -> None:
     """Query q1 is judged in dev for a document that does not exist, or exists only once batch 2 has come."""
@@ -210,7 +210,7 @@ def test_a_leak_is_one_only_where_prepare_reads_its_judgment(project: Path, prep
     found = taken(project)
     assert found["1"].reason.startswith(reason) and (found["1"].state == "accepted") == (not reason)
     put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d9", "text": "nine"}\n'})
-    leak = "1 training queries that are in dev or test too: query 'q1' is judged in train and in dev or test"
+    leak = "1 training query that is in dev or test too: query 'q1' is judged in train and in dev or test"
     assert leak in [batch.reason for batch in taken(project).values()]
 
 
@@ -223,5 +223,5 @@ def test_answers_are_what_prepare_takes_for_them(project: Path, answers: str) ->
     )
     put(project / "inbox/3", {"qrels/dev.tsv": f"{HEADER}q2\td1\t1\nq3\td1\t1\nq4\td1\t1\n"})
     found = taken(project)
-    assert found["1"].reason.startswith(f"1 malformed lines: {project}/inbox/1/queries.jsonl:1: ") and "answer" in found["1"].reason
+    assert found["1"].reason.startswith(f"1 malformed line: {project}/inbox/1/queries.jsonl:1: ") and "answer" in found["1"].reason
     assert found["2"].state == "accepted"

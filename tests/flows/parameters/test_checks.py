@@ -47,7 +47,7 @@ def test_the_projects_own_parameters_pass(checkout: Path) -> None:
         ("rounds.star.lr", "fast", Invalid, "'fast'", "input should be a valid number"),
         ("rounds.star.speed", 1, Invalid, "", "init, "),
         ("rounds.new", {"init": "base"}, Missing, "", ""),
-        ("rounds", 7, Invalid, "7", "input should be a valid dictionary"),
+        ("rounds", 7, Invalid, "7", "expected a mapping"),
     ],
 )
 def test_a_refusal_says_where_as_data(

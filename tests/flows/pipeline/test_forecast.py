@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.pipeline import forecast
-from flows.pipeline.forecast import forecasts, refuse_small_disk, total_line
+from flows.pipeline.forecast import Forecast, forecasts, lines, refuse_small_disk, total_line
 from flows.repository.lock import entry_digest, read_lock
 from flows.storage import makings
 from tasks.core.stage.errors import DiskError
@@ -64,6 +64,15 @@ def test_times_and_disk_grow_with_the_data(project: Path) -> None:
     assert encode.line.startswith("encode@a: about 3m40s, 512 MiB of memory, 3.00 GiB of disk (made")
     assert total_line([encode, retrieve, train, other]).endswith("6.00 GiB of new files in the cache; unknown: train@b")
     assert total_line([other]) == "time and disk: unknown, as no run of these stages is recorded; this one will be"
+    assert lines([encode, other]) == [encode.line, other.line]
+
+
+def test_many_stages_that_nothing_is_known_of_are_named_in_the_last_line_alone() -> None:
+    known, many = Forecast("encode@a", 40.0, 512.0, 2**30, "made before"), [Forecast(f"train@{name}") for name in "abcd"]
+    assert lines([known, *many]) == [known.line]
+    assert lines([known, *many[1:]]) == [known.line, *(one.line for one in many[1:])]
+    assert total_line([known, *many]).endswith("; unknown: train@a, train@b, train@c, train@d")
+    assert total_line(many).endswith("no run of these stages is recorded; this one will be: train@a, train@b, train@c, train@d")
 
 
 def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind(project: Path) -> None:

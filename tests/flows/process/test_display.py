@@ -206,6 +206,37 @@ def test_a_column_that_just_fits_stays_beside_the_others(width: int, blocks: lis
     assert [" ".join(block.splitlines()[0].split()) for block in found.split("\n\n")] == blocks
 
 
+@pytest.mark.parametrize(
+    ("cells", "right"),
+    [
+        (["1", "22,000.5", "-0.0012", "+0.5", "1.2e-05", ""], True),
+        (["12.3 s", "4m05s", "2h03m", "0.5 ms"], True),
+        (["95 %", "1.5 GiB", "3 MB"], True),
+        (["0.3350 ± 0.0021*", "0.3350 (0.3301 to 0.3362) ", "-0.0012 to +0.0345", "3 (full)", "-"], True),
+        (["3 documents", "1"], False),
+        (["2026-11-28T19:10:29", "1"], False),
+        (["0a1b2c3d", "12345678"], False),
+        (["2026-11-batch", "1"], False),
+        (["12.5.1"], False),
+    ],
+)
+def test_a_column_is_flush_right_only_if_all_of_it_are_figures(cells: list[str], right: bool) -> None:
+    _, *lines = text_table(["row", "a heading that is longer than all of them"], [["x", cell] for cell in cells]).splitlines()
+    assert {line[5] == " " for line in lines if line != "x"} == {right}
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 40])
+def test_a_long_text_is_wrapped(width: int) -> None:
+    what = "corpus.jsonl:1: found 2 columns, expected 3, as in its header; add the tab, and some more words that take room"
+    rows = [["2026-11-batch", "quarantined", what], ["b", "accepted", "3 documents"]]
+    lines = fitted_table(["batch", "state", "what"], rows, width).splitlines()
+    assert max(map(len, lines)) <= width
+    begins = next(line.index("what") for line in lines if "what" in line)
+    assert " ".join(
+        part for line in lines if len(line) > begins and (part := line[begins:].strip()) not in ("what", "3 documents")
+    ).endswith(what)
+
+
 def test_a_wrapped_name_has_all_of_its_letters() -> None:
     found = fitted_table(["system", "dev"], [[NAMED[0], "0.5"]], 40).splitlines()
     assert found == ["system         dev", "a1b2c3d:star_  0.5", "adore_of_the_", "second_try", "(best on dev)"]

@@ -167,7 +167,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
         (
             "qrels/train.tsv",
             "q00\tnowhere\t1\n",
-            "beir/qrels/train.tsv:42: document 'nowhere' is not in the dataset (1 such lines); add it, or set",
+            "beir/qrels/train.tsv:42: document 'nowhere' is not in the dataset (1 such line); add it, or set",
         ),
         ("corpus.jsonl", "{\n", "beir/corpus.jsonl:61: not JSON"),
     ],

@@ -83,4 +83,6 @@ def test_tables() -> None:
         "stage  state     time\na      Ran      1m01s\nb      Cached\nc      Failed   2.0 s\nd      Skipped\n"
         "executed 1, cached 1, failed 1, skipped 1, in 1m10s"
     )
+    cut = summary(["a", *"defgh"], outcomes, 70)
+    assert cut.splitlines()[2:] == ["5 later stages  Skipped", "executed 1, cached 0, skipped 5, in 1m10s"]
     assert [clock(seconds) for seconds in (0.04, 59.94, 60, 3599.4, 7380)] == ["0.0 s", "59.9 s", "1m00s", "59m59s", "2h03m"]

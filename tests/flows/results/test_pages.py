@@ -259,11 +259,11 @@ def test_new_data_is_a_row_for_each_batch() -> None:
     shift = {"documents": {"auc": 0.512, "p": 0.31, "mean": 0.02, "batch": 100, "reference": 1000, "by": "champion/3"}}
     good = {"name": "001", "state": "accepted", "by": "gate", "documents": 1200, "new": 1100, "duplicates": 3, "queries": 7}
     good |= {"judgments": {"train": 9}, "shift": shift, "wrong": [], "odd": []}
-    bad = good | {"name": "002", "state": "quarantined", "shift": {}, "wrong": ["1 malformed lines: a<b"]}
+    bad = good | {"name": "002", "state": "quarantined", "shift": {}, "wrong": ["1 malformed line: a<b"]}
     page = origins.batches_table([good, bad])
     rows = [re.sub(r"<[^>]*>", "|", row) for row in re.findall(r"<tr>.*?</tr>", page)[1:]]
     assert [cell for cell in rows[0].split("|") if cell] == [
         "001", "accepted", "1,200", "1,100", "3", "7", "train 9", "0.512", "0.31", "champion/3",
     ]  # fmt: skip
-    assert rows[1].endswith("|1 malformed lines: a&lt;b||")
+    assert rows[1].endswith("|1 malformed line: a&lt;b||")
     assert not origins.batches_table([])

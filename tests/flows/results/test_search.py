@@ -78,6 +78,7 @@ def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monk
     for model, words in {
         "new": "data/runs/new/fusion.json: not found: fuse.new has not run yet; run retemper run",
         "again": "fuse.again: is made from over, which reorders a run and cannot be searched for a new query",
+        "over": "model over only reorders what others find, and cannot .*; expected one of star, star_adore, hybrid, three, new$",
         "bm25": "no index of model bm25, expected one of star, star_adore, hybrid, three, new; run retemper run",
     }.items():
         with pytest.raises(UserError, match=words):

@@ -182,7 +182,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     (inbox / "000-bad/corpus.jsonl").write_text('{"_id": "d0", "text": "0.1"}\n{"_id": \n')
     out, errors = project.call("retrain", RETEMPER_WEBHOOK=secret)
     assert "nDCG@10 +0.2000" in out, "the bad batch is not in the data set"
-    assert f"batch 000-bad: quarantined: 1 malformed lines: {inbox / '000-bad/corpus.jsonl'}:2: not JSON" in out.replace("toy/../", "")
+    assert f"batch 000-bad: quarantined: 1 malformed line: {inbox / '000-bad/corpus.jsonl'}:2: not JSON" in out.replace("toy/../", "")
     assert "not notified of quarantined" in errors
     recorded = json.loads(project.git("show", "retemper/retraining:retraining.json"))["intake"]
     assert [(batch["name"], batch["state"], batch["documents"]) for batch in recorded] == [

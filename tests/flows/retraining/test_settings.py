@@ -14,6 +14,7 @@ def test_the_file_and_what_is_wrong_in_it(tmp_path: Path) -> None:
         ("promotion: {margin: -1}", "promotion.margin"),
         ("speed: 1", "speed: unknown key"),
         ("intake: {mode: add}", "intake.mode"),
+        ("intake: {gate: null}", "intake.gate: found None; expected a mapping with duplicates, shift, p, least, sample"),
     ):
         file.write_text(text)
         with pytest.raises(UserError) as refusal:

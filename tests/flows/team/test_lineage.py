@@ -66,6 +66,8 @@ def test_what_made_a_model() -> None:
     report = lineage.trace("data/report")
     assert sorted(step.stage for step in report.steps) == ["evaluate@a", "evaluate@b", "prepare", "report", "train@a", "train@b"]
     assert report.steps[-1].parents == ("evaluate@a", "evaluate@b"), "parts of the folder that it reads"
+    with pytest.raises(UserError, match=r"^HEAD: found a revision, expected a model, metric or path; .* MODEL --rev HEAD$"):
+        lineage.trace("HEAD")
     with pytest.raises(UserError, match="no such model, metric or path; models: a, b"):
         lineage.trace("zebra")
 

@@ -1,0 +1,190 @@
+"""Write any source that this stage reads as a BEIR folder. The process behind `retemper convert --data`.
+
+Prepare gives the same documents, queries, and qrels of the folder as of the source. A batch of records is in memory at a time, and of
+a source with a file of queries per split, 16 bytes a query.
+
+Reads a JSON object from standard input and prints one:
+
+    {"source": SPEC, "folder": FOLDER}
+    {"documents", "titled", "white", "empty", "negatives": numbers; "queries", "judgments": by split; "left_out": by reason}
+"""
+
+import csv
+import io
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.sources.forgotten import read_marks
+from tasks.core.stage.entry import stage
+from tasks.core.stage.errors import UserError
+from tasks.core.stage.progress import track
+from tasks.core.tables.id_sets import Ids
+from tasks.core.tables.schemas import SPLITS
+from tasks.core.tables.trec_ids import WHITE
+from tasks.prepare.forgotten import without
+from tasks.prepare.readers.beir import WEIGHT
+from tasks.prepare.readers.kinds import read
+from tasks.prepare.records import chunks
+from tasks.prepare.source import Document, Qrel, Query, Source
+
+ENCODER = json.JSONEncoder(ensure_ascii=False)
+CUTS = re.compile(r"[\t\n\r]")  # what ends a cell of qrels
+HEADER = ("query-id", "corpus-id", "score")
+
+
+@dataclass
+class Written:
+    """What was written. `white`: ids with white space; `empty`: documents and queries without text."""
+
+    documents: int = 0
+    titled: int = 0
+    white: int = 0
+    empty: int = 0
+    negatives: int = 0
+    queries: Counter[str] = field(default_factory=Counter)
+    judgments: Counter[str] = field(default_factory=Counter)
+
+
+def write_beir(source: Source, folder: Path) -> Written:
+    """Write the source to an empty folder. UserError, with the place, for what BEIR's files cannot hold."""
+    done = Written()
+    _lines(folder / "corpus.jsonl", (_document(one, done) for one in track(source.documents(), "documents")))
+    if not source.qrels:
+        return done
+    queries: dict[str, Ids] = {}
+    _lines(folder / "queries.jsonl", _queries(source, queries, done))
+    (folder / "qrels").mkdir()
+    for split in (name for name in SPLITS if name in source.qrels):
+        weighted = any(qrel.weight != 1 for qrel in source.qrels[split]())
+        judged = (_qrel(one, weighted) for one in _answered(track(source.qrels[split](), f"{split} qrels"), split, queries))
+        header = "\t".join((*HEADER, WEIGHT) if weighted else HEADER).encode()
+        done.judgments[split] = _lines(folder / "qrels" / f"{split}.tsv", chain([header], judged)) - 1
+    negatives = track(source.negatives(), "negatives")
+    if (first := next(negatives, None)) is not None:
+        rows = (_row((one.query, one.doc)) for one in chain([first], negatives))
+        done.negatives = _lines(folder / "negatives.tsv", chain(["\t".join(HEADER[:2]).encode()], rows)) - 1
+    return done
+
+
+def _document(document: Document, done: Written) -> bytes:
+    done.documents += 1
+    done.titled += bool(document.title.strip())
+    done.empty += not f"{document.title}{document.text}".strip()
+    return _json(document, {"title": document.title, "text": document.text}, done)
+
+
+def _queries(source: Source, seen: dict[str, Ids], done: Written) -> Iterator[bytes]:
+    """Every query, once where several splits have it. UserError where they have it with other words: one file serves all splits.
+
+    Fills `seen` with the ids of each split, where there are several.
+    """
+    lines: list[Ids] = []
+    for key, read_queries in source.queries.items():
+        own, told = Ids(), Ids()
+        for chunk in chunks(track(read_queries(), f"queries {key}".rstrip())):
+            raw = [_json(query, _fields(query), done) for query in chunk]
+            done.queries[key] += len(chunk)
+            done.empty += sum(not query.text.strip() for query in chunk)
+            if len(source.queries) == 1:
+                yield from raw
+                continue
+            ids = [query.id for query in chunk]
+            words = [line.decode() for line in raw]
+            known, same = _any(seen.values(), ids), _any(lines, words)
+            if len(wrong := np.flatnonzero(known & ~same)):
+                query = chunk[int(wrong[0])]
+                raise UserError(
+                    f"{query.at}: query {query.id!r} has other words in another split, expected the same: a BEIR folder has one file of "
+                    "queries; rename it in one of them"
+                )
+            own.add(ids)
+            told.add(words)
+            yield from compress(raw, ~known)
+        seen[key] = own
+        lines.append(told)
+
+
+def _any(some: Iterable[Ids], ids: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """For each of `ids`, whether any of `some` has it."""
+    found = np.zeros(len(ids), dtype=np.bool_)
+    for one in some:
+        found |= one.contain(ids)
+    return found
+
+
+def _fields(query: Query) -> dict[str, Any]:
+    more = {"answers": query.answers} if query.answers else {}
+    return {"text": query.text, **more, **({"metadata": dict(query.columns)} if query.columns else {})}
+
+
+def _answered(qrels: Iterable[Qrel], split: str, queries: dict[str, Ids]) -> Iterator[Qrel]:
+    """The qrels. UserError for a query that only another split has: prepare takes it as unknown, and in one file it would be known."""
+    if split not in queries or len(queries) == 1:
+        yield from qrels
+        return
+    for chunk in chunks(qrels):
+        ids = [qrel.query for qrel in chunk]
+        elsewhere = _any((found for other, found in queries.items() if other != split), ids)
+        if len(wrong := np.flatnonzero(elsewhere & ~queries[split].contain(ids))):
+            qrel = chunk[int(wrong[0])]
+            raise UserError(f"{qrel.at}: query {qrel.query!r} is a query of another split alone, expected one of {split}; remove that line")
+        yield from chunk
+
+
+def _qrel(qrel: Qrel, weighted: bool) -> bytes:
+    for name in (qrel.query, qrel.doc):
+        if CUTS.search(name):
+            raise UserError(
+                f"{qrel.at}: found id {name!r}, expected none with a tab or a line break: a BEIR folder's qrels have tabs; rename it"
+            )
+    return "\t".join([qrel.query, qrel.doc, str(qrel.grade), *([repr(qrel.weight)] if weighted else [])]).encode()
+
+
+def _row(cells: Sequence[str]) -> bytes:
+    """A row for the reader of CSV: a cell is quoted where it has to be."""
+    line = io.StringIO()
+    csv.writer(line, delimiter="\t", lineterminator="").writerow(cells)
+    return line.getvalue().encode()
+
+
+def _json(record: Document | Query, fields: dict[str, Any], done: Written) -> bytes:
+    done.white += bool(WHITE.search(record.id))
+    try:
+        return ENCODER.encode({"_id": record.id, **fields}).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{record.at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff), expected none; fix that line"
+        ) from None
+
+
+def _lines(path: Path, lines: Iterable[bytes]) -> int:
+    """Write lines to a file; returns how many."""
+    count = 0
+    with path.open("wb") as handle:
+        for line in lines:
+            handle.write(line + b"\n")
+            count += 1
+    return count
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    source = without(read(parse_dataset(asked["source"]), needs_qrels=False), read_marks())
+    done = write_beir(source, Path(asked["folder"]))
+    print(json.dumps({**vars(done), "left_out": {reason: count for reason, count in source.dropped.items() if count}}))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

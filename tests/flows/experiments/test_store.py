@@ -1,0 +1,20 @@
+"""What `retemper experiments` advises, followed to the letter."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.experiments import store
+from flows.repository.git import git
+
+
+def test_the_advice_takes_an_experiment_over(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished.folder)
+    store.save(Path(), git("rev-parse", "HEAD"), "taken-0a1b2c", "of something", ["dvc.lock"])
+    finished.rounds(a="1", b="7")
+    assert finished.run("evaluate@b")["train@b"] == "Ran"
+    advice = finished.call("experiments").stdout.rpartition("to take one over: ")[2].partition(", then retemper run")[0]
+    finished.command(*advice.replace("NAME", "taken-0a1b2c").split())
+    assert set(finished.run().values()) == {"Cached"}
+    assert (finished.folder / "data/encoders/b").read_text().startswith("2(")
