@@ -26,6 +26,7 @@ from flows.intake.known import Known
 from flows.intake.places import new_place
 from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
+from tasks.core.sources.delimiters import delimiter_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.id_sets import hashes
@@ -267,7 +268,9 @@ def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
                 if path.suffix == ".gz"
                 else path.open(encoding="utf-8-sig", newline="") as handle
             ):
-                rows = csv.DictReader(handle)
+                delimiter = delimiter_of(path, handle)
+                handle.seek(0)
+                rows = csv.DictReader(handle, delimiter=delimiter)
                 if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
                     raise UserError(f"{path}:1: no column {', '.join(missing)}, expected query, shown, and clicked or position")
                 for row in rows:

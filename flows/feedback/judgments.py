@@ -4,6 +4,7 @@ import csv
 from pathlib import Path
 
 from flows.intake.records import LARGEST_CELL, SHOWN
+from tasks.core.sources.delimiters import NAMES, delimiter_of
 from tasks.core.sources.grades import MOST, is_grade
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
@@ -34,7 +35,9 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
     csv.field_size_limit(LARGEST_CELL)
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
-            reader = csv.DictReader(handle, strict=True)
+            delimiter = delimiter_of(path, handle)
+            handle.seek(0)
+            reader = csv.DictReader(handle, delimiter=delimiter, strict=True)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
             if missing:
                 raise UserError(f"{path}:1: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
@@ -42,7 +45,9 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
                 query, doc, score = (str(row[name] or "").strip() for name in COLUMNS)
                 at = f"{path}:{reader.line_num}"
                 if None in row:
-                    raise UserError(f"{at}: found more cells than columns, expected a cell with commas in quotes; fix that line")
+                    raise UserError(
+                        f"{at}: found more cells than columns, expected a cell with {NAMES[delimiter]} in quotes; fix that line"
+                    )
                 if not score:
                     blank += 1
                     continue

@@ -4,7 +4,8 @@
     CSV   corpus.csv, queries.csv, qrels/SPLIT.csv with a header, or .tsv (tasks.prepare.readers.csv_tables); weight is one more column
     both  negatives.tsv (CSV: or .csv) with a header: query-id, corpus-id
 
-Each file is optional, and plain or .gz. One line is in memory at a time.
+Each file is optional, and plain or .gz; each CSV file has its own delimiter (tasks.core.sources.delimiters). One line is
+in memory at a time.
 """
 
 import csv
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
+from tasks.core.sources.delimiters import BLANK, delimiter_of, is_tabbed
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of, wrong_order
@@ -108,7 +110,7 @@ def files_of(folder: Path) -> Files:
 def headless(files: Files) -> list[Path]:
     """The files that need a header, and have nothing in them. Merging skips them; prepare refuses them."""
     tables = files.all() if files.csv else filter(None, [files.negatives])
-    return [path for path in tables if not any(line.strip(' \t,"') for line in _texts(path, lambda _: None))]
+    return [path for path in tables if not any(line.strip(BLANK) for line in _texts(path, lambda _: None))]
 
 
 def documents(files: Files, wrong: Wrong) -> Iterator[Document]:
@@ -281,9 +283,13 @@ def _rows(
     path: Path, wanted: Sequence[tuple[str, ...]], wrong: Wrong, *, optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, list[str]]]:
     """The cells of `wanted` in every row; a row's place is its first line. After an unterminated quote nothing can be read."""
-    tab = path.name.removesuffix(".gz").endswith(".tsv")
     csv.field_size_limit(LARGEST_CELL)
-    rows = csv.reader((f"{line}\n" for line in _texts(path, wrong)), delimiter="\t" if tab else ",", strict=True)
+    try:
+        delimiter = delimiter_of(path, (f"{line}\n" for line in _texts(path, lambda _: None)))
+    except UserError as error:
+        wrong(f"{error.where}: found {error.found}, expected {error.expected}")
+        return
+    rows = csv.reader((f"{line}\n" for line in _texts(path, wrong)), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     places: list[int | None] = []
     first = 1
@@ -307,7 +313,7 @@ def _rows(
             else:
                 yield at, ["" if place is None else cells[place] for place in places]
     except csv.Error as error:
-        wrong(f"{path}:{first}: invalid {'TSV' if tab else 'CSV'} in the row that begins here ({error})")
+        wrong(f"{path}:{first}: invalid {'TSV' if is_tabbed(path) else 'CSV'} in the row that begins here ({error})")
 
 
 def _texts(path: Path, wrong: Wrong) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """Write the documents of a source: read and checked in parts by one process per core, written in the source's order."""
 
+import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -16,6 +18,7 @@ from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS
+from tasks.prepare.copies import count_copies, sketched
 from tasks.prepare.params import Prepare
 from tasks.prepare.records import Tally, WhiteId, all_white, batch_of, full
 from tasks.prepare.source import Document, Documents, Source
@@ -29,6 +32,7 @@ class Checked:
 
     rows: pa.RecordBatch
     hashes: Hashes
+    sketches: Hashes
     lengths: Lengths
     empty_titles: int
     empty_texts: int
@@ -41,16 +45,19 @@ class Checked:
 def check(read: Documents, settings: Prepare) -> Checked:
     """Read and check one part."""
     tally, empty = Tally(), set[str]()
-    rows = list(full(read(), "document", settings, tally, empty))
+    with _no_collection():
+        rows = list(full(read(), "document", settings, tally, empty))
     batch = batch_of(DOCUMENTS, rows)
     lengths = Lengths()
-    lengths.add(document.text for document in rows)
+    counts, sketches = sketched(rows)
+    lengths.counts.update(counts)
     return Checked(
         batch,
         hashes([document.id for document in rows]),
+        sketches,
         lengths,
         sum(not document.title.strip() for document in rows),
-        sum(not document.text.strip() for document in rows),
+        counts.count(0),
         len(rows) + tally.dropped.total(),
         tally.dropped,
         tally.white_ids,
@@ -58,18 +65,31 @@ def check(read: Documents, settings: Prepare) -> Checked:
     )
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without searches for cycles: records have none, and among so many of them a search takes longer than reading a tenth of them."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tally, processes: int) -> tuple[Ids, set[str]]:
     """Write all documents that have a text; returns their ids, and those of documents without one. Counts in `tally`.
 
     UserError for a mistake in a document, the first in the source's order, whatever the number of processes.
     """
-    ids, empty = Ids(), set[str]()
+    ids, empty, sketches = Ids(), set[str](), list[Hashes]()
     parts = source.parts() if source.parts else _lazily(source.documents())
     progress = Progress("documents", None)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for part in in_order(partial(check, settings=settings), parts, processes if source.parts else 1, alone=ALONE):
             ids.extend(part.hashes)
+            sketches.append(part.sketches)
             tally.documents.counts.update(part.lengths.counts)
             tally.empty_titles += part.empty_titles
             tally.empty_texts += part.empty_texts
@@ -86,6 +106,7 @@ def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tal
     progress.close()
     if not count:
         raise UserError(f"{source.name} has no documents, expected at least one; fix the source")
+    tally.copies = count_copies(path, sketches)
     return ids, empty
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import attrgetter
 from typing import TypeVar
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ class Tally:
     queries: dict[str, Lengths] = field(default_factory=lambda: {split: Lengths() for split in SPLITS})
     empty_titles: int = 0
     empty_texts: int = 0
+    copies: int = 0  # documents whose title and text are those of an earlier one
     dropped: Counter[str] = field(default_factory=Counter)
     white_ids: Counter[str] = field(default_factory=Counter)
     leaks: int = 0  # training queries that are in dev or test too
@@ -91,7 +93,7 @@ def all_white(error: WhiteId, read: Callable[[], Iterable[Document | Query]]) ->
 
 def batch_of(schema: pa.Schema, records: Sequence[Document | Query]) -> pa.RecordBatch:
     try:
-        return pa.record_batch([pa.array([getattr(r, f.name) for r in records], f.type) for f in schema], schema=schema)
+        return pa.record_batch([pa.array(list(map(attrgetter(f.name), records)), f.type) for f in schema], schema=schema)
     except UnicodeEncodeError:
         for record in records:
             if _half_character(record):

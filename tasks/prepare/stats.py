@@ -20,6 +20,7 @@ class Counted(Protocol):
     queries: dict[str, Lengths]
     empty_titles: int
     empty_texts: int
+    copies: int
     dropped: Counter[str]
     white_ids: Counter[str]
     leaks: int
@@ -29,8 +30,9 @@ class Counted(Protocol):
 def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
     """The content of stats.json. Words are of the text, without the title; `dropped` counts by reason.
 
-    If there are any: `white_ids` counts ids with white space by what they name, `leaks` training queries that are in dev or test too,
-    `dev_in_test` queries of dev that are in test.
+    If there are any: `equal_texts` counts documents whose title and text are those of an earlier one, but for case and blanks,
+    `white_ids` ids with white space by what they name, `leaks` training queries that are in dev or test too, `dev_in_test` queries
+    of dev that are in test.
     """
     figures = {
         "documents": {
@@ -46,7 +48,12 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
         "splits": {split: split_stats(tally.queries[split], qrels[split]) for split in SPLITS},
         "dropped": {reason: tally.dropped[reason] for reason in sorted(tally.dropped)},
     }
-    found = {"white_ids": dict(sorted(tally.white_ids.items())), "leaks": tally.leaks, "dev_in_test": tally.dev_in_test}
+    found = {
+        "equal_texts": tally.copies,
+        "white_ids": dict(sorted(tally.white_ids.items())),
+        "leaks": tally.leaks,
+        "dev_in_test": tally.dev_in_test,
+    }
     return figures | {name: count for name, count in found.items() if count}
 
 
@@ -64,6 +71,8 @@ def table(stats: Stats) -> str:
             lines.append(
                 f"{split:<9} {row['queries']:>12,} {row['words']['mean']:>8.1f} {row['qrels']:>10,} {row['positives_per_query']:>16.2f}"
             )
+    if copies := stats.get("equal_texts"):
+        lines.append(f"equal texts: {counted(copies, 'documents')} {'is a copy of another' if copies == 1 else 'are copies of others'}")
     if white := stats.get("white_ids"):
         told = ", ".join(counted(count, f"{'queries' if what == 'query' else 'documents'}") for what, count in white.items())
         lines.append(f"ids with white space, percent-encoded in TREC files: {told}")

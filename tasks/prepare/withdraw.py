@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+from tasks.core.sources.delimiters import delimiter_of
 from tasks.core.sources.forgotten import mark
 from tasks.core.stage.entry import stage
 from tasks.core.stage.errors import UserError
@@ -63,7 +64,10 @@ def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
-    """Every line (or row) of a file as it is, and whether it is to be taken out. UserError where it cannot be decompressed."""
+    """Every line (or row) of a file as it is, and whether it is to be taken out.
+
+    UserError where it cannot be decompressed, or its header has two delimiters.
+    """
     try:
         with _open(path) as handle:
             if kind == "beir" and name in ("documents", "queries"):
@@ -94,8 +98,10 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
             yield _text(raw)
 
     csv.field_size_limit(LARGEST_CELL)
+    with _open(path) as beginning:
+        delimiter = delimiter_of(path, map(_text, beginning))
     places: list[int | None] | None = None
-    for cells in csv.reader(lines(), delimiter="\t" if path.name.removesuffix(".gz").endswith(".tsv") else ","):
+    for cells in csv.reader(lines(), delimiter=delimiter):
         raw, taken = b"".join(held), None
         held.clear()
         if places is None:

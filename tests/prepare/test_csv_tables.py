@@ -22,9 +22,15 @@ TABBED: dict[str, str | bytes] = {
     "qrels/train.tsv": "query-id\tcorpus-id\tscore\nq1\td2\t1\n7\t1\t2\n",
     "qrels/dev.tsv.gz": gzip.compress(b"query\tdoc\tgrade\nq1\t1\t1\n"),
 }
+EXCEL: dict[str, str | bytes] = {  # as German and French spreadsheets write it, with one file that something else wrote
+    "corpus.csv": '\ufeffid;title;text\r\nd2;Fish;"red, ""fast"" fish\nswim"\r\n;;\r\n1;;blue fish\r\nd4;;läuft — 鱼\r\n',
+    "queries.csv.gz": gzip.compress("\ufeff;\r\nid;text\r\nq1;first\r\n7;seventh\r\n8;nobody, asks\r\n".encode()),
+    "qrels/train.csv": "query,doc,grade\nq1,d2,1\n7,1,2\n",
+    "qrels/dev.csv": '"query";"doc";"grade";"a, note"\r\nq1;1;1;x\r\n',
+}
 
 
-@pytest.mark.parametrize("files", [FILES, TABBED, FILES | {"corpus.csv": b"\xef\xbb\xbf" + str(FILES["corpus.csv"]).encode()}])
+@pytest.mark.parametrize("files", [FILES, TABBED, EXCEL, FILES | {"corpus.csv": b"\xef\xbb\xbf" + str(FILES["corpus.csv"]).encode()}])
 def test_reads_a_folder(files: dict[str, str | bytes], prepare: Any, put: Any) -> None:
     got = prepare(f"csv:{put(files)}")
     assert got.documents == [("d2", "Fish", 'red, "fast" fish\nswim'), ("1", "", "blue fish"), ("d4", "", "läuft — 鱼")]
@@ -43,7 +49,13 @@ def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> 
     [
         ({"corpus.csv": "id,text\nd2,a,b\n"}, r"corpus\.csv:2: found 3 cells, expected 2 as in the header \(id, text\)"),
         ({"corpus.csv": 'id,text\nd2,a\n1,"b\nmore\n'}, r"corpus\.csv:3: invalid CSV in the row that begins here"),
-        ({"corpus.csv": "id;text\nd2;a\n"}, r"corpus\.csv:1: found columns id;text, expected .*id.* in a header separated by commas"),
+        ({"corpus.csv": "name;text\nd2;a\n"}, r"csv:1: found columns name, text, expected .*id.* separated by commas or semicolons$"),
+        (
+            {"corpus.csv": "\nid;text,price\nd2;a\n"},
+            r"corpus\.csv:2: found commas and semicolons in the header \('id;text,price'\), expected one",
+        ),
+        ({"corpus.csv": "id;text\r\nd2;a\r\n1;b;c\r\n"}, r"corpus\.csv:3: found 3 cells, expected 2 as in the header \(id, text\)"),
+        ({"corpus.csv": 'id;text\nd2;a\n1;"b\nmore\n'}, r"corpus\.csv:3: invalid CSV in the row that begins here"),
         ({"corpus.csv": ""}, r"corpus\.csv: empty, expected a header \(id, title, text\)"),
         ({"qrels/train.csv": "query,doc,grade\nq1,d2,high\n"}, r"train\.csv:2: found grade 'high', expected an integer"),
         ({"qrels/other.csv": "query,doc,grade\n"}, r"other\.csv: found qrels of an unknown split, expected train\.csv"),

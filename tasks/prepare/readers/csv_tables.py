@@ -5,8 +5,9 @@
     qrels/{train,dev,test}.csv | .tsv  query, doc, grade, weight (optional; an empty cell is 1)
     negatives.csv | negatives.tsv      query, doc: ready-made negatives, best first (optional)
 
-The name sets the delimiter: a comma for .csv, a tab for .tsv. A quoted cell ("...") may contain the delimiter, doubled quotes, and
-line breaks. Columns may come in any order, under any name that tasks.prepare.readers.parquet accepts; other columns are ignored.
+A tab separates the cells of .tsv, a comma or a semicolon those of .csv, by each file's header (tasks.core.sources.delimiters): German and
+French spreadsheets write semicolons. A quoted cell ("...") may contain the delimiter, doubled quotes, and line breaks. Columns may come
+in any order, under any name that tasks.prepare.readers.parquet accepts; other columns are ignored.
 """
 
 import csv
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.core.sources.datasets import csv_layout
+from tasks.core.sources.delimiters import EITHER, delimiter_of, is_tabbed
 from tasks.core.stage.errors import UserError, counted
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
 from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
@@ -65,12 +67,12 @@ def negatives(files: tuple[Path, ...]) -> Iterator[Negative]:
 def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
     """For every row, the cell of each of `wanted` (a column's possible names); "" for an `optional` column that is absent.
 
-    A row's place is its first line. UserError for a missing column or two of one name, a row with more or fewer cells than the header,
-    or an unterminated quote.
+    A row's place is its first line. UserError for a header with two delimiters, a missing column or two of one name, a row with more
+    or fewer cells than the header, or an unterminated quote.
     """
-    tab = file.name.removesuffix(".gz").endswith(".tsv")
+    tab = is_tabbed(file)
     csv.field_size_limit(LARGEST_CELL)
-    rows = csv.reader(read_text_lines(file), delimiter="\t" if tab else ",", strict=True)
+    rows = csv.reader(read_text_lines(file), delimiter=delimiter_of(file, read_text_lines(file)), strict=True)
     header: list[str] | None = None
     places: list[int | None] = []
     first = 1
@@ -81,7 +83,7 @@ def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
-                places = [_place(at, header, names, names == optional, "tabs" if tab else "commas") for names in wanted]
+                places = [_place(at, header, names, names == optional, "tabs" if tab else EITHER) for names in wanted]
                 continue
             if len(cells) != len(header):
                 raise UserError(

@@ -56,8 +56,8 @@ def test_spec(text: str, spec: DatasetSpec) -> None:
     ("text", "message"),
     [
         ("bier:x", "unknown kind 'bier', expected demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID"),
-        ("../data", "unknown kind '../data'"),
-        ("", "unknown kind ''"),
+        ("../data", "dataset '../data': no kind before a path, expected demo"),
+        ("", "dataset '': no kind before a path"),
         ("beir", "expected beir:PATH"),
         ("beir: ", "expected beir:PATH"),
         ("irds:", "expected irds:ID"),

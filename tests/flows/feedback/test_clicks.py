@@ -162,7 +162,11 @@ def test_three_forms_of_one_log(tmp_path: Path) -> None:
     events += [{"event": "click", "id": "1", "doc": "a"}, {"event": "click", "id": "1", "doc": "a", "position": 2}]
     events += [{"id": "3", "position": 1, "doc": "c"}, {"id": "3", "position": 2, "doc": "a"}]
     server.write_text("".join(json.dumps(line) + "\n" for line in events))
-    for file in (plain, table, server):
+    excel = tmp_path / "excel.csv"
+    excel.write_text(
+        '\ufeffquery;shown;clicked;position\r\nRed  shoes;a b c;b;\r\nred shoes;b a;;2\r\nblue;["c", "a"];;\r\nblue;c a;;1 2\r\n'
+    )
+    for file in (plain, table, excel, server):
         log = read(file)
         assert (log.searches, log.skipped, log.counts) == (4, 0, COUNTS), file.name
         assert log.texts == {"red shoes": "Red shoes", "blue": "blue"}
@@ -305,6 +309,7 @@ def test_dev_has_what_is_surely_relevant(tmp_path: Path, shown: int, clicked: in
             "found no search (FILE:1: found a hashed query, expected its text, as retemper serve --log-queries plain writes it)",
         ),
         ("log.csv", "query,clicked\na,b\n", "FILE:1: no column shown, expected query, shown"),
+        ("log.csv", "query;shown,clicked\na;b\n", "FILE:1: found commas and semicolons in the header"),
         ("none", None, "FILE: not found, expected a click log"),
     ],
 )

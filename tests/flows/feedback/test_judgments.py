@@ -46,6 +46,15 @@ def test_judged_rows_join_the_data_set(suspects: Path, tmp_path: Path, monkeypat
     assert [tuple(row[1:4]) for row in qrels(Path("united/qrels/dev.tsv"))] == [("q1", "d3", 1), ("q1", "d1", 1), ("q1", "d,2", 0)]
 
 
+def test_a_spreadsheet_may_write_semicolons(suspects: Path, tmp_path: Path) -> None:
+    with suspects.open(newline="") as handle:
+        header, *rows = list(csv.reader(handle))
+    with suspects.open("w", newline="", encoding="utf-8-sig") as handle:
+        csv.writer(handle, delimiter=";").writerows([header, *([*row[:2], "1", *row[3:]] for row in rows)])
+    assert take_in(suspects, tmp_path / "batch", "dev") == (3, 0)
+    assert [tuple(row[1:4]) for row in qrels(tmp_path / "batch/qrels/dev.tsv")] == [("q1", "d1", 1), ("q1", "d,2", 1), ("q2", "d3", 1)]
+
+
 def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:
     judge(suspects, "1", "1", "1")
     take_in(suspects, tmp_path / "batch", "test")
@@ -56,6 +65,8 @@ def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("query-id;corpus-id;score\nq1;d1;1;x\n", "dev.csv:2: found more cells than columns, expected a cell with semicolons in quotes"),
+        ("query-id;corpus-id,score\nq1;d1;1\n", "dev.csv:1: found commas and semicolons in the header"),
         ("query-id,score\nq1,1\n", "dev.csv:1: no column corpus-id, expected a header with query-id, corpus-id, score"),
         ("query-id,corpus-id,score\nq1,d1,\n", "dev.csv: no row has a score, expected 0"),
         ("query-id,corpus-id,score\nq1,d1,yes\n", "dev.csv:2: found score 'yes', expected 0"),

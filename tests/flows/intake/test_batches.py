@@ -173,6 +173,18 @@ def test_weights_in_csv_go_on(tmp_path: Path) -> None:
     assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1), ("d3", 1)]
 
 
+def test_a_batch_with_semicolons_is_merged(tmp_path: Path) -> None:
+    first = beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
+    (tmp_path / "1/qrels").mkdir(parents=True)
+    (tmp_path / "1/corpus.csv").write_text('\ufeffid;text\r\nd1;"one; and, more"\r\n', encoding="utf-8")
+    (tmp_path / "1/qrels/dev.csv").write_text("query;weight;doc;grade\nq1;0.1;d2;1\n")
+    (tmp_path / "1/negatives.csv").write_text("query;doc;score\nq1;d3;0,5\n")
+    unite([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
+    assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one; and, more"}
+    assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1)]
+    assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td3\n"
+
+
 def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None:
     folders = [beir(tmp_path / name, {f"d{name}": name}, {"q": "what"}, {("q", f"d{name}"): 1}) for name in "1234"]
     (folders[0] / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\tweight\nq\td1\t1\t0.5\n")

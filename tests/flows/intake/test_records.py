@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.intake import records
-from flows.intake.records import documents, files_of, judgments, queries
+from flows.intake.records import documents, files_of, headless, judgments, queries
 from tasks.core.stage.errors import UserError
 from tasks.prepare.readers import beir, csv_tables, parquet
 
@@ -17,13 +17,23 @@ def test_column_names_are_those_of_prepare() -> None:
     assert records.WEIGHT == beir.WEIGHT
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, packed: bool) -> None:
-    texts = {
+FORMS = {
+    "commas": {
         "corpus.csv": 'text,extra,docid\n"one, two",x,d1\n\n"say ""three""\nfour",y,d2\n',
         "queries.tsv": "qid\tquery\nq1\twhat is one\n",
         "qrels/dev.csv": "grade,query,pid,weight\n2,q1,d1,\n1,q1,d2,0.25\n",
-    }
+    },
+    "semicolons": {
+        "corpus.csv": '\ufeff;;\r\ntext;"extra, or not";docid\r\none, two;x;d1\r\n;;\r\n"say ""three"";\nfour";y;d2\r\n',
+        "queries.csv": "\ufeffqid;query\r\nq1;what is one\r\n",
+        "qrels/dev.csv": "grade,query,pid,weight\n2,q1,d1,\n1,q1,d2,0.25\n",
+    },
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("texts", FORMS.values(), ids=list(FORMS))
+def test_csv_is_read_as_prepare_reads_it(tmp_path: Path, packed: bool, texts: dict[str, str]) -> None:
     (tmp_path / "qrels").mkdir()
     for name, text in texts.items():
         file = tmp_path / name
@@ -103,6 +113,8 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
         ("corpus.jsonl.gz", gzip.compress(b'{"_id": "d1", "text": "x"}\n' * 9, mtime=0)[:40], "the gzip file is truncated or corrupt here"),
         ("corpus.csv", b'id,text\nd1,"x\n', ":2: invalid CSV in the row that begins here"),
         ("corpus.csv", b"id,body,text\nd1,x\n", ":2: found 2 cells, expected 3"),
+        ("corpus.csv", b"id;body;text\nd1;x\n", ":2: found 2 cells, expected 3"),
+        ("corpus.csv", b"id;text,body\nd1;x\n", ":1: found commas and semicolons in the header ('id;text,body'), expected one of them"),
         ("corpus.csv", b"name,text\nd1,x\n", ":1: found columns name, text, expected _id or id"),
     ],
 )
@@ -133,3 +145,8 @@ def test_a_column_said_twice_and_qrels_that_would_not_be_read(tmp_path: Path) ->
     (tmp_path / "qrels/dev.TSV").touch()
     with pytest.raises(UserError, match=r"dev.TSV: found qrels that are not read, expected dev.csv or dev.tsv"):
         files_of(tmp_path)
+
+
+def test_a_table_of_delimiters_alone_has_no_header(tmp_path: Path) -> None:
+    (tmp_path / "corpus.csv").write_text("\ufeff;;\r\n;;\r\n", encoding="utf-8")
+    assert [path.name for path in headless(files_of(tmp_path))] == ["corpus.csv"]

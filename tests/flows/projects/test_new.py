@@ -200,6 +200,15 @@ def test_data_without_training_queries_becomes_a_project_that_trains_nothing(cal
     assert {"report", "train@init"} <= {entry["stage"] for entry in json.loads(planned.stdout)}
 
 
+def test_copies_among_the_documents_are_said(call: Call, data: Path) -> None:
+    lines = (data / "corpus.jsonl").read_text().splitlines()
+    copy = json.dumps({**json.loads(lines[0]), "_id": "again"})
+    (data / "corpus.jsonl").write_text("\n".join([*lines, copy, ""]))
+    done = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
+    assert done.returncode == 0, done.stderr
+    assert "equal texts: 1 document is a copy of another" in done.stdout
+
+
 def test_one_document_becomes_a_project_that_trains_nothing(call: Call, data: Path, tmp_path: Path) -> None:
     document = json.loads((data / "corpus.jsonl").read_text().splitlines()[0])
     (data / "corpus.jsonl").write_text(json.dumps(document) + "\n")

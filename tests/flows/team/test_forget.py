@@ -288,6 +288,48 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
     assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_table_with_semicolons_stays_byte_for_byte_but_for_its_rows(tmp_path: Path, packed: bool) -> None:
+    bom = b"\xef\xbb\xbf"
+    rows = {
+        "corpus.csv": [
+            bom + b";;\r\n",
+            b'id;"title, in short";text\r\n',
+            b'd1;"a";sec, ret\r\n',
+            b'"d2";;"two;\nlines"\r\n',
+            b";;\n",
+            b"d3;;x",
+        ],
+        "queries.csv": [b"id,text\n", b'"q1","a;b"\n', b"q2,secret\n"],
+        "qrels/train.csv": [bom + b"grade;query;doc\r\n", b"1;q1;d1\r\n", b'1;"q1";d2\r\n', b"1;q2;d3\r\n"],
+        "negatives.csv": [b"query;doc;score\n", b"q1;d2;0,5\n", b"q1;d1;0,5\n"],
+    }
+    gone = {"corpus.csv": [2], "queries.csv": [2], "qrels/train.csv": [1, 3], "negatives.csv": [2]}
+    (tmp_path / "qrels").mkdir()
+    for name, lines in rows.items():
+        path = tmp_path / (f"{name}.gz" if packed else name)
+        path.write_bytes(gzip.compress(b"".join(lines)) if packed else b"".join(lines))
+    found = forget.withdraw("csv", [tmp_path], [mark("document", "d1"), mark("query", "q2")], dry=False)
+    assert sorted(found["texts"]) == ["sec, ret", "secret"]
+    for name, lines in rows.items():
+        path = tmp_path / (f"{name}.gz" if packed else name)
+        assert found["files"][str(path)] == len(gone[name])
+        left = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+        assert left == b"".join(line for place, line in enumerate(lines) if place not in gone[name])
+
+
+def test_a_header_with_two_delimiters_stops_before_anything_is_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Which cell is the id is not known, so prepare refuses the file, too."""
+    files = {"corpus.csv": "id,text\nd1,secret\n", "queries.csv": "id;text,body\nd1;secret\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(SystemExit):
+        forget.withdraw("csv", [tmp_path], [mark("document", "d1")], dry=True)
+    said = capfd.readouterr().err
+    assert said.startswith(f"retemper: {tmp_path}/queries.csv:1: found commas and semicolons in the header") and said.count("\n") == 1
+    assert all((tmp_path / name).read_text() == text for name, text in files.items())
+
+
 @pytest.mark.parametrize("damage", ["truncated", "corrupt"])
 def test_a_corrupt_gzip_in_the_inbox_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
