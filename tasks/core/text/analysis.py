@@ -22,6 +22,7 @@ from tasks.core.text.without_jax import stopwords as lists
 
 ASCII_WORD = re.compile(r"\b\w\w+\b")  # bm25s' own; single characters say little
 WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]+")  # the same, but Python's \w has no marks, which most words of Hindi have
+LETTERS = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")  # the same, and single ones
 
 # Letters without blanks between words; those of no script are what kana and Han share: \u30fc makes a vowel long, \u3031 repeats.
 SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3006\u3031-\u3035\u303c\u30fc\uff70\uff9e\uff9f"
@@ -53,11 +54,12 @@ def pieces(text: str) -> list[str]:
     if not unspaced(text):
         return words(text)
     found = list[str]()
-    for match in PIECE.finditer(text):
-        if match[1] is None:
-            found.append(match[0])
-        else:
-            found += bigrams(match[1])
+    for word in LETTERS.findall(text):
+        if unspaced(word):
+            for match in PIECE.finditer(word):
+                found += [match[0]] if match[1] is None else bigrams(match[1])
+        elif len(word) > 1:
+            found.append(word)
     return found
 
 
