@@ -96,8 +96,12 @@ def analyzer(stemmer: str, stopwords: str, cjk: str = "bigrams") -> Callable[[st
     whole = {"bigrams": False, "words": True}[cjk]
 
     def terms(text: str) -> list[str]:
-        cut = not whole and unspaced(text)
-        found = pieces(lowered(text.translate(USUAL), turkish)) if cut else words(lowered(text, turkish))
+        if text.isascii() and not turkish:  # the same, in fewer steps
+            found: list[str] = ASCII_WORD.findall(text.lower())
+        elif whole or not unspaced(text):
+            found = words(lowered(text, turkish))
+        else:
+            found = pieces(lowered(text.translate(USUAL), turkish))
         kept: list[str] = stem([word for word in found if word not in stop])
         return kept
 
