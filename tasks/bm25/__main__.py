@@ -53,7 +53,7 @@ def main() -> None:
         negatives="folder to write: the training queries' candidates without known positives, and these beside them",
     ).parse_args()
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
-    terms = analyzer(bm25.stemmer, bm25.stopwords)
+    terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
     path = arguments.corpus / "documents.parquet"
     libraries = [version(name) for name in ("bm25s", "numpy", "PyStemmer")]
     code = code_digest("bm25")

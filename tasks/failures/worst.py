@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.tables.trec import read_run
+from tasks.core.text.analysis import unspaced
 from tasks.core.text.document import Text, document_text
 from tasks.failures.queries import Words
 from tasks.failures.systems import Values
@@ -49,13 +50,16 @@ def read_documents(path: Path, wanted: Iterable[str]) -> dict[str, tuple[str, st
 
 
 def matched(query: str, document: str, words: Words) -> list[str]:
-    """The words of `query` whose term is in `document`, as BM25 analyses both, rarest first, each once."""
+    """The words of `query` whose term is in `document`, as BM25 analyses both, rarest first, each once.
+
+    Without blanks between words, what stands between two blanks is no word: there, the term itself.
+    """
     inside = set(words.terms(document))
     found: dict[str, str] = {}
     for word in query.split():
         for term in words.terms(word):
             if term in inside:
-                found.setdefault(term, word.strip(".,;:!?\"'()[]"))
+                found.setdefault(term, term if unspaced(word) else word.strip(".,;:!?\"'()[]"))
     return list(dict.fromkeys(found[term] for term in sorted(found, key=lambda term: (-words.idf(term), term))))
 
 

@@ -53,7 +53,7 @@ def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
 
 def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
     """The `depth` best documents of every query, ties by id, from an index of the corpus as stage bm25 builds it."""
-    terms = analyzer(bm25.stemmer, bm25.stopwords)
+    terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
     with TemporaryDirectory(dir=scratch, prefix=".bm25") as folder:
         built, postings = Path(folder, "index"), Path(folder, "postings")
         for path in (built, postings):

@@ -24,7 +24,6 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_text
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
-from tasks.core.text.analysis import words
 from tasks.search.__main__ import open_systems, system_arguments, texts_found
 from tasks.search.lists import LexicalSystem, Systems
 
@@ -99,8 +98,8 @@ class Judgments:
         return query
 
 
-def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, terms: Callable[[str], list[str]]) -> FastAPI:
-    """The page and what it asks for. `terms` is BM25's analysis, which says what matches."""
+def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: LexicalSystem) -> FastAPI:
+    """The page and what it asks for. BM25's analysis, that of `lexical`, says what matches."""
     app = FastAPI(title="retemper browse", docs_url=None, redoc_url=None, openapi_url=None)
     page = files("tasks.search").joinpath("browse.html").read_text(encoding="utf-8")
     searching = Lock()  # one at a time: the index and the encoder use all threads already
@@ -139,12 +138,12 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, terms: Ca
         texts = texts_found(corpus.documents, found.documents)
         asked = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
         known = corpus.qrels.get(asked, {}) | {doc: grade for (name, doc), grade in judgments.grades.items() if name == asked}
-        wanted = set(terms(text))
+        wanted = set(lexical.terms(text))
         hits = []
         for doc, score in zip(found.documents, found.scores, strict=True):
             title, body = texts[doc]
             hit = {"id": doc, "score": float(score), "title": title, "text": body, "grade": known.get(doc)}
-            hits.append(hit | {"matched": sorted({word for word in words(body) if wanted.intersection(terms(word))})})
+            hits.append(hit | {"matched": sorted({word for word in lexical.cut(body) if wanted.intersection(lexical.terms(word))})})
         return {"hits": hits, "relevant": sum(grade > 0 for grade in known.values())}
 
     @app.post("/api/judge")
@@ -200,7 +199,7 @@ def main() -> None:
     given = arguments().parse_args()
     systems = open_systems(given, resident=True)
     given.systems = systems.names
-    app = create_app(systems, Corpus(given), Judgments(given.batch, given.split), LexicalSystem(given.lexical).terms)
+    app = create_app(systems, Corpus(given), Judgments(given.batch, given.split), LexicalSystem(given.lexical))
     with socket.socket() as listener:
         try:
             listener.bind((HOST, given.port))

@@ -26,7 +26,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import StoredIds, read_ids
-from tasks.core.text.analysis import analyzer
+from tasks.core.text.analysis import analyzer, pieces, words
 from tasks.core.text.tokens import open_tokens
 from tasks.search.bert import Floats, query_vector, resident_vector
 
@@ -126,6 +126,7 @@ class LexicalSystem:
         self._index, stored, analysis = load(index)
         self._ids = read_ids(stored.path) if resident else stored
         self.terms = analyzer(**analysis)
+        self.cut = words if analysis["cjk"] == "words" else pieces  # a text into what `terms` makes terms of, as it stands
 
     def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
         """The `depth` best documents for each query."""

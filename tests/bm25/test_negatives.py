@@ -15,6 +15,7 @@ from tasks.bm25 import negatives
 from tasks.bm25.negatives import only_positives, without_positives
 from tasks.core.stage.files import folder_digest
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
+from tasks.search.lists import LexicalSystem
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7, 1000])
@@ -94,3 +95,22 @@ def test_stage(tmp_path: Path) -> None:
     subprocess.run(arguments, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)})
     assert pq.read_table(tmp_path / "b/candidates/train.parquet").num_rows == 0, "not searched"
     assert pq.read_table(tmp_path / "b/candidates/test.parquet").to_pydict() == read["test"]
+
+
+def test_a_chinese_query_finds_its_document(tmp_path: Path) -> None:
+    """The stage, then a search of its index; with words, nothing is found. Another setting does not resume what the first has left."""
+    documents = [("1", "", "北京大学位于海淀区"), ("2", "", "上海是一座城市"), ("3", "", "red fish")]
+    folder = corpus(tmp_path / "corpus")
+    pq.write_table(
+        pa.Table.from_pylist([dict(zip(DOCUMENTS.names, row, strict=True)) for row in documents], DOCUMENTS), folder / "documents.parquet"
+    )
+    pq.write_table(pa.Table.from_pylist([{"id": "q", "text": "海淀区在哪里？", "answers": []}], QUERIES), folder / "queries/test.parquet")
+    for cjk, wanted in {"words": [], "bigrams": ["1"]}.items():
+        (tmp_path / "params.yaml").write_text(f"text: {{}}\nbm25: {{cjk: {cjk}}}\n")
+        outs = [f"--{name}={tmp_path / cjk / name}" for name in ("index", "candidates", "negatives")]
+        command = [sys.executable, "-m", "tasks.bm25", "--corpus", str(folder), *outs]
+        subprocess.run(command, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])})
+        assert pq.read_table(tmp_path / cjk / "candidates/test.parquet")["doc"].to_pylist() == wanted
+    (tmp_path / "params.yaml").unlink()
+    found = {cjk: LexicalSystem(tmp_path / cjk / "index").search(["海淀区", "fishes"], 3) for cjk in ("words", "bigrams")}
+    assert {cjk: [one.documents for one in lists] for cjk, lists in found.items()} == {"words": [[], ["3"]], "bigrams": [["1"], ["3"]]}

@@ -18,6 +18,8 @@ from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES
 from tasks.core.text.analysis import analyzer
+from tasks.failures.queries import Words
+from tasks.failures.worst import matched
 
 ROUNDS = (
     "rounds: {warmup: {init: base, negatives: bm25}, star: {init: warmup, negatives: bm25}}\nfuse: {hybrid: {first: bm25, second: star}}"
@@ -184,3 +186,13 @@ def test_systems_with_other_queries_are_refused(monkeypatch: pytest.MonkeyPatch)
 def test_queries_without_a_relevant_document_are_nobodys_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     rows(Path("corpus/qrels/dev.parquet"), QRELS, [(query, doc, int(query != "q1")) for query, docs in RELEVANT.items() for doc in docs])
     assert [entry["query"] for entry in run(monkeypatch, model="star")["worst"]["queries"]] == ["q2"]
+
+
+def test_matched_without_blanks_are_bigrams() -> None:
+    """What stands between two blanks is a whole sentence there: it would say nothing."""
+    documents = {"d1": "北京大学位于海淀区", "d2": "red fish in 北京", "d3": "bird"}
+    terms = analyzer("english", "english")
+    save(Path("chinese"), build(documents.values(), terms, BM25(), Path("postings")), [pa.array(list(documents))], BM25())
+    words = Words(Path("chinese"))
+    assert matched("海淀区在北京吗? (fishes)", documents["d1"], words) == ["海淀", "淀区", "北京"]
+    assert matched("海淀区在北京吗? (fishes)", documents["d2"], words) == ["fishes", "北京"]

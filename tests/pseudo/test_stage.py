@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -19,8 +20,10 @@ from tasks.core.stage.files import folder_digest
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.analysis import analyzer
+from tasks.core.text.document import Text
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.pseudo.making import candidates, is_dev, plain
+from tasks.pseudo.judges import agreeing, by_bm25
+from tasks.pseudo.making import Candidate, candidates, is_dev, plain
 from tasks.pseudo.params import Pseudo
 
 Run = Callable[..., Any]
@@ -222,3 +225,12 @@ def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path,
     write_table(project / "corpus/documents.parquet", DOCUMENTS, [table.slice(1)])
     with pytest.raises(AssertionError, match="written again"):  # other documents are other work
         run_here(project, *arguments("other"))
+
+
+@pytest.mark.parametrize(("cjk", "kept"), [("bigrams", {"q1", "q2"}), ("words", {"q2"})])
+def test_bm25_judges_text_without_blanks_by_its_setting(tmp_path: Path, cjk: str, kept: set[str]) -> None:
+    documents = [{"id": "d1", "title": "", "text": "北京大学位于海淀区"}, {"id": "d2", "title": "", "text": "上海的 fish"}]
+    write_table(tmp_path / "documents.parquet", DOCUMENTS, [pa.Table.from_pylist(documents, DOCUMENTS)])
+    made = [Candidate("q1", "span", "海淀区", "d1"), Candidate("q2", "span", "fish", "d2")]
+    found = by_bm25(made, tmp_path / "documents.parquet", BM25.model_validate({"cjk": cjk}), Text(), depth=1, scratch=tmp_path)
+    assert agreeing(made, found) == kept

@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
+from tasks.core.lexical.build import build, save
+from tasks.core.lexical.params import BM25
 from tasks.core.stage.errors import UserError
+from tasks.core.text.analysis import analyzer
 from tasks.search.__main__ import open_systems
 from tasks.search.browse import TYPED, Corpus, Judgment, Judgments, arguments, create_app, main
 from tasks.search.lists import LexicalSystem
@@ -34,7 +38,7 @@ def client(given: list[str]) -> TestClient:
     systems = open_systems(known, resident=True)
     known.systems = systems.names
     judgments = Judgments(known.batch, known.split)
-    return TestClient(create_app(systems, Corpus(known), judgments, LexicalSystem(known.lexical).terms))
+    return TestClient(create_app(systems, Corpus(known), judgments, LexicalSystem(known.lexical)))
 
 
 def values(name: str) -> dict[str, float]:
@@ -190,3 +194,24 @@ def test_no_other_page_shows_this_one_in_a_frame(tmp_path: Path) -> None:
     page = TestClient(create_app(nothing, nothing, Judgments(tmp_path, "dev"), nothing)).get("/")
     assert page.status_code == 200
     assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"].split("; ")
+
+
+def test_matched_bigrams_stand_in_the_text(tmp_path: Path) -> None:
+    """Each as it stands there, so that the page can mark it: not a whole sentence because one of its bigrams is in the query."""
+    documents = {"1": "北京大学位于海淀区", "2": "ＩＰｈｏｎｅ系统, Fishes"}
+    for cjk in ("bigrams", "words"):
+        params = BM25.model_validate({"cjk": cjk})
+        terms = analyzer(params.stemmer, params.stopwords, cjk)
+        scratch = tmp_path / f"{cjk}.postings"
+        scratch.mkdir()
+        save(tmp_path / cjk, build(documents.values(), terms, params, scratch), [pa.array(list(documents))], params)
+    matched = {
+        cjk: [
+            {word for word in lexical.cut(text) if set(lexical.terms(word)) & set(lexical.terms("海淀区 iphone 系统 fish"))}
+            for text in documents.values()
+        ]
+        for cjk in ("bigrams", "words")
+        if (lexical := LexicalSystem(tmp_path / cjk))
+    }
+    assert matched["bigrams"] == [{"海淀", "淀区"}, {"ＩＰｈｏｎｅ", "系统", "Fishes"}]
+    assert matched["words"] == [set(), {"Fishes"}]

@@ -1,6 +1,7 @@
 """The page of `retemper browse` in a real browser: type, compare, step through lost queries, judge."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -88,3 +89,23 @@ def test_type_a_query_and_compare_two_other_systems(tab: Any) -> None:
     tab.locator("#won").click()
     assert tab.locator("#won").get_attribute("aria-pressed") == "true"
     assert tab.locator("#listed").inner_text().startswith("hybrid wins ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "marked"),
+    [
+        ("北京大学位于海淀区。", ["海淀", "淀区", "京大"], ["京大", "海淀区"]),
+        ("我有一 我", ["我"], ["我"]),  # a single character is no part of a run
+        ("Windows系统10, A股", ["Windows", "系统", "股"], ["Windows", "系统", "股"]),
+        ("中_文 \U00020000\U00020001中", ["\U00020000\U00020001", "文"], ["文", "\U00020000\U00020001"]),
+        ("ที่กำ", ["ที่ก"], ["ที่ก"]),
+        ("हिन्दी में", ["हिन्दी"], ["हिन्दी"]),
+        ("a cat, cats", ["cat"], ["cat"]),
+    ],
+)
+def test_matched_words_are_marked(tab: Any, text: str, words: list[str], marked: list[str]) -> None:
+    found = tab.evaluate(
+        "([text, words]) => { const node = marked(text, words); return [node.textContent, node.innerHTML]; }", [text, words]
+    )
+    assert found[0] == text
+    assert re.findall("<mark>(.*?)</mark>", found[1]) == marked

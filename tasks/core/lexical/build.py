@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.core.lexical.params import BM25
+from tasks.core.lexical.params import ANALYSIS, BM25
 from tasks.core.lexical.postings import invert, write_pairs
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
@@ -39,4 +39,4 @@ def save(folder: Path, index: bm25s.BM25, ids: Iterable[pa.Array], params: BM25)
     """Write the index, the document ids in row order, a part at a time, and the analysis that queries need, into `folder` (no pickle)."""
     index.save(folder, show_progress=False)
     write_table(folder / "ids.parquet", IDS, (pa.table([part], schema=IDS) for part in ids))
-    write_json(folder / "analysis.json", {"stemmer": params.stemmer, "stopwords": params.stopwords})
+    write_json(folder / "analysis.json", {name: getattr(params, name) for name in ANALYSIS})

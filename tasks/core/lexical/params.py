@@ -25,6 +25,8 @@ Stopwords = Literal[  # languages with both a bm25s list and a Snowball stemmer
     "turkish",
 ]
 
+ANALYSIS = ("stemmer", "stopwords", "cjk")  # what an index was built with, and its queries are analysed with
+
 
 class BM25(Params):
     """Lucene's BM25 (Robertson's tf saturation, idf = log(1 + (N - n + 0.5) / (n + 0.5)))."""
@@ -34,6 +36,11 @@ class BM25(Params):
     stemmer: str = Field("english", description="a Snowball stemmer, or none")
     stopwords: Stopwords = Field(
         "english", description="english: Lucene's 33 words; english_plus: a longer list; another language: bm25s's list; none"
+    )
+    cjk: Literal["bigrams", "words"] = Field(
+        "bigrams",
+        description="Chinese, Japanese, Korean, Thai, Lao, Khmer, Myanmar: bigrams of characters, as Lucene's CJKAnalyzer; "
+        "words: what stands between two blanks, for text that is segmented",
     )
     depth: Count = Field(100, ge=0, description="candidates per training query, in ranks; 0: training queries are not searched")
     run_depth: Count = Field(1000, ge=1, description="depth of a dev or test run, in ranks")

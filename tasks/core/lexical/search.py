@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.lexical.params import ANALYSIS
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import StoredIds
@@ -37,8 +38,11 @@ def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, 
         built = bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary)
     except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}: no index of BM25 ({error}); run bm25 again") from None
-    if not isinstance(analysis, dict) or analysis.keys() != {"stemmer", "stopwords"}:
+    if not isinstance(analysis, dict) or analysis.keys() not in ({*ANALYSIS}, {*ANALYSIS} - {"cjk"}):
         raise UserError(f"{folder / 'analysis.json'}: found no stemmer and stopwords; run bm25 again")
+    analysis = {"cjk": "words", **analysis}  # of an export from before there were bigrams
+    if analysis["cjk"] not in ("bigrams", "words"):
+        raise UserError(f"{folder / 'analysis.json'}: cjk: found {analysis['cjk']!r}, expected bigrams or words; run bm25 again")
     return built, StoredIds(folder / "ids.parquet"), analysis
 
 

@@ -1,8 +1,19 @@
-"""Words: lowercased runs of two or more letters or digits with their combining marks, without stopwords, stemmed."""
+"""Words: lowercased runs of two or more letters or digits with their combining marks, without stopwords, stemmed.
+
+Scripts that are written without blanks are cut into overlapping bigrams, unless they are to stay whole: runs of Han, Hiragana,
+Katakana, and Hangul as Lucene's CJKAnalyzer cuts them, and Thai, Lao, Khmer, and Myanmar likewise, a letter with its marks being one
+character. A run may be of several of these scripts; a single character is a word. Full-width letters and half-width katakana are
+read in their usual width.
+
+Lucene: analysis/cjk/CJKBigramFilter.java and CJKWidthFilter.java. Here, Hangul next to a Latin letter or a digit is cut off from it
+and into bigrams as well (Lucene's tokenizer leaves these a word), marks stay with their letter (Lucene: characters of their own), and a
+single other character counts only where it touches such a run (the A of a Chinese A-share).
+"""
 
 import re
 import unicodedata
 from collections.abc import Callable
+from itertools import pairwise
 
 import regex
 import Stemmer
@@ -11,12 +22,51 @@ from tasks.core.text.without_jax import stopwords as lists
 
 ASCII_WORD = re.compile(r"\b\w\w+\b")  # bm25s' own; single characters say little
 WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]+")  # the same, but Python's \w has no marks, which most words of Hindi have
+LETTERS = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")  # the same, and single ones
+
+# Letters without blanks between words; those of no script are what kana and Han share: \u30fc makes a vowel long, \u3031 repeats.
+SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3006\u3031-\u3035\u303c\u30fc\uff70\uff9e\uff9f"
+UNSPACED = rf"[[{SCRIPTS}]&&[\p{{L}}\p{{Nl}}]]"
+SPACED = rf"[[\p{{L}}\p{{N}}_]--{UNSPACED}]"
+RUN = rf"(?:{UNSPACED}\p{{M}}*)+"
+ALONE = rf"(?!_)(?:(?<={UNSPACED}\p{{M}}*){SPACED}|{SPACED}(?={UNSPACED}))"
+PIECE = regex.compile(rf"(?V1)({RUN})|{SPACED}[{SPACED}\p{{M}}]+|{ALONE}")
+CHARACTER = regex.compile(r"(?s).\p{M}*")
+# Blocks with letters that are cut or folded. EASY has none of them; it lacks others, too, but is read four times as fast.
+BLOCKS = re.compile("[\u0e00-\u17ff\u2e80-\ud7ff\uf900-\ufaff\uff01-\uffdf\U00016fe0-\U0001b2ff\U00020000-\U0003ffff]")
+EASY = re.compile("[\0-\u0dff\u1800-\u2e7f]*+")
+USUAL = {code: unicodedata.normalize("NFKC", chr(code)) for code in (*range(0xFF01, 0xFF5F), *range(0xFF65, 0xFFA0))}
 
 
 def words(text: str) -> list[str]:
     """The words of a text as they stand."""
     found: list[str] = (ASCII_WORD if text.isascii() else WORD).findall(text)
     return found
+
+
+def unspaced(text: str) -> bool:
+    """Whether a text may have letters without blanks between words, or in other widths; False is certain."""
+    return not (text.isascii() or EASY.fullmatch(text)) and BLOCKS.search(text) is not None
+
+
+def pieces(text: str) -> list[str]:
+    """The words of a text as they stand; of letters without blanks between words, bigrams."""
+    if not unspaced(text):
+        return words(text)
+    found = list[str]()
+    for word in LETTERS.findall(text):
+        if unspaced(word):
+            for match in PIECE.finditer(word):
+                found += [match[0]] if match[1] is None else bigrams(match[1])
+        elif len(word) > 1:
+            found.append(word)
+    return found
+
+
+def bigrams(run: str) -> list[str]:
+    """Each two neighbours of a run of characters, a letter with its marks being one; or its only character."""
+    characters = run if run.isalpha() else CHARACTER.findall(run)  # without marks, it is its characters
+    return [one + other for one, other in pairwise(characters)] or [run]
 
 
 def lowered(text: str, turkish: bool) -> str:
@@ -34,14 +84,25 @@ def stop_list(name: str) -> frozenset[str]:
     return frozenset(() if name == "none" else getattr(lists, f"STOPWORDS_{theirs}"))
 
 
-def analyzer(stemmer: str, stopwords: str) -> Callable[[str], list[str]]:
-    """The function from a text to its terms, in order; `stemmer` is a Snowball language or none, `stopwords` names a `stop_list`."""
+def analyzer(stemmer: str, stopwords: str, cjk: str = "bigrams") -> Callable[[str], list[str]]:
+    """The function from a text to its terms, in order; `stemmer` is a Snowball language or none, `stopwords` names a `stop_list`.
+
+    `cjk`: bigrams, or words, which leaves runs without blanks whole, and widths as they are.
+    """
     stop = stop_list(stopwords)
     stem = (lambda words: words) if stemmer == "none" else Stemmer.Stemmer(stemmer).stemWords
 
     turkish = "turkish" in (stemmer, stopwords)
+    whole = {"bigrams": False, "words": True}[cjk]
 
     def terms(text: str) -> list[str]:
-        return list(stem([word for word in words(lowered(text, turkish)) if word not in stop]))
+        if text.isascii() and not turkish:  # the same, in fewer steps
+            found: list[str] = ASCII_WORD.findall(text.lower())
+        elif whole or not unspaced(text):
+            found = words(lowered(text, turkish))
+        else:
+            found = pieces(lowered(text.translate(USUAL), turkish))
+        kept: list[str] = stem([word for word in found if word not in stop])
+        return kept
 
     return terms

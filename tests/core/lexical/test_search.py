@@ -1,5 +1,6 @@
 """BM25 against a plain loop and a case worked by hand; ties, empty queries, determinism."""
 
+import json
 import math
 import random
 import string
@@ -37,7 +38,7 @@ def lucene_bm25(documents: list[list[str]], query: list[str], k1: float, b: floa
 
 
 def search(documents: dict[str, str], queries: list[tuple[str, str]], params: BM25, depth: int) -> list[tuple[str, str, int, float]]:
-    terms = analyzer(params.stemmer, params.stopwords)
+    terms = analyzer(params.stemmer, params.stopwords, params.cjk)
     with TemporaryDirectory() as scratch:
         index = build(documents.values(), terms, params, Path(scratch))
         asked = [(name, known(terms(text), index.vocab_dict)) for name, text in queries]
@@ -184,3 +185,41 @@ def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> N
 def test_a_corpus_without_terms_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"2 documents have no terms, expected text; set text\.titles=true if"):
         build(["the", "!"], analyzer("english", "english"), BM25(), tmp_path)
+
+
+CHINESE = {"a": "北京大学位于海淀区", "b": "我在Windows 10系统上安装软件", "c": "東京都はｶﾞｽを使う", "d": "Red fish in 北京"}
+
+
+@pytest.mark.parametrize(
+    ("query", "bigrams", "words"),
+    [
+        ("海淀区", "a", ""),
+        ("北京", "da", "d"),
+        ("windows系统", "b", ""),
+        ("ガス", "c", ""),
+        ("海", "", ""),  # a character is no bigram
+        ("fishes", "d", "d"),
+    ],
+)
+def test_text_without_blanks_is_found(query: str, bigrams: str, words: str) -> None:
+    for cjk, wanted in {"bigrams": bigrams, "words": words}.items():
+        found = search(CHINESE, [("q", query)], BM25.model_validate({"cjk": cjk}), 10)
+        assert "".join(row[1] for row in found) == wanted
+
+
+def test_an_index_is_searched_as_it_was_built(tmp_path: Path) -> None:
+    """Whatever params.yaml says by then; an export from before there was a choice has words."""
+    for cjk in ("bigrams", "words"):
+        params = BM25.model_validate({"cjk": cjk})
+        terms = analyzer(params.stemmer, params.stopwords, cjk)
+        with TemporaryDirectory() as scratch:
+            save(tmp_path / cjk, build(CHINESE.values(), terms, params, Path(scratch)), [pa.array(CHINESE)], params)
+        index, _, analysis = load(tmp_path / cjk)
+        assert analysis == {"stemmer": "english", "stopwords": "english", "cjk": cjk}
+        assert known(analyzer(**analysis)("海淀区"), index.vocab_dict) == known(terms("海淀区"), index.vocab_dict)
+    said = tmp_path / "words" / "analysis.json"
+    said.write_text(json.dumps({"stemmer": "english", "stopwords": "english"}))
+    assert load(tmp_path / "words")[2] == analysis
+    said.write_text(json.dumps({"stemmer": "english", "stopwords": "english", "cjk": "trigrams"}))
+    with pytest.raises(UserError, match=r"analysis\.json: cjk: found 'trigrams', expected bigrams or words; run bm25 again"):
+        load(tmp_path / "words")
