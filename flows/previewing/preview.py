@@ -80,8 +80,10 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
             tell([failed.problem])
             return failed.problem.status
     made_dev = parameters.queries == "pseudo" and (parameters.pseudo.dev == "pseudo" or not sample.queries["dev"].drawn)
-    trained = f"{chosen.trained}: {counted(steps, 'steps')}, one pass over the sample's queries; a whole run has its own steps or epochs"
-    display.line(f"\n{summary(made, sample, trained=trained if steps else '', made_dev=made_dev)}")
+    trained, told_of = chosen.trained, ""
+    if trained:
+        told_of = told_training(trained, sections["rounds"][trained]["init"], steps, origin=chosen.rounds[trained]["init"])
+    display.line(f"\n{summary(made, sample, trained=told_of, made_dev=made_dev)}")
     return 0
 
 
@@ -169,6 +171,12 @@ def told(sample: Sample) -> str:
         if part.drawn:
             parts.append(f"{part.drawn:,} of {counted(part.all, f'queries of {split}')}")
     return ", ".join(parts) + ("; dev is held out of train, as the data has none" if sample.held_out else "")
+
+
+def told_training(name: str, init: str, steps: int, *, origin: str) -> str:
+    """How a round was trained here: from `origin`, though params.yaml says `init`."""
+    other = "" if init == origin else f" from {origin}, in place of {init}"
+    return f"{name}: {counted(steps, 'steps')}{other}, one pass over the sample's queries; a whole run has its own steps or epochs"
 
 
 def summary(made: Made, sample: Sample, *, trained: str, made_dev: bool) -> str:

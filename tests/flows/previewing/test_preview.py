@@ -145,6 +145,12 @@ def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, 
     assert previewed
 
 
+def test_where_a_training_began_is_told() -> None:
+    end = "one pass over the sample's queries; a whole run has its own steps or epochs"
+    assert module.told_training("a", "base", 1, origin="base") == f"a: 1 step, {end}"
+    assert module.told_training("a", "costa", 16, origin="base") == f"a: 16 steps from base, in place of costa, {end}"
+
+
 def test_what_was_drawn_is_told() -> None:
     sample = Sample(Part(2000, 10033), {"dev": Part(100, 930), "train": Part(1, 1)}, held_out=False)
     assert module.told(sample) == "2,000 of 10,033 documents, 100 of 930 queries of dev, 1 of 1 query of train"
