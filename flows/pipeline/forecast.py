@@ -56,7 +56,7 @@ class Forecast:
 
 
 def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool = True) -> list[Forecast]:
-    """The costs of `stages`, by what the cache has recorded of them; `by_kind`: else, of another one of the same kind among them."""
+    """The costs of `stages`, by what the cache has recorded of them; `by_kind`: else, of another one of the same kind here."""
     cache = cache or cache_folder()
     lock = read_lock()
     digests = {stage: entry_digest(lock[stage]) for stage in stages if stage in lock}
@@ -65,7 +65,13 @@ def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool
     records |= makings.latest(cache, set(stages) - records.keys())
     sections = read_parameters(FROZEN) if FROZEN.exists() else {}
     size = None if PREPARE in stages else current_size(sections)  # prepare may find other data
-    likes = {_kind(stage): record for stage, record in sorted(records.items())} if by_kind else {}
+    likes = {}
+    if by_kind:
+        missing = {_kind(stage) for stage in set(stages) - records.keys()}
+        others = {stage: entry_digest(entry) for stage, entry in lock.items() if _kind(stage) in missing}
+        known = makings.read(cache, others.values())
+        likes = {_kind(stage): known[digest] for stage, digest in sorted(others.items()) if digest in known}
+        likes |= {_kind(stage): record for stage, record in sorted(records.items())}
     rounds = sections.get("rounds") or {}
     return [_forecast(stage, records.get(stage, likes.get(_kind(stage))), size=size, rounds=rounds) for stage in stages]
 

@@ -91,6 +91,15 @@ def test_a_stage_without_a_record_is_estimated_by_one_of_its_kind(project: Path)
     assert [one.seconds for one in forecasts(["prepare", "train@a", "train@b"])] == [None, 100.0, None], "the size is not known"
 
 
+def test_a_new_entry_is_estimated_by_a_finished_one(project: Path) -> None:
+    """Which does not run again: dvc.lock has it."""
+    (project / "dvc.lock").write_text("schema: '2.0'\nstages:\n  encode@a:\n    cmd: x\n    outs:\n    - path: e\n      size: 5\n")
+    made("encode@a", entry_digest(read_lock()["encode@a"]), seconds=7.0, size=THEN | {"documents": 3000})
+    (found,) = forecasts(["encode@more"])
+    assert (found.seconds, found.since) == (7.0, "by encode@a, made 2023-11-14 from 3,000 documents")
+    assert forecasts(["index@more"])[0].seconds is None
+
+
 def test_a_start_takes_as_long_on_more_data(project: Path) -> None:
     assert project
     made("encode@a", "0a" * 32, seconds=3.0, cost={"seconds": 0.2})
