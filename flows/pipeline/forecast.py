@@ -70,10 +70,15 @@ def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool
         missing = {_kind(stage) for stage in set(stages) - records.keys()}
         others = {stage: entry_digest(entry) for stage, entry in lock.items() if _kind(stage) in missing}
         known = makings.read(cache, others.values())
-        likes = {_kind(stage): known[digest] for stage, digest in sorted(others.items()) if digest in known}
-        likes |= {_kind(stage): record for stage, record in sorted(records.items())}
+        likes = _likes({stage: known[digest] for stage, digest in others.items() if digest in known}) | _likes(records)
     rounds = sections.get("rounds") or {}
     return [_forecast(stage, records.get(stage, likes.get(_kind(stage))), size=size, rounds=rounds) for stage in stages]
+
+
+def _likes(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """A record for each kind: the last by name, of one that does just that if there is one."""
+    ordered = sorted(records, key=lambda stage: (stage.partition("@")[0] not in ALIKE, stage))
+    return {_kind(stage): records[stage] for stage in ordered}
 
 
 def _kind(stage: str) -> str:

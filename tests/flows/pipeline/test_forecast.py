@@ -98,6 +98,11 @@ def test_a_new_entry_is_estimated_by_a_finished_one(project: Path) -> None:
     (found,) = forecasts(["encode@more"])
     assert (found.seconds, found.since) == (7.0, "by encode@a, made 2023-11-14 from 3,000 documents")
     assert forecasts(["index@more"])[0].seconds is None
+    made("retrieve_adore@t", "0b" * 32, size=THEN | {"documents": 3000})
+    found = [one.since.partition(",")[0] for one in forecasts(["retrieve_adore@t", "retrieve@a"])]
+    assert found == ["made 2023-11-14 from 3", "by retrieve_adore@t"]
+    made("retrieve@b", "0c" * 32, size=THEN | {"documents": 3000})
+    assert forecasts(["retrieve_adore@t", "retrieve@b", "retrieve@a"])[2].since.startswith("by retrieve@b"), "which does just that"
 
 
 def test_a_start_takes_as_long_on_more_data(project: Path) -> None:
