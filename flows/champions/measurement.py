@@ -36,7 +36,7 @@ class NotComparable(UserError):
 
 
 def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], None]) -> None:
-    """A warning where `evaluate_champion` will find the champion not comparable, since the prepared data are others: before a training."""
+    """Warn, before a training, where `evaluate_champion` will find that the champion cannot be measured on the prepared data."""
     own = parse_yaml(champion.show(project, now.commit, "params.yaml") or "") or {}
     names = champion.parts_at(project, now).encoders
     if not any(entries(own, "adore").get(name, {}).get("index", "Flat") != "Flat" for name in names):
@@ -45,7 +45,7 @@ def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], N
     if before != after:
         warn(
             f"champion/{now.number} ({now.model}) was trained with a compressed index of its own, which is of another corpus: a new "
-            f"model cannot be compared with it, and is refused; to have it: retemper champion set MODEL"
+            f"model cannot be compared with it and will be refused; crown it with retemper champion set MODEL"
         )
 
 

@@ -1,15 +1,15 @@
 """`retemper preview`: BM25, the encoder as it is, and one short training, measured on dev queries of a sample.
 
 Stage prepare reads all of the data, in the project itself, so that what is wrong with it is found, and the next run has it. The sample is
-then the data set of an ordinary run in a second tree over the shared cache. Stages have the project's
-names there, so `retemper run --dry-run` knows their times afterwards.
+then the data set of an ordinary run in a second tree over the shared cache. Stages have the same names there as in the project, so
+`retemper run --dry-run` knows their times afterwards.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flows.experiments.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, second_run, whole_encoder
 from flows.experiments.extra_results import Made, legend, tested
@@ -34,6 +34,15 @@ CORPUS, WEIGHTS = Path("data/corpus"), Path("data/weights/train.parquet")
 PREPARE = "prepare"
 FIRST = ("bm25", "random", "none")  # negatives that need no earlier round, and nothing of the source's own
 OF_THE_DATA = ("dataset", "queries", PREPARE)  # keys that stage prepare has read already
+
+
+class Trained(Protocol):
+    """A round of params.yaml."""
+
+    @property
+    def init(self) -> str: ...
+    @property
+    def batch_queries(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
     made_dev = parameters.queries == "pseudo" and (parameters.pseudo.dev == "pseudo" or not sample.queries["dev"].drawn)
     trained, told_of = chosen.trained, ""
     if trained:
-        told_of = told_training(trained, sections["rounds"][trained]["init"], steps, origin=chosen.rounds[trained]["init"])
+        told_of = told_training(trained, parameters.rounds[trained], steps, origin=chosen.rounds[trained]["init"])
     display.line(f"\n{summary(made, sample, trained=told_of, made_dev=made_dev)}")
     return 0
 
@@ -165,7 +174,7 @@ def _qrels(data: Path) -> Path:
 
 
 def told(sample: Sample) -> str:
-    """`2,000 of 10,033 documents, 100 of 940 dev queries, 1,000 of 7,901 train queries`."""
+    """`2,000 of 10,033 documents, 100 of 930 queries of dev, 1,000 of 7,373 queries of train`."""
     parts = [f"{sample.documents.drawn:,} of {counted(sample.documents.all, 'documents')}"]
     for split, part in sample.queries.items():
         if part.drawn:
@@ -173,10 +182,10 @@ def told(sample: Sample) -> str:
     return ", ".join(parts) + ("; dev is held out of train, as the data has none" if sample.held_out else "")
 
 
-def told_training(name: str, init: str, steps: int, *, origin: str) -> str:
-    """How a round was trained here: from `origin`, though params.yaml says `init`."""
-    other = "" if init == origin else f" from {origin}, in place of {init}"
-    return f"{name}: {counted(steps, 'steps')}{other}, one pass over the sample's queries; a whole run has its own steps or epochs"
+def told_training(name: str, entry: Trained, steps: int, *, origin: str) -> str:
+    """How the round `entry` of params.yaml was trained here: for `steps`, from `origin`."""
+    other = "" if entry.init == origin else f" from {origin}, in place of {entry.init}"
+    return f"{name}: {counted(steps, 'steps')} of {counted(entry.batch_queries, 'queries')}{other}; a whole run has its own steps or epochs"
 
 
 def summary(made: Made, sample: Sample, *, trained: str, made_dev: bool) -> str:
@@ -188,5 +197,5 @@ def summary(made: Made, sample: Sample, *, trained: str, made_dev: bool) -> str:
         lines.append("dev queries are copied from documents, which favors BM25: compare encoders with each other")
     if sample.documents.drawn < sample.documents.all:
         there = f"on {sample.documents.drawn:,} of {counted(sample.documents.all, 'documents')}"
-        lines.append(f"{there} every figure is higher than on all of them, and systems may change places")
+        lines.append(f"{there}: figures are higher than on all of them as a rule, and systems may change places")
     return "\n".join([*lines, "next: retemper run --dry-run (times, as far as this preview tells), then retemper run"])

@@ -22,7 +22,7 @@ from tasks.core.tables.weights import WEIGHTS
 
 SHARES = {"dev": 20, "train": 2}  # queries of a split: one for so many documents of the sample
 ANSWERS = {"dev": 10, "train": 1}  # relevant documents that a query brings into the sample, at most
-LEAST = 200  # documents: below, ten dev queries would be measured on what nearly all answers them
+LEAST = 200  # documents; with fewer, there are fewer than ten dev queries
 WEIGHTED = pa.schema([*QRELS, ("weight", pa.float32())])
 
 Judged = Mapping[str, Sequence[tuple[str, int]]]  # documents and grades by query

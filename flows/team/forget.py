@@ -1,7 +1,7 @@
 """`retemper forget`: a record leaves the source, the caches, and the remotes, and does not come back.
 
 The list of hashes comes first, so that a run that was killed is finished by `retemper forget` without arguments. What is found is written
-down before any of it is removed (FOUND): a corpus of which half is gone says no more what its records were, nor what else holds them.
+down before any of it is removed (FOUND): a corpus that is half gone no longer says what its records were, or what else holds them.
 """
 
 import os

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,7 +123,7 @@ def test_made_queries_are_made_from_the_sample(previewed: Any, small: Any, capsy
     small.set("pseudo", {"dev": "pseudo", "dev_share": 0.4, "per_document": 2})
     status, _ = previewed()
     out = capsys.readouterr().out
-    assert status == 0 and "steps, one pass" in out and "which favors BM25" in out
+    assert status == 0 and " of 8 queries; a whole run" in out and "which favors BM25" in out
     assert (small.folder.with_name("beside") / "data/pseudo/qrels/dev.parquet").exists()
 
 
@@ -146,9 +147,10 @@ def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, 
 
 
 def test_where_a_training_began_is_told() -> None:
-    end = "one pass over the sample's queries; a whole run has its own steps or epochs"
-    assert module.told_training("a", "base", 1, origin="base") == f"a: 1 step, {end}"
-    assert module.told_training("a", "costa", 16, origin="base") == f"a: 16 steps from base, in place of costa, {end}"
+    end = "; a whole run has its own steps or epochs"
+    one, other = (SimpleNamespace(init=init, batch_queries=64) for init in ("base", "costa"))
+    assert module.told_training("a", one, 1, origin="base") == f"a: 1 step of 64 queries{end}"
+    assert module.told_training("a", other, 16, origin="base") == f"a: 16 steps of 64 queries from base, in place of costa{end}"
 
 
 def test_what_was_drawn_is_told() -> None:
