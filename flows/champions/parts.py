@@ -11,6 +11,7 @@ from tasks.core.retrieval.fusion import DEPTH
 from tasks.core.stage.errors import UserError
 
 OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
+INDEXED = ("index", "centroids", "centroid_lr", "scores", "nprobe", "ef_search", "k_factor")  # of an entry of adore: what its index is
 SETTING = ("first", "second", "method", "weight", "k")  # of a fusion.json, what decides how runs are fused
 
 
@@ -93,6 +94,24 @@ def is_same_model(one: Served, other: Served) -> bool:
         return encoders, served.fusion, served.settings
 
     return model(one) == model(other)
+
+
+def has_own_index(sections: Mapping[str, Any], name: str) -> bool:
+    """Whether model `name` of a params.yaml is searched in a compressed index that it was trained with."""
+    entry = (sections.get("adore") or {}).get(name)
+    return isinstance(entry, Mapping) and entry.get("index", "Flat") != "Flat"
+
+
+def documents_of(sections: Mapping[str, Any], name: str) -> str:
+    """The name of the round of no steps that is to encode documents for model `name`: its own, unless an entry of adore has that."""
+    return f"{name}_documents" if has_own_index(sections, name) else name
+
+
+def with_its_index(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The entry of adore that is model `name` over other documents: they go into its index, as that was trained."""
+    entry = sections["adore"][name]
+    own = {key: entry[key] for key in INDEXED if key in entry}
+    return {"round": documents_of(sections, name), "negatives": "none", "steps": 0, "quantizer": "given", **own}
 
 
 def outs_of(stages: Lock) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import flows
 from flows.champions.measurement import values
-from flows.champions.parts import Parts, parts_of
+from flows.champions.parts import Parts, documents_of, has_own_index, parts_of, with_its_index
 from flows.experiments.evaluate import AS_IT_IS, untrained
 from flows.parameters.sources import STANDS, Memory, describe, list_encoder
 from flows.pipeline import server
@@ -31,6 +31,7 @@ from flows.results.metrics import METRICS
 from flows.storage.remote import WARNING
 from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost
 from tasks.core.stage.files import read_json, write_json, write_text
+from tasks.core.training.companions import LEARNED
 from tasks.params import Parameters
 
 RUN = (sys.executable, "-m", "flows.pipeline.alone")
@@ -228,12 +229,14 @@ class Bench:
     def _on(self, yardstick: Configuration, one: Configuration, place: Path) -> Configuration:
         """What measures the model of `one`, made in `place`, as the yardstick does, with its own text settings.
 
-        The model's encoders are rounds of no steps; a fusion keeps its weight. As in flows.champions.measurement.
+        The model's encoders are rounds of no steps; a fusion keeps its weight, and a compressed index what it has learned. As in
+        flows.champions.measurement.
         """
         parts = _parts(one, place)
-        encoders = {name: str((place / parts.paths[kind]).absolute()) for name, kind in parts.encoders.items()}
+        encoders = {documents_of(one.sections, name): str(_weights(one, place, name)) for name in parts.encoders}
         sections: dict[str, Any] = {**yardstick.sections, **{key: one.sections[key] for key in OWN if key in one.sections}}
         sections |= _nested(untrained(encoders))
+        sections["adore"] = {name: with_its_index(one.sections, name) for name in parts.encoders if has_own_index(one.sections, name)}
         if parts.fusion:
             fuse = one.sections["fuse"]
             sections["fuse"] = {name: {**fuse[name], **setting} for name, setting in parts.fusion.items() if name != BM25}
@@ -283,9 +286,21 @@ def _parts(one: Configuration, place: Path) -> Parts:
     lock: Lock = of_graph(read_lock(place / LOCK), (place / "dvc.yaml").read_text(encoding="utf-8"), json.dumps(one.sections))
     parts = parts_of(lock, one.model, lambda path: read_json(place / path), where=f"{place}: dvc.lock")
     for name in parts.encoders:
-        if name in (one.sections.get("adore") or {}) and (place / "data/indexes" / name / "index.faiss").exists():
-            raise UserError(f"{name}: was trained with a compressed index of its own data, so it cannot be measured on other data")
+        if has_own_index(one.sections, name) and not (place / "data/indexes" / name / LEARNED).exists():
+            raise UserError(f"{name}: made before Retemper kept what its own index has learned, so it cannot be measured on other data")
     return parts
+
+
+def _weights(one: Configuration, place: Path, name: str) -> Path:
+    """The folder of encoder `name` as a source, absolute, with what its own index has learned, if it has one."""
+    made = (place / "data/encoders" / name).absolute()
+    if not has_own_index(one.sections, name):
+        return made
+    both = (place / ".retemper/measured" / name).absolute()
+    shutil.rmtree(both, ignore_errors=True)
+    shutil.copytree(made, both)
+    shutil.copy(place / "data/indexes" / name / LEARNED, both / LEARNED)
+    return both
 
 
 def _nested(assignments: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def compare(
     new, made, found = candidate.champion, candidate.made, candidate.found
 
     def measured(one: Champion) -> dict[int, dict[str, float]]:
-        work = partial(evaluate_champion, project, one, made.digests.get("corpus", ""), processes=processes, display=display)
+        work = partial(evaluate_champion, project, one, processes=processes, display=display)
         found[f"champion/{one.number}"] = again(work)
         return {one.number: values(SCRATCH / "values", new.measure, found[f"champion/{one.number}"])}
 

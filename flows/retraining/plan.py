@@ -12,7 +12,8 @@ from typing import Any
 
 from flows.champions import champion, history
 from flows.champions.champion import Champion
-from flows.champions.parts import Parts, outs_of
+from flows.champions.measurement import lost_index
+from flows.champions.parts import Parts, has_own_index, outs_of
 from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check, systems
@@ -30,7 +31,7 @@ from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN, read_yaml
 from tasks.core.stage.references import frozen_references
 from tasks.core.stage.safe_yaml import parse_yaml
-from tasks.core.training.replay import KNOWN
+from tasks.core.training.companions import KNOWN, LEARNED
 
 STARTS = Path(".retemper/starts")  # encoders of champions, by digest: the names go into params.yaml
 SOURCE = Path("data/source.json")
@@ -80,7 +81,8 @@ def make(
     record = _record(project, now)
     source = read_json(SOURCE)  # up to date, by the run
     own, own_source = _of_commit(project, now)
-    start = starting.Start(name, now.model, champion.parts_at(project, now), own, sections, record.get("origins", {}), now.number)
+    parts, origins = champion.parts_at(project, now), record.get("origins", {})
+    start = starting.Start(name, now.model, parts, own, sections, origins, now.number, _lost(project, now))
     refused = starting.refusals(start)
     before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
     after = recipe(_of_systems(settings, sections), source)
@@ -97,7 +99,8 @@ def make(
     how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
     if choice.mode in FROM_CHAMPION and news:
         known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
-        sources = _fetch(project, now, start.parts, known=known)
+        indexes = [part for part in parts.encoders if choice.mode != "continue" and has_own_index(own, part)]
+        sources = _fetch(project, now, parts, known=known, indexes=indexes)
         made, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
         made |= starting.baselines_of(made, sections)
         where = f"{FILE}: retrain (params.yaml of this retraining)"
@@ -105,7 +108,16 @@ def make(
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
         number = champion.original(champions, now).number
         how |= {"start": number, "news": counts, "origins": origins, "recipe": after}
+        return Planned(choice, how, starting.candidates(choice.mode, start, made))
     return Planned(choice, how)
+
+
+def _lost(project: Path, now: Champion) -> str:
+    """Why the champion's own index cannot take other documents: see `starting.Start`."""
+    try:
+        return lost_index(project, now) or ""
+    except UserError as error:  # it is nowhere any more
+        return str(error)
 
 
 def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: bool) -> None:
@@ -212,10 +224,10 @@ def _known(project: Path, now: Champion, parts: Parts, *, news: News, indexed: b
     return [query for query in news.known if query in listed]
 
 
-def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str]) -> dict[str, str]:
+def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str], indexes: Sequence[str]) -> dict[str, str]:
     """The champion's encoders in a folder each, with the list of the training queries that they know; their places by model.
 
-    Folders of former champions are removed.
+    Those of `indexes` also have what their index has learned. Folders of former champions are removed.
     """
     sources = {}
     shutil.rmtree(STARTS, ignore_errors=True)
@@ -223,6 +235,8 @@ def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str]) 
         folder = STARTS / parts.digests[kind].partition(".")[0]
         champion.get_out(project, now.commit, parts.paths[kind], folder)
         write_json(folder / KNOWN, list(known))
+        if part in indexes:
+            champion.get_out(project, now.commit, f"data/indexes/{part}/{LEARNED}", folder / LEARNED)
         sources[part] = f"./{folder.as_posix()}"
     if not sources:
         raise UserError(f"champion/{now.number}: has no encoder to start from, expected one; set retrain.mode: full in {FILE}")

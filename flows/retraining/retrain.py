@@ -138,7 +138,7 @@ def _work(
     begun = replace(begun, how=planned.how, champion=now.number if now else None)
     if rules.retrain.mode != "full":
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
-    if planned.systems:
+    if planned.systems and planned.choice.mode == "full":
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why)

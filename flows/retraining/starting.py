@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flows.champions.parts import Parts
+from flows.champions.parts import INDEXED, Parts, documents_of, has_own_index, with_its_index
 from flows.parameters.checks import GIVEN_NEGATIVES, systems
 from flows.results.fusions import BM25, fusions, made_from
 from flows.retraining.modes import Mode, Retrain
@@ -21,7 +21,7 @@ AS_IT_IS = {"negatives": "none", "steps": 0}  # a round
 EMPTY = ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study", "analyses")
 OWN = ("text", "tokenize", "encode")  # sections under which the champion's document vectors were made
 TIED = ("negatives", "steps", "train_queries", "optimizer_from", "schedule_steps", "projector")  # of a round, what its first weights decide
-INDEXED = ("steps", "index", "centroids", "centroid_lr", "scores")  # of an adore, likewise; a compressed index is full retraining's
+STARTED = ("steps", *INDEXED)  # of an adore, likewise
 DISTILLED = ("margin_mse", "kl")
 TRAINED = {"continue": "continued", "query_tower": "queries"}  # end of the name of what is trained
 DEPTH = 200  # negatives mined for `continue`, at least
@@ -29,7 +29,10 @@ DEPTH = 200  # negatives mined for `continue`, at least
 
 @dataclass(frozen=True)
 class Start:
-    """The champion as a start: its parts, its own params.yaml, the recipe (params.yaml now), and what each model is in the recipe."""
+    """The champion as a start: its parts, its own params.yaml, the recipe (params.yaml now), and what each model is in the recipe.
+
+    `lost`: why its own index cannot take other documents, empty where it has none, or it can.
+    """
 
     name: str  # champion/3
     model: str
@@ -38,6 +41,7 @@ class Start:
     recipe: Sections
     origins: Mapping[str, str]
     number: int
+    lost: str = ""
 
     @property
     def origin(self) -> str:
@@ -74,9 +78,8 @@ def refusals(start: Start) -> dict[Mode, str]:
         found["continue"] = found["query_tower"] = f"{start.name} has {len(start.parts.encoders)} encoders, expected one"
     if moved := [name for name in OWN if (start.own.get(name) or {}) != (start.recipe.get(name) or {})]:
         found["query_tower"] = found["index"] = f"{', '.join(moved)} of params.yaml changed, under which {start.name} knows its documents"
-    if any(entry_of(start.own, "adore", part).get("index", "Flat") != "Flat" for part in start.parts.encoders):
-        for mode in ("continue", "query_tower", "index"):
-            found[mode] = f"{start.name} is served from a compressed index of its own"
+    if start.lost:
+        found["query_tower"] = found["index"] = start.lost
     return found
 
 
@@ -90,44 +93,56 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
     weights = {part: WEIGHTS if not number else f"{WEIGHTS}_{number + 1}" for number, part in enumerate(sources)}
     made["encoders"] = {weights[part]: {"source": source} for part, source in sources.items()}
     if mode == "index":  # as it is served, under its own names: the same model over other documents
-        made["rounds"] = {part: {"init": weights[part], **AS_IT_IS} for part in sources}
+        made["rounds"] = {documents_of(start.own, part): {"init": weights[part], **AS_IT_IS} for part in sources}
+        made["adore"] = {part: with_its_index(start.own, part) for part in sources if has_own_index(start.own, part)}
         made["fuse"] = {
             name: {**entry_of(start.own, "fuse", name), **setting} for name, setting in start.parts.fusion.items() if name != BM25
         }
         if BM25 in start.parts.fusion:
             made["bm25"] = start.own.get("bm25") or {}
         return made, dict(start.origins)
-    dense, (init,) = start.dense, weights.values()
-    trained = f"{dense}_{TRAINED[mode]}"
-    made["rounds"] = {dense: {"init": init, **AS_IT_IS}}
+    dense, ((part, init),) = start.dense, weights.items()
+    trained, known = f"{dense}_{TRAINED[mode]}", f"{dense}_documents" if has_own_index(start.own, part) else dense
+    made["rounds"] = {known: {"init": init, **AS_IT_IS}}
     tower = entry_of(start.recipe, "adore", dense)
     if mode == "continue":
         own = round_of(start)
         entry = {key: value for key, value in own.items() if key not in TIED}
-        entry |= {"init": init, "negatives": _negatives(own.get("negatives", "none"), dense), "replay": settings.replay}
+        entry |= {"init": init, "negatives": _negatives(own.get("negatives", "none"), known), "replay": settings.replay}
         entry |= _seeds(own, start.number) | settings.round
         name = f"{dense}_round" if tower else trained
         made["rounds"][name] = entry
-        if entry["negatives"] == dense:
+        if entry["negatives"] == known:
             mined = entry_of(start.recipe, "mine", str(own.get("negatives")))
             depth = max(DEPTH, *entry.get("window", ()), mined.get("depth", 0))
-            made["mine"] = {dense: {**mined, "search": "embeddings", "depth": depth}}
+            made["mine"] = {known: {**mined, "search": "embeddings", "depth": depth}}
         if tower:
-            made["adore"] = {trained: tower | {"round": name, "negatives": _negatives(tower["negatives"], dense)}}
-            if made["adore"][trained]["negatives"] == dense:
-                made["mine"] = {dense: {"search": "embeddings", "depth": DEPTH}} | made["mine"]
+            made["adore"] = {trained: tower | {"round": name, "negatives": _negatives(tower["negatives"], known)}}
+            if made["adore"][trained]["negatives"] == known:
+                made["mine"] = {known: {"search": "embeddings", "depth": DEPTH}} | made["mine"]
     else:
-        own = {key: value for key, value in tower.items() if key not in INDEXED}
+        own = {key: value for key, value in tower.items() if key not in STARTED}
+        if known != dense:
+            own |= {key: value for key, value in with_its_index(start.own, part).items() if key not in ("round", "negatives", "steps")}
         entry = {"temperature": round_of(start)["temperature"]} if not tower and "temperature" in round_of(start) else {}
-        entry |= own | {"round": dense, "negatives": _negatives(own.get("negatives", "none"), dense), "replay": settings.replay}
+        entry |= own | {"round": known, "negatives": _negatives(own.get("negatives", "none"), known), "replay": settings.replay}
         made["adore"] = {trained: entry | {"seed": own.get("seed", 42) + start.number} | settings.adore}
-        if entry["negatives"] == dense:
-            made["mine"] = {dense: {"search": "embeddings", "depth": max(DEPTH, entry.get("depth", 0))}}
+        if entry["negatives"] == known:
+            made["mine"] = {known: {"search": "embeddings", "depth": max(DEPTH, entry.get("depth", 0))}}
     fused = made_from(start.origin, start.recipe)[1] if start.origin in fusions(start.recipe) else []
     for name in fused:
         entry = entry_of(start.recipe, "fuse", name)
         made["fuse"][name] = entry | {part: trained for part in ("first", "second") if entry[part] == dense}
     return made, dict.fromkeys((*made["rounds"], *made["adore"]), dense) | {name: name for name in fused}
+
+
+def candidates(mode: Mode, start: Start, made: Mapping[str, Any]) -> list[str] | None:
+    """The systems of such a params.yaml that may become champion; None: all. A round that only encodes documents for an index is none."""
+    if mode == "index":
+        return [start.model]
+    if not any(has_own_index(start.own, part) for part in start.parts.encoders):
+        return None
+    return [name for name in systems(made) if name != f"{start.dense}_documents"]
 
 
 def baselines_of(made: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, text
-from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, read_setting
+from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, given_index, read_setting
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.devices import choose_device
 from tasks.core.stage.entry import parser, stage
@@ -15,7 +15,7 @@ from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
 from tasks.core.text.same_texts import near_duplicates
-from tasks.core.training.ranks import Ranks, alone, open_ranks
+from tasks.core.training.ranks import Ranks, alone, open_ranks, untrained
 
 
 def arguments() -> Namespace:
@@ -27,7 +27,7 @@ def arguments() -> Namespace:
     known.add_argument("--study", help="the entry of `study`")
     for name, words in {
         "negatives": "folder of given negatives",
-        "round-state": "the round's state, which may list the queries that its weights know",
+        "round-state": "the round's state, which may have what comes with its weights: known queries, a trained index",
         "state": "state to write: a round that starts here has no steps behind it",
         "encoder": "encoder folder to write: the new query tower beside the document tower",
         "index": "index folder to write: what is searched, where that is not the round's own vectors",
@@ -44,7 +44,7 @@ def arguments() -> Namespace:
 
 def scratch_of(given: Namespace, params: Adore | Study, key: str, ranks: Ranks) -> Path:
     """The scratch folder keyed by what the trainings read, and by who computes them."""
-    by_state = isinstance(params, Adore) and params.replay < 1 and given.round_state
+    by_state = isinstance(params, Adore) and (params.replay < 1 or params.quantizer == "given") and given.round_state
     read = [
         given.round,
         given.embeddings,
@@ -61,10 +61,13 @@ def scratch_of(given: Namespace, params: Adore | Study, key: str, ranks: Ranks) 
 def one(given: Namespace) -> None:
     key = f"adore.{given.name}"
     params = load(Adore, key)
-    with open_ranks(read_runtime(), params.precision) as ranks:
+    runtime = read_runtime()
+    with open_ranks(runtime if params.steps != 0 else untrained(runtime), params.precision) as ranks:
         scratch = scratch_of(given, params, key, ranks)
         if ranks.together and params.index != FLAT:  # before the ranks, which would wait for one of them
-            built_index(open_embeddings(given.embeddings), params, scratch / INDEX, f"{key}.index")
+            embeddings = open_embeddings(given.embeddings)
+            trained = given_index(given, params, embeddings, key)
+            built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)
         with new_folder(given.curves) as curves, new_folder(given.index) as index, new_folder(given.encoder) as encoder:
             function = partial(adore, given, params, ranks.runtime, scratch, Outs(curves, index, encoder))
             ranks.run(function, scratch=scratch, outs=(curves, index, encoder), what=f"adore {given.name}")

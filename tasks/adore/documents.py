@@ -29,6 +29,7 @@ from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.ranked import MARGIN, Floats
+from tasks.core.retrieval.trained import Trained
 from tasks.core.stage.devices import compute_dtype, sent
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
@@ -235,6 +236,16 @@ class Centroids(nn.Module):
             inner.quantizer.add(np.zeros((1, inner.d), dtype=np.float32))
         self.weight = nn.Parameter(torch.from_numpy(np.ascontiguousarray(centroids)).to(device))  # [M, 256, S]
         self.write_back()
+
+    @classmethod
+    def of(cls, index: Any, trained: Trained | None, device: torch.device, key: str) -> "Centroids":
+        """With the index's own centroids, or with those that a former training left, if what is `trained` has some."""
+        made = cls(index, device, key)
+        if trained and trained.centroids is not None:
+            with torch.no_grad():
+                made.weight.copy_(torch.from_numpy(trained.centroids))
+            made.write_back()
+        return made
 
     def write_back(self) -> None:
         """Write the current centroids into the index."""

@@ -86,6 +86,9 @@ class QuerySide(Params):
 class Adore(QuerySide):
     """One query-side training."""
 
+    steps: Count | None = Field(
+        None, ge=0, description="optimizer steps; 0: the round's query tower as it is, over `index`; null: derived from `epochs`"
+    )
     negatives: str = Field(description="none, unless lists is `given`; then bm25, official, or an entry of mine or mix")
     lists: Literal["retrieved", "refreshed", "random", "given"] = Field(
         "retrieved",
@@ -107,6 +110,11 @@ class Adore(QuerySide):
     index: Factory = Field(
         "Flat", description="faiss factory string of the index that is trained against and served; Flat: uncompressed vectors"
     )
+    quantizer: Literal["trained", "given"] = Field(
+        "trained",
+        description="of a compressed index. trained: on the round's vectors; given: it comes with the round's encoder, trained on other "
+        "documents, and is filled with the round's (retemper retrain)",
+    )
     centroids: bool = Field(False, description="also train the centroids of a PQ index (JPQ)")
     centroid_lr: float | None = Field(
         None,
@@ -127,6 +135,8 @@ class Adore(QuerySide):
             )
         if self.lists != "retrieved" and self.loss != "ranknet":
             raise ValueError(f"lists: {self.lists} has no ranks for loss: lambda to weight; set loss: ranknet")
+        if self.quantizer == "given" and self.index == "Flat":
+            raise ValueError("quantizer: given requires a compressed index, such as OPQ24,IVF1,PQ24x8; Flat has nothing to train")
         if self.centroid_lr is not None and not self.centroids:
             raise ValueError("centroid_lr requires centroids: true; set that or remove centroid_lr")
         if self.centroids and self.scores == "exact":

@@ -21,6 +21,7 @@ from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.faiss_build import Recipe, build_file
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, save_index
 from tasks.core.retrieval.ranked import id_order
+from tasks.core.retrieval.trained import Trained, read_trained, write_trained
 from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
@@ -28,6 +29,7 @@ from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.training.companions import LEARNED, pass_on
 from tasks.core.training.loop import Schedule, fit, plotted
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import replayed_from
@@ -82,40 +84,70 @@ def adore(
 ) -> None:
     """Train the query tower that `given` names on `device`, alone or as a rank of `gang`, whose first one writes."""
     key = f"adore.{given.name}"
+    if params.steps == 0:
+        as_it_is(given, params, scratch, outs, key)
+        return
     setting = read_setting(given, params, key, runtime, scratch, device, gang)
-    documents = open_documents(setting, params, scratch, f"{key}.index")
+    documents = open_documents(setting, params, scratch, key, given_index(given, params, setting.embeddings, key))
     what = f"adore {given.name} ({device.type}, {str(setting.dtype).removeprefix('torch.')})"
     if line := odd_temperature(setting.towers.document.shape, params.temperature):
         print(f"adore {given.name}: {line}")
     tower, steps = train_tower(setting, params, documents, scratch, outs.curves, what)
     if gang is not None and not gang.first:
         return
+    write_outs(given, params, scratch, outs, steps, Towers(tower, setting.towers.document), documents)
+
+
+def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
+    """No step: the round that `given` names, over the index of `params`."""
+    embeddings, documents = open_embeddings(given.embeddings), None
+    if params.index != FLAT:
+        trained = given_index(given, params, embeddings, key)
+        index = built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)
+        documents = Centroids.of(index, trained, torch.device("cpu"), f"{key}.index") if params.centroids else None
+    write_outs(given, params, scratch, outs, 0, load_towers(given.round), documents)
+    pass_on(given.round_state, given.state)
+
+
+def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps: int, towers: Towers, documents: Documents | None) -> None:
+    """Write curves, the index that is searched, what it has learned, and the encoder. Only trained centroids are not in scratch yet."""
     write_json(outs.curves / "round.json", {"steps": steps})
-    served = scratch / INDEX
+    served, centroids = scratch / INDEX, None
     if isinstance(documents, Centroids):
+        centroids = documents.weight.detach().cpu().numpy()
         save_index(documents.index, outs.index / INDEX)
     elif served.exists():
         shutil.copyfile(served, outs.index / INDEX)
-    write_json(outs.index / "index.json", {"round": params.round, "factory": params.index, "centroids": params.centroids})
-    save_towers(Towers(tower, setting.towers.document), load_tokenizer(given.round), outs.encoder, setting.queries.max_length)
+    if served.exists():
+        write_trained(outs.index / LEARNED, served, params.index, centroids)
+    told = {"round": params.round, "factory": params.index, "centroids": params.centroids}
+    write_json(outs.index / "index.json", told | ({"trained": True} if served.exists() else {}))
+    save_towers(towers, load_tokenizer(given.round), outs.encoder, open_tokens(given.tokens / "queries" / "train").max_length)
 
 
-def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str) -> Any:
-    """The faiss index of `recipe`, kept at `path`: a resumed training must search the same one."""
+def given_index(given: Namespace, params: Adore, embeddings: Embeddings, key: str) -> Trained | None:
+    """The index that came with the round's encoder, where `params` asks for it."""
+    if params.quantizer == "trained":
+        return None
+    return read_trained((given.round_state or given.round) / LEARNED, params.index, embeddings.manifest.width, key)
+
+
+def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, trained: Trained | None = None) -> Any:
+    """The faiss index of `recipe`, kept at `path`: a resumed training must search the same one. One that is `trained` is filled."""
     if not sealed(path):
-        build_file(embeddings, recipe, path, key)
+        build_file(embeddings, recipe, path, key, trained=trained and trained.index)
         seal(path)
     return open_index(path, threads=torch.get_num_threads())
 
 
-def open_documents(setting: Setting, params: Adore, scratch: Path, key: str) -> Documents:
-    """The document side, to be searched as `params` says."""
+def open_documents(setting: Setting, params: Adore, scratch: Path, key: str, trained: Trained | None) -> Documents:
+    """The document side, to be searched as `params`, the entry `key`, says."""
     if params.index == FLAT:
         return exact(setting, scratch)
-    index = built_index(setting.embeddings, params, scratch / INDEX, key)
+    index = built_index(setting.embeddings, params, scratch / INDEX, f"{key}.index", trained)
     if params.centroids:
-        return Centroids(index, setting.device, key)
-    return compressed_documents(index, partial(exact, setting, scratch), params, key, setting.device)
+        return Centroids.of(index, trained, setting.device, f"{key}.index")
+    return compressed_documents(index, partial(exact, setting, scratch), params, f"{key}.index", setting.device)
 
 
 def exact(setting: Setting, scratch: Path) -> Exact | Shared:

@@ -8,7 +8,7 @@ from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
-from tasks.core.training.replay import pass_on
+from tasks.core.training.companions import pass_on
 
 
 def main() -> None:

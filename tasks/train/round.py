@@ -15,9 +15,10 @@ from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
+from tasks.core.training.companions import pass_on
 from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
-from tasks.core.training.replay import pass_on, replayed_from
+from tasks.core.training.replay import replayed_from
 from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of, with_weights
 from tasks.train.frozen import Frozen
 from tasks.train.guide import make_guide

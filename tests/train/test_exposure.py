@@ -11,8 +11,8 @@ import pytest
 
 from tasks.core.stage.params import load
 from tasks.core.text.tokens import open_tokens
+from tasks.core.training.companions import KNOWN
 from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY
-from tasks.core.training.replay import KNOWN
 from tasks.train import exposure, step
 from tasks.train import round as entry
 from tasks.train.batches import Batch

@@ -22,7 +22,7 @@ from tasks.core.stage.files import file_digest, folder_digest
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.training.replay import KNOWN
+from tasks.core.training.companions import KNOWN
 
 OUTS = ("encoder", "state", "curves")
 PARAMS = """

@@ -44,16 +44,19 @@ class Recipe(Protocol):
     def seed(self) -> int: ...
 
 
-def build(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> Any:
+def build(
+    embeddings: Embeddings, params: Recipe, key: str = "index.factory", *, gpu: FaissGpu | None = None, trained: Any | None = None
+) -> Any:
     """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train.
 
+    An empty index that was `trained` before is filled as it is; else one is trained on a sample of the rows.
     PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
     its hundreds of clusterings on one thread would take too long, and so do RQ's and the last bits of what PCA and RR project. On a
     `gpu`, inverted lists are clustered and filled, if faiss can.
     """
     threads = torch.get_num_threads()
     faiss.omp_set_num_threads(threads)  # its OpenMP may not be torch's and does not know runtime.yaml
-    index = _empty(embeddings, params, key)
+    index = _empty(embeddings, params, key) if trained is None else trained
     skip_polysemous(index)
     if not index.is_trained:
         train(index, embeddings, params, key, threads=threads, gpu=gpu)
@@ -90,14 +93,22 @@ def train(index: Any, embeddings: Embeddings, params: Recipe, key: str, *, threa
             index.train(sample)
 
 
-def build_file(embeddings: Embeddings, params: Recipe, path: Path, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> None:
+def build_file(
+    embeddings: Embeddings,
+    params: Recipe,
+    path: Path,
+    key: str = "index.factory",
+    *,
+    gpu: FaissGpu | None = None,
+    trained: Any | None = None,
+) -> None:
     """Write what `build` makes to `path`. A Flat index takes the memory of one shard, whatever the corpus."""
     is_flat = isinstance(_empty(embeddings, params, key), faiss.IndexFlat)
     with new_file(path) as temporary:
         if is_flat:
             write_flat(embeddings, temporary)
         else:
-            faiss.write_index(build(embeddings, params, key, gpu=gpu), str(temporary))
+            faiss.write_index(build(embeddings, params, key, gpu=gpu, trained=trained), str(temporary))
 
 
 def write_flat(embeddings: Embeddings, path: Path) -> None:

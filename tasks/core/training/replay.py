@@ -1,11 +1,9 @@
 """Which training queries a later training takes: all that are new to its first weights, and a random share of those they know.
 
-The known ones are listed in a file beside the encoder's own, by whoever gives the weights (a retraining: flows.retraining.plan). The
-file goes into the encoder's state, and from there into that of a round of no steps. A share of them is trained on again, because
-training on new data alone forgets the old (experience replay: Rolnick et al., arXiv:1811.11682).
+The known ones are listed by a file that comes with the weights (tasks.core.training.companions). A share of them is trained on again,
+because training on new data alone forgets the old (experience replay: Rolnick et al., arXiv:1811.11682).
 """
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +13,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints, ordinals
-
-KNOWN = "known_queries.json"  # a list of query ids, in an encoder's folder from outside and in a state
+from tasks.core.training.companions import KNOWN
 
 
 def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
@@ -48,10 +45,3 @@ def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float,
         raise UserError(f"params.yaml: {key}.replay: found {share:g}, and no training query is new, so none is left; raise it")
     new = len(queries) - len(known)
     return taken, f"{new:,} new queries, and {len(taken) - new:,} of {len(known):,} known ones (replay {share:g})"
-
-
-def pass_on(source: Path | None, to: Path) -> None:
-    """Copy the list of known queries from `source`, if that is a folder with one, to the folder `to`."""
-    if source is not None and (source / KNOWN).exists():
-        to.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / KNOWN, to / KNOWN)

@@ -10,7 +10,8 @@ import pytest
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
-from tasks.core.training.replay import KNOWN, pass_on, replayed, replayed_from
+from tasks.core.training.companions import KNOWN
+from tasks.core.training.replay import replayed, replayed_from
 
 QUERIES = np.array([1, 2, 3, 5, 8, 13, 21, 34, 55, 89])
 OLD = {2, 3, 8, 21, 55, 89, 144}  # 144 asks nothing any more
@@ -47,14 +48,10 @@ def ids(tmp_path: Path) -> Path:
 def test_a_state_lists_what_its_weights_know(tmp_path: Path, ids: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / KNOWN).write_text(json.dumps(["q2", "q3", "gone", "q8", "q4"]))  # q4 is known, and no longer asked
-    pass_on(tmp_path / "first", tmp_path / "second")
-    taken, line = replayed_from(tmp_path / "second", QUERIES, ids, share=0.34, seed=1, key="rounds.a")
+    taken, line = replayed_from(tmp_path / "first", QUERIES, ids, share=0.34, seed=1, key="rounds.a")
     assert len(taken) == 8 and {1, 5, 13, 21, 34, 55, 89} < set(taken.tolist())
     assert line == "7 new queries, and 1 of 3 known ones (replay 0.34)"
     assert replayed_from(None, QUERIES, ids, share=1, seed=1, key="rounds.a") == (pytest.approx(QUERIES), "")
-    pass_on(tmp_path, tmp_path / "third")
-    pass_on(None, tmp_path / "third")
-    assert not (tmp_path / "third").exists(), "nothing to pass on"
 
 
 def test_a_share_of_what_nobody_knows_is_refused(tmp_path: Path, ids: Path) -> None:

@@ -35,13 +35,13 @@ def test_the_champion_is_measured_by_the_real_stages(small: Any, toy_environment
     now, shards = champion.Champion(7, "warmup", "set", "", commit="0" * 40), set(Path(".retemper/shards").iterdir())
 
     def measured(one: champion.Champion = now) -> Any:
-        return measurement.evaluate_champion(Path.cwd(), one, "", processes=Processes(), display=Display())
+        return measurement.evaluate_champion(Path.cwd(), one, processes=Processes(), display=Display())
 
     assert measured() == json.loads(small.read("data/metrics/warmup.json"))
     found = measurement.values(measurement.SCRATCH / "values", "nDCG@10", measured())
     assert found == measurement.values(Path("data/values/warmup"), "nDCG@10", measured())
     tree = measurement.SCRATCH / "tree"
-    assert folder_digest(tree / "data/encoders/champion") == folder_digest(Path("data/encoders/warmup")), "so its kept shards are found"
+    assert folder_digest(tree / "data/encoders/warmup") == folder_digest(Path("data/encoders/warmup")), "so its kept shards are found"
     assert set(Path(".retemper/shards").iterdir()) == shards > set(), "and nothing was encoded"
     setting = {key: value for key, value in json.loads(small.read("data/runs/hybrid/fusion.json")).items() if key in SETTING}
     of_hybrid = Parts({"encoder": "data/encoders/tower"}, {}, {"tower": "encoder"})
@@ -66,18 +66,16 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     Path("params.yaml").write_text("retrieve: {depth: 7}\nevaluate: {}\ntext: {titles: true}\nrounds: {star: {init: base}}\n")
     for name in ("dvc.lock", "data/source.json"):
         Path(name).write_text("{}")
-    own, asked = "adore: {a: {round: star, index: PQ8}}\nevaluate: {}\ntext: {titles: false}\n", list[Any]()
-    made = {"encoder": "e1", "index": "e1c1", "corpus": "c1"}
+    own, asked = "adore: {a: {round: star, index: PQ8, nprobe: 3, lr: 1e-5}}\nevaluate: {}\ntext: {titles: false}\n", list[Any]()
+    kept, got = {"trained": True}, list[str]()
 
     def get_out(_project: Path, _commit: str, path: str, out: Path) -> None:
-        out.mkdir(parents=True)
-        if "indexes" in path:
-            (out / "index.faiss").touch()
+        got.append(path)
+        (out if "encoders" in path else out.parent).mkdir(parents=True, exist_ok=True)
 
     def make_worktree(tree: Path, commit: str) -> Path:
         asked.append(commit)
         (tree / "data").mkdir(parents=True)
-        (tree / "params.yaml").write_text(own)
         return tree
 
     def run_in(tree: Path, run: Any, *_: Any, env: Any, **__: Any) -> tuple[int, list[Problem]]:
@@ -86,9 +84,6 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
         (tree / "data/values" / name).mkdir(parents=True)
         (tree / "data/metrics").mkdir()
         (tree / f"data/metrics/{name}.json").write_text('{"dev": {}}')
-        paths = {"encoder": "data/encoders/a", "index": "data/indexes/a", "corpus": "data/corpus"}
-        outs = [{"path": path, "md5": made[part]} for part, path in paths.items()]
-        (tree / "dvc.lock").write_text(json.dumps({"stages": {"all": {"outs": outs}}}))
         return ended.pop(0)
 
     for name, stand_in in {"make_worktree": make_worktree, "run_in": run_in}.items():
@@ -97,44 +92,46 @@ def test_a_champion_is_searched_as_it_is_served(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(measurement, "remove_worktree", lambda tree: shutil.rmtree(tree, ignore_errors=True))
     monkeypatch.setattr(measurement, "commit_of", lambda _: "here")
     monkeypatch.setattr(champion, "get_out", get_out)
+    monkeypatch.setattr(champion, "read_out", lambda *_: kept)
     monkeypatch.setattr(champion, "show", lambda *_: own)
     of_a = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
     monkeypatch.setattr(champion, "parts_at", lambda *_: of_a)
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    now, ended = champion.Champion(1, "a", "first", "", digests=dict(made), commit="then"), [(0, list[Problem]())] * 3
+    now, ended = champion.Champion(1, "a", "first", "", commit="then"), [(0, list[Problem]())] * 3
 
-    def measured(corpus: str) -> Any:
+    def measured() -> Any:
         asked.clear()
-        return measurement.evaluate_champion(tmp_path, now, corpus, processes=Processes(), display=Display())
+        got.clear()
+        assert measurement.evaluate_champion(tmp_path, now, processes=Processes(), display=Display()) == {"dev": {}}
+        return read_yaml(measurement.SCRATCH / "tree/params.yaml")
 
-    assert measured("c1") == {"dev": {}}
-    assert asked == ["then", "evaluate_adore@a", "1"], "its index is in a tree of its own commit"
-    found = read_yaml(measurement.SCRATCH / "tree/params.yaml")
+    as_it_is = {"init": "base", "negatives": "none", "steps": 0}
+    found = measured()
+    assert asked == ["here", "evaluate_adore@a", "1"]
+    assert got == ["data/encoders/a", "data/indexes/a/trained_index.safetensors"]
     assert found["retrieve"] == {"depth": 7}, "as deep as the model that it is held against"
-    assert (found["adore"], found["text"]) == ({"a": {"round": "star", "index": "PQ8"}}, {"titles": False})
-    with pytest.raises(measurement.NotComparable, match="champion/1: it was trained with an index of its own, which is of another corpus"):
-        measured("c2")
-    made["index"] = "another"
-    with pytest.raises(measurement.NotComparable, match="champion/1: its encoder and index were not made again as they are served"):
-        measured("c1")
+    filled = {"round": "a_documents", "negatives": "none", "steps": 0, "quantizer": "given", "index": "PQ8", "nprobe": 3}
+    assert (found["adore"], found["text"]) == ({"a": filled}, {"titles": False})
+    assert found["rounds"] == {"a_documents": as_it_is}
+    kept.clear()
+    with pytest.raises(measurement.NotComparable, match=r"^champion/1 \(a\) has a compressed index of its own, made before Retemper kept"):
+        measured()
     own = "adore: {}\nevaluate: {}\ntext: {titles: false}\n"
-    assert measured("c2") == {"dev": {}}
-    assert asked == ["here", "evaluate@champion", "1"]
-    found = read_yaml(measurement.SCRATCH / "tree/params.yaml")
+    found = measured()
+    assert asked == ["here", "evaluate@a", "1"]
     assert (found["retrieve"], found["text"], found["base"]) == ({"depth": 7}, {"titles": False}, {})
-    assert found["rounds"] == {"champion": {"init": "base", "negatives": "none", "steps": 0}}
+    assert (found["rounds"], found["adore"]) == ({"a": as_it_is}, {})
     assert found["encoder"]["source"] == str(tmp_path / measurement.SCRATCH / "encoder")
-    now, ended[:] = champion.Champion(1, "mixed", "first", "", digests=dict(made), commit="then", fusion=FUSION), [(0, [])]
+    now, ended[:] = champion.Champion(1, "mixed", "first", "", commit="then", fusion=FUSION), [(0, [])]
     own = "bm25: {k1: 1.5}\nfuse: {mixed: {first: bm25, second: a, depth: 50, weight: null}}\nevaluate: {}\n"
-    assert measured("c2") == {"dev": {}}
+    found = measured()
     assert asked == ["here", "evaluate_fuse@mixed", "1"]
-    found = read_yaml(measurement.SCRATCH / "tree/params.yaml")
     assert found["fuse"] == {"mixed": {"first": "bm25", "second": "a", "depth": 50, "method": "linear", "weight": 0.2}}
-    assert found["rounds"] == {"a": {"init": "base", "negatives": "none", "steps": 0}}
+    assert found["rounds"] == {"a": as_it_is}
     assert (found["bm25"], found["encoder"]["source"]) == ({"k1": 1.5}, str(tmp_path / measurement.SCRATCH / "encoder"))
     ended[:] = [(2, [Problem("invalid", "x: no room", 2)])]
     with pytest.raises(UserError, match=r"^champion/1 could not be measured on the new data: x: no room$"):
-        measured("c2")
+        measured()
 
 
 def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,28 +150,32 @@ def test_a_champion_is_measured_without_a_server_that_is_unavailable(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("own", "corpus", "told"),
+    ("own", "kept", "told"),
     [
-        ("adore: {a: {round: star, index: PQ8}}", "c2", True),
-        ("adore: {a: {round: star, index: PQ8}}", "c1", False),
-        ("adore: {a: {round: star, index: Flat}}", "c2", False),
-        ("adore: {a: {round: star}, b: {round: star, index: PQ8}}", "c2", False),
-        ("adore: {}", "c2", False),
+        ("adore: {a: {round: star, index: PQ8}}", {}, True),
+        ("adore: {a: {round: star, index: PQ8}}", {"trained": True}, False),
+        ("adore: {a: {round: star, index: Flat}}", {}, False),
+        ("adore: {a: {round: star}, b: {round: star, index: PQ8}}", {}, False),
+        ("adore: {}", {}, False),
     ],
 )
 def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
-    own: str, corpus: str, told: bool, monkeypatch: pytest.MonkeyPatch
+    own: str, kept: dict[str, bool], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its index is of the corpus that it was trained on, and a full retraining ends refused, whatever it makes."""
-
-    def lock(digest: str) -> Any:
-        return {"prepare": {"outs": [{"path": "data/corpus", "md5": digest}]}}
-
+    """What its index has learned was not kept, and a full retraining ends refused, whatever it makes."""
     monkeypatch.setattr(champion, "show", lambda *_: own)
     monkeypatch.setattr(champion, "parts_at", lambda *_: Parts({}, {}, {"a": "encoder"}))
-    monkeypatch.setattr(champion, "locked", lambda *_: lock("c1"))
-    monkeypatch.setattr(measurement, "lock_here", lambda: lock(corpus))
+    monkeypatch.setattr(champion, "read_out", lambda *_: kept)
     warned: list[str] = []
     measurement.tell_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
     assert len(warned) == told
-    assert all(line.startswith("champion/3 (a) was trained with a compressed index of its own, which is of another") for line in warned)
+    assert all(
+        line.startswith("champion/3 (a) has a compressed index of its own, made before Retemper kept what it has") for line in warned
+    )
+
+    def lost(*_: Any) -> Any:
+        raise UserError("neither in the cache nor on the remote")
+
+    monkeypatch.setattr(champion, "read_out", lost)
+    measurement.tell_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
+    assert len(warned) == told, "the run may make it again"

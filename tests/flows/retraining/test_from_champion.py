@@ -14,6 +14,7 @@ from flows.champions import tree as retraining_tree
 from flows.parameters import edit
 from flows.repository.git import git
 from tasks.core.retrieval.embeddings import open_embeddings
+from tasks.core.retrieval.faiss_search import open_index
 from tasks.core.stage.files import folder_digest
 from tasks.core.stage.params import read_yaml
 
@@ -153,3 +154,42 @@ def test_one_more_round_of_no_steps_is_the_champion(project: Project) -> None:
     project.write(project.inbox / "002", range(56, 60), range(0))
     said = project.retrain(mode="continue", round={"steps": 3})
     assert folder_digest(trained) != folder_digest(weights), said
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Path) -> None:
+    """A query tower that was trained over a compressed index is re-indexed, compared, and trained further with that index."""
+
+    def decoded(place: Path, name: str) -> dict[str, bytes]:
+        index, ids = open_index(place / "index.faiss"), open_embeddings(project.tree / "data/embeddings" / name).ids().to_pylist()
+        return {name: index.reconstruct(row).tobytes() for row, name in enumerate(ids)}
+
+    edit.apply(["adore.tower.index=PQ4x4"], project.folder / "params.yaml", lambda _: None)
+    project.retrain()
+    project.call("champion", "set", "tower")
+    first = project.now()
+    champion.get_out(project.folder, first.commit, "data/indexes/tower", tmp_path / "index")
+    before = decoded(tmp_path / "index", "warmup")
+
+    project.write(project.inbox / "001", range(52, 60), range(0))
+    said = project.retrain(mode="auto")
+    second = project.now()
+    assert (second.cause, second.model) == ("data", "tower"), said
+    assert second.digests["encoder"] == first.digests["encoder"] and second.digests["index"] != first.digests["index"]
+    after = decoded(project.tree / "data/indexes/tower", "tower_documents")
+    assert len(after) == 60 and {name: after[name] for name in before} == before, "known documents have the codes that they had"
+
+    project.write(project.inbox / "002", range(0), range(40, 52))
+    said = project.retrain(mode="query_tower", adore={"lr": 1e-4})
+    record = json.loads((project.tree / "retraining.json").read_text())
+    assert (record["how"]["mode"], record["comparison"] is None) == ("query_tower", False), said
+    assert record["candidate"] != "tower_documents" in record["metrics"]
+    measured, own = record["metrics"]["champion/3"]["dev"], second.metrics["dev"]
+    assert measured.keys() == own.keys()
+    assert {**read_yaml(project.tree / "params.yaml")["adore"]["tower_queries"]}["quantizer"] == "given"
+    third = project.now()
+
+    said = project.retrain(mode="full")
+    record = json.loads((project.tree / "retraining.json").read_text())
+    assert f"champion/{third.number}" in record["metrics"], f"compared with it over the new corpus: {said}"

@@ -8,7 +8,7 @@ import pytest
 from flows.champions.parts import Parts
 from flows.parameters.checks import check
 from flows.retraining.modes import Retrain
-from flows.retraining.starting import Start, baselines_of, refusals, refuse, sections_of
+from flows.retraining.starting import Start, baselines_of, candidates, refusals, refuse, sections_of
 from tasks.core.stage.errors import UserError
 
 SOURCE = "./.retemper/starts/0123"
@@ -103,6 +103,48 @@ def test_an_index_is_made_as_the_champion_is_served(full_params: dict[str, Any])
     assert (found["bm25"], origins) == ({"k1": 1.5}, {"star_adore": "star_adore"})
 
 
+JPQ = {"round": "star", "negatives": "none", "index": "OPQ24,IVF1,PQ24x8", "centroids": True, "centroid_lr": 1e-5, "nprobe": 3, "lr": 1e-6}
+GIVEN = {"quantizer": "given", **{key: JPQ[key] for key in ("index", "centroids", "centroid_lr", "nprobe")}}
+
+
+def packed(full_params: dict[str, Any]) -> Start:
+    """A champion with an index of its own, in a recipe that mines."""
+    full_params["adore"]["star_adore"] = dict(JPQ)
+    start = start_of(full_params, "hybrid", origins={"star_adore": "star_adore"})
+    return replace(start, parts=replace(start.parts, encoders={"star_adore": "encoder"}))
+
+
+@pytest.mark.parametrize("mode", ["index", "query_tower", "continue"])
+def test_a_champion_with_an_index_of_its_own(mode: Any, full_params: dict[str, Any]) -> None:
+    """Its documents are a round's, and its index is filled with them; only another document tower needs another index."""
+    start = packed(full_params)
+    assert refusals(start) == {}
+    found, origins = sections_of(mode, start, Retrain(adore={"steps": 7}), sources={"star_adore": SOURCE})
+    check(full_params | found)
+    assert found["rounds"]["star_adore_documents"] == ROUND
+    if mode == "index":
+        assert found["adore"] == {"star_adore": {"round": "star_adore_documents", "negatives": "none", "steps": 0} | GIVEN}
+        assert candidates(mode, start, found) == ["hybrid"]
+        assert origins == {"star_adore": "star_adore"}
+        return
+    trained = {"query_tower": "star_adore_queries", "continue": "star_adore_continued"}[mode]
+    if mode == "query_tower":
+        own = {"round": "star_adore_documents", "negatives": "none", "lr": 1e-6, "replay": 0.25, "seed": 45, "steps": 7}
+        assert found["adore"] == {trained: GIVEN | own}
+    else:
+        assert found["rounds"]["star_adore_round"]["negatives"] == "star_adore_documents" == next(iter(found["mine"]))
+        assert found["adore"] == {trained: JPQ | {"round": "star_adore_round"}}, "trained anew on the new vectors"
+    able = candidates(mode, start, found)
+    assert able and trained in able and "hybrid" in able and "star_adore_documents" not in able
+    assert set(origins.values()) == {"star_adore", "hybrid"}
+
+
+def test_any_system_of_a_retraining_may_become_champion_but_where_nothing_is_trained(full_params: dict[str, Any]) -> None:
+    start = start_of(full_params, "hybrid")
+    assert candidates("query_tower", start, {}) is None
+    assert candidates("index", start, {}) == ["hybrid"]
+
+
 def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     start = start_of(full_params, "star_adore")
     assert refusals(start) == {}
@@ -112,8 +154,7 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     assert gone["query_tower"] == "params.yaml has no star_adore any more, which champion/3 comes from"
     longer = full_params | {"tokenize": full_params["tokenize"] | {"document_length": 96}}
     assert set(refusals(replace(start, recipe=longer))) == {"query_tower", "index"}
-    packed = full_params | {"adore": {"star_adore": {"round": "star", "index": "PQ24"}}}
-    assert set(refusals(replace(start, own=packed))) == {"continue", "query_tower", "index"}
+    assert refusals(replace(start, lost="not kept")) == dict.fromkeys(("query_tower", "index"), "not kept")
     full_params["rounds"]["star"]["loss"] = "kl"
     assert set(refusals(start)) == {"continue"}
     with pytest.raises(
