@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from flows.champions.parts import Parts
 from flows.explaining import runs
 from flows.explaining.runs import Bench, Configuration, refuse_unmeasured
 from flows.process.processes import Processes
 from tasks.core.stage.errors import UserError
+from tasks.core.training.companions import LEARNED
 
 
 def test_a_configuration_need_not_have_the_systems_that_its_report_names(
@@ -39,3 +41,24 @@ def test_a_measure_that_no_run_computes_is_refused() -> None:
     refuse_unmeasured("P@5", {"evaluate": {"measures": ["RR@10", "P@5"]}})
     with pytest.raises(UserError, match=r"--measure: found AP, expected one of evaluate\.measures: RR@10, P@5"):
         refuse_unmeasured("AP", {"evaluate": {"measures": ["RR@10", "P@5"]}})
+
+
+def test_a_model_is_measured_with_what_its_own_index_has_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in ("data/encoders/a/document/model.safetensors", "data/encoders/a/config.json", f"data/indexes/a/{LEARNED}", "dvc.yaml"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(path)
+    made = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
+    for name, value in {"make_worktree": tmp_path, "read_lock": {}, "of_graph": {}, "parts_of": made}.items():
+        monkeypatch.setattr(runs, name, lambda *_, value=value, **__: value)
+    bench = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None)
+    one = Configuration("", {"adore": {"a": {"round": "star", "index": "PQ8", "lr": 1e-5}}, "text": {"titles": False}}, {}, "a")
+    found = bench._on(Configuration("c", {"text": {"titles": True}}, {}, "b"), one, tmp_path)
+    assert runs.evaluation(found) == "evaluate_adore@a"
+    assert found.sections["adore"] == {"a": {"round": "a_documents", "negatives": "none", "steps": 0, "quantizer": "given", "index": "PQ8"}}
+    assert found.sections["rounds"] == {"a_documents": {"init": "base", "negatives": "none", "steps": 0}}
+    files = found.source["encoder"]["files"]
+    assert set(files) == {"config.json", "document/model.safetensors", LEARNED}, "all of it counts as the source"
+    assert found.sections["text"] == {"titles": False}
+    (tmp_path / "data/indexes/a" / LEARNED).unlink()
+    with pytest.raises(UserError, match=r"^a: made before Retemper kept what its own index has learned, so it cannot be measured on other"):
+        bench._on(found, one, tmp_path)
