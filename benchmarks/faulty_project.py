@@ -55,7 +55,7 @@ from safetensors.torch import save_file
 from tasks.core.stage.entry import stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.scratch import finish, scratch_folder, seal, sealed, work_digest
-from tasks.core.training.loop import Schedule, Steps, fit, save_state
+from tasks.core.training.loop import Journal, Schedule, Steps, fit, save_state
 from tasks.core.training.optimizers import make_optimizer
 from tasks.encode.shards import ShardStore
 name = sys.argv[1]
@@ -71,7 +71,7 @@ with stage():
     scratch = scratch_folder("train", work_digest(Path("data/corpus"), name, value))
     with new_folder(scratch / "curves") as curves, new_folder(Path("data/encoders") / name) as folder:
         optimizer = make_optimizer("adamw", module, 1e-2, 0.01)
-        fit(module, optimizer, Steps.undrawn(backward), Schedule(8, 0.1, 1.0), scratch, curves, 0, name)
+        fit(module, optimizer, Steps.undrawn(backward), Schedule(8, 0.1, 1.0), Journal(name, scratch, curves, 0))
         save_file({n: p.detach().contiguous() for n, p in module.named_parameters()}, folder / "model.safetensors")
         save_state(folder, 8, module, optimizer)
     piece = scratch / "piece.txt"

@@ -39,6 +39,7 @@ from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_d
 from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.judgments import lists_of
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.unpadded import best_training_tokens
@@ -146,7 +147,7 @@ class Training:
         return nn.functional.cross_entropy(scores_BR, torch.arange(len(scores_BR), device=self.device)), {}
 
     def ours(self) -> None:
-        cached_backward(self.sides, self.loss, self.budget, self.kept, self.device, self.dtype, (1, 1))
+        cached_backward(self.sides, self.loss, self.budget, Compute(self.device, self.dtype, self.kept), (1, 1))
         finish(self.tower, self.optimizer)
 
     def theirs(self) -> None:
@@ -236,7 +237,7 @@ def adoring(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, rows: int, nam
     corpus = make_corpus(documents, np.arange(rows, dtype=np.int32), np.arange(rows), params.depth)
     kept, steps = kept_tokens(Runtime(), clock.device, tower, tower.transformer.config), iter(range(10**9))
     with tempfile.TemporaryDirectory() as scratch:
-        step = make_step(tower, queries, data, corpus, params, lambda _: False, Path(scratch), kept, clock.device, dtype)
+        step = make_step(tower, queries, data, corpus, params, lambda _: False, Path(scratch), Compute(clock.device, dtype, kept))
         drawn = step.draw(0)
 
         def whole() -> None:

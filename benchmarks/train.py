@@ -28,8 +28,9 @@ from tasks.core.stage.runtime import Runtime
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
+from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward
-from tasks.core.training.loop import Schedule, Steps, fit
+from tasks.core.training.loop import Journal, Schedule, Steps, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.unpadded import best_training_tokens
 
@@ -69,20 +70,12 @@ def main() -> None:
         def backward(step: int) -> dict[str, float]:
             own = np.arange(step * args.batch, (step + 1) * args.batch)
             sides = [Side(tower, query_tokens, own), Side(tower, document_tokens, np.concatenate([own, rows + own]))]
-            return cached_backward(sides, loss, budget, 65536, device, dtype, (1, step))
+            return cached_backward(sides, loss, budget, Compute(device, dtype, 65536), (1, step))
 
         def run(first: int, steps: int) -> None:
             with tempfile.TemporaryDirectory() as scratch:
-                fit(
-                    tower,
-                    optimizer,
-                    Steps.undrawn(lambda step: backward(first + step)),
-                    Schedule(steps, 0.0, 1.0),
-                    Path(scratch),
-                    Path(scratch),
-                    1e9,
-                    "train",
-                )
+                journal = Journal("train", Path(scratch), Path(scratch), 1e9)
+                fit(tower, optimizer, Steps.undrawn(lambda step: backward(first + step)), Schedule(steps, 0.0, 1.0), journal)
 
         return lambda: timed(run)
 

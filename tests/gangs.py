@@ -19,8 +19,9 @@ from torch.nn import functional as F
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures, read
-from tasks.core.training.loop import Schedule, Steps, fit
+from tasks.core.training.loop import Journal, Schedule, Steps, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.workers import gang as gang_module
 from tasks.core.workers.gang import Gang
@@ -87,7 +88,7 @@ def one_step(model: Path, folder: Path, exact: bool, device: torch.device, gang:
         seen[sha256(given[0].numpy().tobytes()).hexdigest()] = vectors.detach().clone()
 
     tower.register_forward_hook(keep)
-    loss = read(cached_backward(sides, contrast, BATCH_TOKENS, 40, device, torch.float32, (1, 2, 3), gang))["loss"]
+    loss = read(cached_backward(sides, contrast, BATCH_TOKENS, Compute(device, torch.float32, 40, gang), (1, 2, 3)))["loss"]
     if gang is not None:
         gang.sum_gradients(tower.parameters())
     place = 0 if gang is None else gang.rank
@@ -133,7 +134,7 @@ def small_training(
             weight.grad = first + second
         return {"loss": total}
 
-    fit(module, optimizer, Steps.undrawn(backward), Schedule(STEPS, 0.2, 1.0), scratch, curves, 0.0, "small", gang=gang)
+    fit(module, optimizer, Steps.undrawn(backward), Schedule(STEPS, 0.2, 1.0), Journal("small", scratch, curves, 0.0), gang=gang)
     weights = {name: p.detach() for name, p in module.named_parameters()}
     if gang is not None:
         save_file(weights, scratch / f"weights-{gang.rank}.safetensors")

@@ -25,6 +25,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Steps
@@ -126,16 +127,13 @@ def make_step(
     params: QuerySide,
     plotted: Callable[[int], bool],
     scratch: Path,
-    graph_tokens: int,
-    device: torch.device,
-    dtype: torch.dtype,
-    gang: "Gang | None" = None,
+    compute: Compute,
 ) -> Steps[Drawn]:
     """The steps that leave their gradients in the tower (and in the centroids, if they are trained).
 
     `plotted` says which steps' metrics are kept: at those, lists are measured, and compared with a full search if they are not retrieved.
-    In a `gang`, a rank encodes its share of the queries, and leaves its share of the gradients.
     """
+    device, dtype, gang = compute.device, compute.dtype, compute.gang
     kind = params.lists if isinstance(params, Adore) else "retrieved"
     unpadded = unpadded_towers([tower], device, dtype)
     batch_tokens = params.batch_tokens or best_training_tokens([tower], device, dtype, gang)
@@ -198,7 +196,6 @@ def make_step(
                 metrics = measured(found, corpus.owners, positives) | {"overlap": overlap(lists, found, corpus.owners, known)}
             return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 
-        key = params.seed, 3, step
-        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, graph_tokens, device, dtype, key, gang, unpadded)
+        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, compute, (params.seed, 3, step), unpadded)
 
     return Steps(draw, backward)

@@ -30,7 +30,8 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.training.companions import LEARNED, pass_on
-from tasks.core.training.loop import Schedule, fit, plotted
+from tasks.core.training.compute import Compute
+from tasks.core.training.loop import Journal, Schedule, fit, plotted
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import replayed_from
 
@@ -189,21 +190,11 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.first):
         corpus = replace(corpus, told=partial(_tell_first, ShortLists(corpus.depth), what, documents.index))
     steps = steps_of(setting.data, params)
-    each = make_step(
-        tower,
-        setting.queries,
-        setting.data,
-        corpus,
-        params,
-        lambda step: plotted(step, steps),
-        scratch,
-        kept_tokens(setting.runtime, setting.device, tower, tower.transformer.config),
-        setting.device,
-        setting.dtype,
-        setting.gang,
-    )
-    schedule, seconds = Schedule(steps, params.warmup, params.clip), setting.runtime.checkpoint_seconds
-    fit(module, optimizer, each, schedule, scratch, curves, seconds, what, clipped=tower, gang=setting.gang)
+    runtime, device = setting.runtime, setting.device
+    compute = Compute(device, setting.dtype, kept_tokens(runtime, device, tower, tower.transformer.config), setting.gang)
+    each = make_step(tower, setting.queries, setting.data, corpus, params, lambda step: plotted(step, steps), scratch, compute)
+    journal = Journal(what, scratch, curves, runtime.checkpoint_seconds)
+    fit(module, optimizer, each, Schedule(steps, params.warmup, params.clip), journal, clipped=tower, gang=setting.gang)
     if isinstance(documents, Centroids):
         documents.write_back()
     return tower.eval(), steps

@@ -15,7 +15,7 @@ from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.chunks import open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.loop import Journal, Schedule, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.pretrain.batches import steps_of, usable_rows
 from tasks.pretrain.model import check_length, initial_head, initial_towers, make_pretrainer
@@ -57,7 +57,7 @@ def pretrain(
     work = Work(device, dtype, kept_tokens(runtime, device, module, transformer.config), chunks.tokens.pad, gang)
     each = make_step(module, chunks, rows, vocabulary, params, work)
     schedule = Schedule(steps, params.warmup, params.clip)
-    fit(module, optimizer, each, schedule, scratch, outs.curves, runtime.checkpoint_seconds, what, gang=gang)
+    fit(module, optimizer, each, schedule, Journal(what, scratch, outs.curves, runtime.checkpoint_seconds), gang=gang)
     if gang is not None and not gang.first:
         return
     write_json(outs.curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})

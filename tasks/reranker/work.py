@@ -13,7 +13,7 @@ from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts, query_texts
-from tasks.core.training.loop import Schedule, fit
+from tasks.core.training.loop import Journal, Schedule, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.ranks import first_alone
 from tasks.reranker.groups import read_groups
@@ -57,7 +57,7 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
         each = make_step(encoder, queries, texts, groups, params, dtype, gang)
         what = f"reranker {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
         schedule = Schedule(params.steps, params.warmup, params.clip)
-        fit(model, optimizer, each, schedule, scratch, work.curves, work.runtime.checkpoint_seconds, what, gang=gang)
+        fit(model, optimizer, each, schedule, Journal(what, scratch, work.curves, work.runtime.checkpoint_seconds), gang=gang)
     if gang is not None and not gang.first:
         return
     write_json(work.curves / "round.json", {"steps": params.steps})

@@ -16,7 +16,8 @@ from tasks.core.stage.runtime import Runtime
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.core.training.companions import pass_on
-from tasks.core.training.loop import Validation, fit, load_state, read_state, save_state
+from tasks.core.training.compute import Compute
+from tasks.core.training.loop import Journal, Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import replayed_from
 from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of, with_weights
@@ -95,10 +96,10 @@ def train_round(
         guide = None
         if params.guide == "init":
             guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
-        kept = kept_tokens(runtime, device, module, towers.document.transformer.config)
-        each = make_step(towers, queries, documents, data, params, kept, device, dtype, before, guide, gang)
-        checkpoints = runtime.checkpoint_seconds
-        steps = fit(module, optimizer, each, schedule, scratch, outs.curves, checkpoints, what, validation=validation, gang=gang)
+        compute = Compute(device, dtype, kept_tokens(runtime, device, module, towers.document.transformer.config), gang)
+        each = make_step(towers, queries, documents, data, params, compute, before, guide)
+        journal = Journal(what, scratch, outs.curves, runtime.checkpoint_seconds)
+        steps = fit(module, optimizer, each, schedule, journal, validation=validation, gang=gang)
         order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
     if gang is not None and not gang.first:
         return

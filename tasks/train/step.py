@@ -1,7 +1,6 @@
 """One optimizer step of a round: batch, vectors, scores, masks, loss."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.references import named_code, written
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Steps
@@ -21,10 +21,6 @@ from tasks.core.training.unpadded import best_training_tokens, unpadded_towers
 from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
-
-if TYPE_CHECKING:
-    from tasks.core.workers.gang import Gang
-
 
 Rows = npt.NDArray[np.int64]  # [U, P]: the rows of each of a batch's documents, -1 where it has fewer
 
@@ -125,20 +121,17 @@ def make_step(
     documents: Tokens,
     data: TrainingSet,
     params: Round,
-    graph_tokens: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    compute: Compute,
     behind: int = 0,
     guide: Callable[[Batch], Batch] | None = None,
-    gang: "Gang | None" = None,
 ) -> Steps[tuple[Batch, Rows]]:
     """The steps that leave their gradients in the towers; `behind` steps of earlier rounds come before them.
 
-    `guide` takes likely positives from a batch's negatives (tasks.train.guide). In a `gang`, a rank's share of the gradients.
+    `guide` takes likely positives from a batch's negatives (tasks.train.guide).
     """
-
-    unpadded = unpadded_towers([towers.query, towers.document], device, dtype)
-    batch_tokens = params.batch_tokens or best_training_tokens([towers.query, towers.document], device, dtype, gang)
+    both = [towers.query, towers.document]
+    unpadded = unpadded_towers(both, compute.device, compute.dtype)
+    batch_tokens = params.batch_tokens or best_training_tokens(both, compute.device, compute.dtype, compute.gang)
 
     def draw(own: int) -> tuple[Batch, Rows]:
         batch = draw_batch(data, params, behind + own)
@@ -154,8 +147,8 @@ def make_step(
         sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
-            return batch_loss(best_passage(queries_BD @ documents_RD.T, sent(held_UP, device)), masked, params)
+            return batch_loss(best_passage(queries_BD @ documents_RD.T, sent(held_UP, compute.device)), masked, params)
 
-        return cached_backward(sides, loss, batch_tokens, graph_tokens, device, dtype, (params.seed, 3, behind + own), gang, unpadded)
+        return cached_backward(sides, loss, batch_tokens, compute, (params.seed, 3, behind + own), unpadded)
 
     return Steps(draw, backward)

@@ -14,6 +14,7 @@ from tasks.adore.params import Adore
 from tasks.adore.step import make_corpus, make_step
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.tables.judgments import lists_of
+from tasks.core.training.compute import Compute
 from tasks.core.training.figures import read
 from tasks.core.workers.gang import Gang
 from tests.gangs import as_ranks, tokens_of
@@ -70,7 +71,7 @@ def test_gradients_of_tower_and_centroids_add_up(ranks: int, tiny_encoder: Path,
         corpus = make_corpus(centroids, np.arange(ROWS, dtype=np.int32), np.arange(ROWS), params.depth, gang)
         scratch = tmp_path / str("alone" if gang is None else gang.rank)
         scratch.mkdir()
-        backward = make_step(own, queries, data, corpus, params, lambda _: False, scratch, 0, CPU, torch.float32, gang)
+        backward = make_step(own, queries, data, corpus, params, lambda _: False, scratch, Compute(CPU, torch.float32, 0, gang))
         loss = read(backward(0))["loss"]
         weights = [centroids.weight, *own.parameters()]
         if gang is not None:

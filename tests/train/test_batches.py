@@ -13,6 +13,7 @@ from tasks.core.tables.judgments import DocumentLists, lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.compute import Compute
 from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round
 from tasks.train.step import batch_loss, best_passage, every_nth, make_step
@@ -286,7 +287,7 @@ def test_a_step_encodes_every_nth_passage_and_none_twice(data: TrainingSet, tmp_
 
     def rows(n: int, step: int, seed: int = 1) -> list[int]:
         params = round_of(passage_step=n, seed=seed, batch_tokens=512)
-        make_step(Both(), tokens, tokens, data, params, 0, torch.device("cpu"), torch.float32)(step)
+        make_step(Both(), tokens, tokens, data, params, Compute(torch.device("cpu"), torch.float32))(step)
         return encoded[-1].tolist()
 
     documents = draw_batch(data, round_of(seed=1), 3).documents

@@ -18,6 +18,7 @@ from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.trec import read_scored_run
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.compute import Compute
 from tasks.train.batches import TrainingSet
 from tasks.train.lora import adapt, merge
 from tasks.train.params import Lora, Round
@@ -53,7 +54,7 @@ def gradients(
     values = {"init": "base", "negatives": "none", "batch_queries": PAIRS, "temperature": SCALE[name]}
     params = Round.model_validate(values).model_copy(update={"batch_tokens": 64})
     towers.document.zero_grad()
-    make_step(towers, QUERIES, DOCUMENTS, data, params, graph_tokens, CPU, dtype)(step)
+    make_step(towers, QUERIES, DOCUMENTS, data, params, Compute(CPU, dtype, graph_tokens))(step)
     return {key: weight.grad.clone() for key, weight in towers.document.named_parameters() if weight.grad is not None}
 
 

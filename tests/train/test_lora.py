@@ -21,7 +21,8 @@ from tasks.core.models.projector import add_projector
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.judgments import lists_of
 from tasks.core.text.tokens import Tokens
-from tasks.core.training.loop import Schedule, fit, state_tensors
+from tasks.core.training.compute import Compute
+from tasks.core.training.loop import Journal, Schedule, fit, state_tensors
 from tasks.core.training.optimizers import make_optimizer
 from tasks.train.batches import TrainingSet
 from tasks.train.frozen import Frozen
@@ -57,7 +58,8 @@ def step_of(towers: Towers, dtype: torch.dtype = torch.float32, batch_tokens: in
     own = lists_of(np.arange(PAIRS), np.arange(PAIRS), PAIRS)
     data = TrainingSet(np.arange(PAIRS), own, lists_of(np.arange(0), np.arange(0), PAIRS), PAIRS, own)
     params = Round.model_validate({"init": "base", "negatives": "none", "batch_queries": PAIRS, "temperature": 20, "seed": seed})
-    return make_step(towers, QUERIES, DOCUMENTS, data, params.model_copy(update={"batch_tokens": batch_tokens}), graph_tokens, CPU, dtype)
+    params = params.model_copy(update={"batch_tokens": batch_tokens})
+    return make_step(towers, QUERIES, DOCUMENTS, data, params, Compute(CPU, dtype, graph_tokens))
 
 
 def trained(towers: Towers) -> dict[str, torch.Tensor]:
@@ -97,7 +99,7 @@ def test_two_steps_equal_a_plain_loop_of_peft(shared: bool, tiny_encoder: Path, 
         optimizer.step()
     (tmp_path / "curves").mkdir()
     ours = make_optimizer("adamw", module, 1e-2, 0.1)
-    fit(module, ours, step_of(towers), Schedule(2, 0.0, 1e9), tmp_path, tmp_path / "curves", 0.0, "train")
+    fit(module, ours, step_of(towers), Schedule(2, 0.0, 1e9), Journal("train", tmp_path, tmp_path / "curves", 0.0))
     for name, model in plain.items():
         found = module[name].transformer.state_dict()
         for key, weight in model.state_dict().items():

@@ -11,7 +11,7 @@ from torch import nn
 from tasks.core.metrics.measures import parse, per_query
 from tasks.core.stage.errors import Corrupt, UserError
 from tasks.core.tables.judgments import DocumentLists, lists_of
-from tasks.core.training.loop import BEST, CHECKPOINT, Schedule, Steps, Validation, fit
+from tasks.core.training.loop import BEST, CHECKPOINT, Journal, Schedule, Steps, Validation, fit
 from tasks.train.batches import TrainingSet
 from tasks.train.params import Round
 from tasks.train.validation import hold_out, ndcg
@@ -121,7 +121,7 @@ def walk(folder: Path, values: list[float], **fields: Any) -> tuple[int, float, 
     optimizer.param_groups[0]["lr"] = 1.0
     validation = Validation("validation/x", measure, fields.pop("every", 1), **fields)
     schedule = Schedule(6, 0.0, 10.0, 0, 10**9)  # lr stays 1 to the last of six steps
-    kept = fit(module, optimizer, Steps.undrawn(backward), schedule, folder, folder / "curves", 0.0, "walk", validation=validation)
+    kept = fit(module, optimizer, Steps.undrawn(backward), schedule, Journal("walk", folder, folder / "curves", 0.0), validation=validation)
     return kept, float(module.weight.detach()), measured
 
 

@@ -19,6 +19,7 @@ from tasks.core.stage.devices import arranged, moved, sent
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly
+from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures
 from tasks.core.training.unpadded import Unpadded, unpadded_towers
 
@@ -50,24 +51,22 @@ def cached_backward(
     sides: Sequence[Side],
     loss: Loss,
     batch_tokens: int,
-    graph_tokens: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    compute: Compute,
     key: tuple[int, ...],
-    gang: "Gang | None" = None,
     unpadded: Mapping[Encoder, Unpadded] | None = None,
 ) -> Figures:
     """Accumulate the gradients of `loss(*vectors)` in the towers; returns the loss's value and metrics.
 
     `loss` gets one float32 [N, D] per side. No chunk (see `cut`) is larger than `batch_tokens`, padding included; dropout of a chunk is
-    drawn from `key` and the chunk's number. The graphs of the last chunks, `graph_tokens` in all, are kept: those are encoded once
-    instead of twice, and the result is the same.
+    drawn from `key` and the chunk's number. The graphs of the last chunks, `compute.graph_tokens` in all, are kept: those are encoded
+    once instead of twice, and the result is the same.
 
     `unpadded` are the towers that compute without padding, made before (`unpadded_towers`); they are refreshed here.
 
     In a `gang`, each rank encodes its share of the same chunks, all ranks compute the loss of all vectors, and what each leaves is its
     share of the gradients, whose sum is the whole; those of the loss's own weights are the first rank's.
     """
+    device, dtype, gang = compute.device, compute.dtype, compute.gang
     inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if device.type == "cpu" else []
     words = [each for each in inputs if isinstance(each, nn.Embedding)]
     if unpadded is None:
@@ -79,7 +78,7 @@ def cached_backward(
     work = [list(range(len(chunks)))] if gang is None else gang.dealt([chunk.size for chunk in chunks])
     rank = 0 if gang is None else gang.rank
     own = work[rank]
-    kept = {number for place, number in enumerate(own) if sum(chunks[later].size for later in own[place:]) <= graph_tokens}
+    kept = {number for place, number in enumerate(own) if sum(chunks[later].size for later in own[place:]) <= compute.graph_tokens}
 
     def forward(number: int) -> torch.Tensor:
         chunk = chunks[number]

@@ -52,6 +52,18 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Journal:
+    """What a training is called, and where it writes: its checkpoint to `scratch`, at most every so many seconds (0: after each step), and
+    DVCLive's files to `curves`, which exists and is empty.
+    """
+
+    what: str
+    scratch: Path
+    curves: Path
+    checkpoint_seconds: float
+
+
+@dataclass(frozen=True)
 class Steps(Generic[Drawn]):
     """A training's steps. `draw(n)` reads and samples what step n needs, a function of n alone; `backward(n, drawn)` leaves the step's
     gradients in the parameters and returns the metrics to plot, including `loss`.
@@ -105,10 +117,7 @@ def fit(
     optimizer: torch.optim.Optimizer,
     steps: Steps[Drawn],
     schedule: Schedule,
-    scratch: Path,
-    curves: Path,
-    checkpoint_seconds: float,
-    what: str,
+    journal: Journal,
     clipped: nn.Module | None = None,
     validation: Validation | None = None,
     gang: "Gang | None" = None,
@@ -116,13 +125,13 @@ def fit(
     """Train `module` in place for `schedule.steps` steps; returns how many its weights have had, fewer only under `validation`.
 
     A step is drawn while a GPU still computes the one before: after its work was sent there, and before its figures are read.
-    `scratch` keeps the checkpoint; `curves` (existing, empty) receives DVCLive's files. `clipped` is the part of `module` whose gradient
-    is clipped, if not all of it. UserError for a loss or a gradient that is not finite: the last checkpoint is kept.
+    `clipped` is the part of `module` whose gradient is clipped, if not all of it. UserError for a loss or a gradient that is not finite:
+    the last checkpoint is kept.
 
     In a `gang`, `steps` leaves a rank's share of the gradients, which are summed here; every rank steps alike, and only the first
     reads the checkpoint, validates, and writes.
     """
-    first = gang is None or gang.first
+    first, what, scratch = gang is None or gang.first, journal.what, journal.scratch
     factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
     peaks = [group["lr"] for group in optimizer.param_groups]
     start, history = begin(scratch / CHECKPOINT, module, optimizer, gang)
@@ -131,7 +140,7 @@ def fit(
     saved, taken = time.monotonic(), 0.0
     drawn = steps.draw(start) if start < schedule.steps else None
     dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
-    with live_curves(curves) if first else nullcontext() as live:
+    with live_curves(journal.curves) if first else nullcontext() as live:
         for point in history:
             log_point(live, point)
         for step in range(start, schedule.steps + 1):
@@ -170,7 +179,7 @@ def fit(
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
             began = time.monotonic()
-            wait = max(checkpoint_seconds, CHECKPOINT_SHARE * taken) if checkpoint_seconds else 0.0
+            wait = max(journal.checkpoint_seconds, CHECKPOINT_SHARE * taken) if journal.checkpoint_seconds else 0.0
             if first and began - saved >= wait and step + 1 < schedule.steps:
                 save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
                 saved = time.monotonic()

@@ -13,6 +13,7 @@ from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder, load_transformer
 from tasks.core.models.folder import Shape
 from tasks.core.text.tokens import Tokens
+from tasks.core.training.compute import Compute
 from tasks.core.training.figures import read
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.workers.gang import Gang
@@ -46,7 +47,7 @@ def run(tower: Encoder, batch_tokens: int, graph_tokens: int) -> tuple[dict[str,
     word_VH = tower.transformer.get_input_embeddings().weight
     sparse: list[bool] = []  # after each chunk
     hook = word_VH.register_post_accumulate_grad_hook(lambda word: sparse.append(word.grad.is_sparse))
-    metrics = read(cached_backward(sides, contrast, batch_tokens, graph_tokens, CPU, torch.float32, (1, 2, 3)))
+    metrics = read(cached_backward(sides, contrast, batch_tokens, Compute(CPU, torch.float32, graph_tokens), (1, 2, 3)))
     hook.remove()
     assert sparse[0] and not any(sparse[1:]), "the first chunk's gradient is sparse, and made dense before the next"
     assert not tower.transformer.get_input_embeddings().sparse, "the caller's module is as it was"
@@ -79,7 +80,7 @@ def test_prompts_that_are_not_pooled_are_left_out_in_training_too(tower: Encoder
         seen.extend(vector.detach().clone() for vector in vectors)
         return contrast(*vectors)
 
-    cached_backward([Side(tower, queries, rows), Side(tower, documents, rows)], loss, 45, 0, CPU, torch.float32, (1, 2, 3))
+    cached_backward([Side(tower, queries, rows), Side(tower, documents, rows)], loss, 45, Compute(CPU, torch.float32), (1, 2, 3))
     for vectors_ND, tokens in zip(seen, (queries, documents), strict=True):
         torch.testing.assert_close(vectors_ND, torch.from_numpy(encode(tower, tokens, rows, 100, CPU)))
         assert (vectors_ND - tower(*tokens.padded(rows))).abs().max() > 1e-3
@@ -98,7 +99,11 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
     for each in towers:
         each.zero_grad(set_to_none=True)
     cached_backward(
-        [Side(towers[0], queries, np.arange(4)), Side(towers[1], documents, np.arange(4))], contrast, 20, 30, CPU, torch.float32, (1,)
+        [Side(towers[0], queries, np.arange(4)), Side(towers[1], documents, np.arange(4))],
+        contrast,
+        20,
+        Compute(CPU, torch.float32, 30),
+        (1,),
     )
     for each, gradients in zip(towers, wanted, strict=True):
         found = {n: p.grad for n, p in each.named_parameters() if p.grad is not None}
@@ -127,7 +132,7 @@ def test_ranks_share_the_chunks_and_add_up_to_one(tower: Encoder, graph_tokens: 
             return F.cross_entropy(queries_BD @ documents_RD.T / module.scale, torch.arange(len(queries_BD))), {}
 
         sides = [Side(module[0], queries, np.arange(4)), Side(module[1], documents, np.arange(7))]
-        metrics = cached_backward(sides, loss, 45, graph_tokens, CPU, torch.float32, (1,), gang)
+        metrics = cached_backward(sides, loss, 45, Compute(CPU, torch.float32, graph_tokens, gang), (1,))
         if gang is not None:
             gang.sum_gradients(module.parameters())
         return {name: float(value) for name, value in metrics.items()}, sum(encoded), [p.grad for p in module.parameters()]
@@ -173,7 +178,7 @@ def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
             assert queries.dtype == documents.dtype == torch.float32
             return contrast(queries, documents)
 
-        loss = read(cached_backward(sides, checked, 45, 0, CPU, dtype, (1, 2, 3)))["loss"]
+        loss = read(cached_backward(sides, checked, 45, Compute(CPU, dtype), (1, 2, 3)))["loss"]
         gradients = [p.grad for p in tower.parameters() if p.grad is not None]
         assert all(g.dtype == torch.float32 for g in gradients)
         found[dtype] = loss, torch.cat([g.flatten() for g in gradients])

@@ -14,6 +14,7 @@ from tasks.core.training import loop
 from tasks.core.training.figures import read
 from tasks.core.training.loop import (
     CHECKPOINT,
+    Journal,
     Schedule,
     Steps,
     checkpoint_step,
@@ -56,7 +57,7 @@ def train(folder: Path, optimizer: str = "adamw", seconds: float = 0.0, clip: fl
     curves = folder / f"curves{len(list(folder.iterdir()))}"
     curves.mkdir()
     chosen = make_optimizer(optimizer, module, 0.05, 0.01)  # type: ignore[arg-type]
-    fit(module, chosen, work(module, **trouble), Schedule(STEPS, 0.2, clip), folder / "scratch", curves, seconds, "test")
+    fit(module, chosen, work(module, **trouble), Schedule(STEPS, 0.2, clip), Journal("test", folder / "scratch", curves, seconds))
     folder.joinpath("curves").symlink_to(curves)
     folder.joinpath("optimizer").write_text(str({n: t.tolist() for n, t in sorted(state_tensors(module, chosen).items())}))
     return module
@@ -126,7 +127,7 @@ def test_gradients_are_clipped_before_the_step(tmp_path: Path) -> None:
     curves = tmp_path / "curves"
     curves.mkdir()
     optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    fit(module, optimizer, work(module), Schedule(1, 0.0, 1e-3), tmp_path, curves, 1e9, "test")
+    fit(module, optimizer, work(module), Schedule(1, 0.0, 1e-3), Journal("test", tmp_path, curves, 1e9))
     moved = (torch.cat([p.detach().flatten() for p in module.parameters()]) - before).norm()
     assert float(moved) == pytest.approx(1e-3, rel=1e-3)
 
@@ -156,7 +157,7 @@ def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_pat
         save_checkpoint(tmp_path / CHECKPOINT, first, [], module, optimizer)
     monkeypatch.setattr(loop, "read", watched)
     (tmp_path / "curves").mkdir()
-    fit(module, optimizer, Steps(draw, backward), Schedule(4, 0.0, 1.0), tmp_path, tmp_path / "curves", 1e9, "test")
+    fit(module, optimizer, Steps(draw, backward), Schedule(4, 0.0, 1.0), Journal("test", tmp_path, tmp_path / "curves", 1e9))
     expected = [f"draw {first}"]
     for step in range(first, 4):
         expected += [f"work {step}", *([f"draw {step + 1}"] if step < 3 else []), "read"]
@@ -201,10 +202,7 @@ def test_continued_chain_equals_one_long_training(tmp_path: Path, optimizer: str
             chosen,
             Steps.undrawn(lambda step, one=one, before=before: one(before + step)),
             Schedule(steps, 0.2, 1.0, before, STEPS),
-            folder,
-            folder / "curves",
-            1e9,
-            "test",
+            Journal("test", folder, folder / "curves", 1e9),
         )
         before += steps
         save_state(folder / "state", before, module, chosen)

@@ -17,6 +17,7 @@ from tasks.core.models.folder import Shape
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.text.tokens import Tokens
 from tasks.core.training import gradient_cache
+from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward, cut
 from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, rounded, unpadded_towers
 from tasks.core.workers.gang import Gang
@@ -109,7 +110,7 @@ def trained(tower: Encoder, graph_tokens: int, batch_tokens: int) -> tuple[float
     """The loss and the gradients of a step in bfloat16 on the stand-in."""
     with fake_gpu():
         tower = copy.deepcopy(tower).to(GPU)
-        figures = cached_backward(sides_of(tower), contrast, batch_tokens, graph_tokens, GPU, torch.bfloat16, (1, 2))
+        figures = cached_backward(sides_of(tower), contrast, batch_tokens, Compute(GPU, torch.bfloat16, graph_tokens), (1, 2))
         return float(figures["loss"]), gradients(tower)
 
 
@@ -123,7 +124,7 @@ def test_copies_that_are_kept_are_refreshed_at_each_step(towers: Callable[[str],
             found = []
             for given in (kept, None):
                 tower.zero_grad()
-                cached_backward(sides_of(tower), contrast, 1000, 1000, GPU, torch.bfloat16, (1, 2), None, given)
+                cached_backward(sides_of(tower), contrast, 1000, Compute(GPU, torch.bfloat16, 1000), (1, 2), given)
                 found.append(gradients(tower))
             assert all(torch.equal(found[0][name], gradient) for name, gradient in found[1].items())
             with torch.no_grad():
@@ -162,7 +163,7 @@ def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int,
     def rank(gang: Gang) -> tuple[float, Gradients]:
         with FakeGpu():  # a mode is of one thread
             own = copy.deepcopy(tower).to(GPU)
-            figures = cached_backward(sides_of(own), contrast, 1000, 1000, GPU, torch.bfloat16, (1, 2), gang)
+            figures = cached_backward(sides_of(own), contrast, 1000, Compute(GPU, torch.bfloat16, 1000, gang), (1, 2))
             assert own.transformer.encoder.layer[0].output.dense.weight.grad is not None, "it had a chunk"
             gang.sum_gradients(own.parameters())
             return float(figures["loss"]), gradients(own)

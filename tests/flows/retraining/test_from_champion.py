@@ -173,7 +173,7 @@ def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Pat
     before = decoded(tmp_path / "index", "warmup")
 
     project.write(project.inbox / "001", range(52, 60), range(0))
-    said = project.retrain(mode="auto")
+    said = project.retrain(mode="auto", document_share=1)
     second = project.now()
     assert (second.cause, second.model) == ("data", "tower"), said
     assert second.digests["encoder"] == first.digests["encoder"] and second.digests["index"] != first.digests["index"]
@@ -190,6 +190,8 @@ def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Pat
     assert {**read_yaml(project.tree / "params.yaml")["adore"]["tower_queries"]}["quantizer"] == "given"
     third = project.now()
 
+    said = project.retrain(mode="continue", round={"lr": 1e-6})
+    assert read_yaml(project.tree / "params.yaml")["adore"]["tower_continued"]["index"] == "PQ4x4", "trained on the vectors of new weights"
     said = project.retrain(mode="full")
     record = json.loads((project.tree / "retraining.json").read_text())
     assert f"champion/{third.number}" in record["metrics"], f"compared with it over the new corpus: {said}"
