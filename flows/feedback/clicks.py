@@ -30,12 +30,11 @@ from tasks.core.sources.delimiters import delimiter_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.id_sets import hashes
-from tasks.core.text.plain import plain
+from tasks.core.text.plain import is_dev, plain
 
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
 LARGEST = {"eta": 10.0, "most": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # settings of a rule: beyond them, floats overflow or become 0
 OPTIONS = {"most": "max-weight"}  # of retemper clicks, whose names differ
-SHARES = 1 << 32  # a query's hash modulo this decides its split
 Method = Literal["harvest", "power"]
 
 
@@ -172,11 +171,6 @@ def _is_relevant(ranks: Mapping[int, tuple[int, int]], found: Propensities, rule
 def name(query: str) -> str:
     """The id of a query, by its plain text: the same in every batch."""
     return CLICKED + blake2b(query.encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
-def is_dev(query: str, share: float) -> bool:
-    """Whether a query is held out: by a hash of its plain text, so that it is in every batch."""
-    return int.from_bytes(blake2b(query.encode("utf-8", "replace"), digest_size=4, person=b"split").digest(), "big") < share * SHARES
 
 
 def read(path: Path) -> Log:
