@@ -26,7 +26,7 @@ from flows.intake.known import Known
 from flows.intake.places import new_place
 from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
-from tasks.core.sources.delimiters import delimiter_of
+from tasks.core.sources.delimiters import delimiter_of, to_header
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.id_sets import hashes
@@ -263,12 +263,12 @@ def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
                 else path.open(encoding="utf-8-sig", newline="") as handle
             ):
                 delimiter = delimiter_of(path, handle)
-                handle.seek(0)
+                before = to_header(handle)
                 rows = csv.DictReader(handle, delimiter=delimiter)
                 if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
-                    raise UserError(f"{path}:1: no column {', '.join(missing)}, expected query, shown, and clicked or position")
+                    raise UserError(f"{path}:{before + 1}: no column {', '.join(missing)}, expected query, shown, and clicked or position")
                 for row in rows:
-                    yield f"{path}:{rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
+                    yield f"{path}:{before + rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
         except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8, gzip if its name ends in .gz") from None
         return

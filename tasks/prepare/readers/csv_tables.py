@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.core.sources.datasets import csv_layout
-from tasks.core.sources.delimiters import EITHER, delimiter_of, is_tabbed
+from tasks.core.sources.delimiters import EITHER, delimiter_of, is_tabbed, tells_delimiter
 from tasks.core.stage.errors import UserError, counted
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
 from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
@@ -86,13 +86,14 @@ def read_cells(file: Path, expected: str) -> Iterator[tuple[At, list[str], list[
     `expected` names the columns. UserError as in `read_rows`.
     """
     csv.field_size_limit(LARGEST_CELL)
-    rows = csv.reader(read_text_lines(file), delimiter=delimiter_of(file, read_text_lines(file)), strict=True)
+    delimiter = delimiter_of(file, read_text_lines(file))
+    rows = csv.reader(read_text_lines(file), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     first = 1
     try:
         for cells in rows:
             at, first = At(file, first), rows.line_num + 1
-            if not any(cell.strip() for cell in cells):
+            if not any(cell.strip() for cell in cells) or (at.line == 1 and tells_delimiter(cells, delimiter)):
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]

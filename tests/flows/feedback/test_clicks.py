@@ -166,7 +166,9 @@ def test_three_forms_of_one_log(tmp_path: Path) -> None:
     excel.write_text(
         '\ufeffquery;shown;clicked;position\r\nRed  shoes;a b c;b;\r\nred shoes;b a;;2\r\nblue;["c", "a"];;\r\nblue;c a;;1 2\r\n'
     )
-    for file in (plain, table, excel, server):
+    told = tmp_path / "told.csv"
+    told.write_text(f"\ufeffsep=;\r\n{excel.read_text().removeprefix(chr(0xFEFF))}")
+    for file in (plain, table, excel, told, server):
         log = read(file)
         assert (log.searches, log.skipped, log.counts) == (4, 0, COUNTS), file.name
         assert log.texts == {"red shoes": "Red shoes", "blue": "blue"}
