@@ -38,7 +38,7 @@ RETRIEVE = frozenset(Retrieve.model_fields)  # of these, some were keys of evalu
 class Extra(Params):
     """A further data set, on which every system is measured zero-shot. `NAME: SPEC` alone stands for `NAME: {source: SPEC}`."""
 
-    source: str = Field(description="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID")
+    source: str = Field(description="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID")
     relevance: dict[Split, Grade] = Field(EITHER, description="lowest grade that counts as relevant there, for both splits or for each")
     titles: bool | None = Field(None, description="prepend a document's title to its text; null: as text.titles")
     ignore_identical_ids: bool | None = Field(

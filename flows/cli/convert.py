@@ -33,7 +33,9 @@ def convert(
     *,
     data: Annotated[
         str | None,
-        typer.Option(metavar="SPEC", help="In place of files, a data set: demo | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID."),
+        typer.Option(
+            metavar="SPEC", help="In place of files, a data set: demo | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID."
+        ),
     ] = None,
     dev: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for dev; may be repeated.")] = None,
     test: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for test; may be repeated.")] = None,

@@ -38,7 +38,9 @@ def repeated(arguments: Sequence[str], option: str) -> Iterator[str]:
 def evaluate(
     *,
     model: Annotated[str, typer.Option(help="An encoder's folder, another form of encoder.source, or an entry of fuse.")],
-    data: Annotated[str, typer.Option(metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID")],
+    data: Annotated[
+        str, typer.Option(metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID")
+    ],
     query_prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Before every query (default: the model's own prompt, if it names one).")
     ] = None,

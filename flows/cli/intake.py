@@ -72,8 +72,8 @@ def _show(batch: "Batch", as_json: bool) -> None:
         print(json.dumps(asdict(batch), indent=2, ensure_ascii=False))
         return
     told = [batch.line, *(f"  {line}" for line in batch.lines[:SHOWN])]
-    if len(batch.lines) > SHOWN:
-        told.append(f"  and {len(batch.lines) - SHOWN} more lines: --json")
+    if (left := len(batch.lines) - SHOWN) > 0:
+        told.append(f"  and {left} more line{'s' * (left != 1)}: --json")
     if batch.state != "accepted" or batch.by == "hand":
         told.append(f"  {batch.figures}")
     print(printable("\n".join(told)))

@@ -53,7 +53,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper run", "bring the report up to date: only what changed runs"),
     (
         "retemper run --set dataset.source=beir:../scifact",
-        "a dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID)",
+        "a dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID)",
     ),
     ("retemper run --set rounds.star.lr=1e-5", "one parameter; the edit of params.yaml is permanent"),
     ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),

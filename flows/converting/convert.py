@@ -16,16 +16,13 @@ from flows.converting import tables
 from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
 from flows.converting.store import ENCODER, Store, new_store
-from flows.feedback.clicks import is_dev
 from flows.intake.places import new_place
 from flows.intake.records import quoted
 from flows.process.processes import ask
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS, parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import track
-from tasks.core.text.plain import plain
-
-SHARE = 0.1  # of the training queries, where a split has no file
+from tasks.core.text.plain import SHARE, Shares
 
 
 @dataclass(frozen=True)
@@ -39,21 +36,6 @@ class Inputs:
 
     def splits(self) -> set[str]:
         return {split for split, _ in (*self.examples, *self.qrels)}
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The shares of the training queries that become dev and test."""
-
-    dev: float = 0.0
-    test: float = 0.0
-
-    def split(self, split: str, query: str) -> str:
-        """The split of a query of `split`, by its text."""
-        if split != "train":
-            return split
-        text = plain(query)
-        return "dev" if is_dev(text, self.dev) else "test" if is_dev(text, self.dev + self.test) else split
 
 
 @dataclass(frozen=True)

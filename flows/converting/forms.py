@@ -12,7 +12,6 @@ Dataset Overview and mine_hard_negatives. sentence-transformers goes by the orde
 with other ones is refused.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,17 +20,15 @@ from typing import Any, NamedTuple
 from flows.converting.rows import Row, refuse
 from flows.intake.records import has_half_character, shown
 from tasks.core.sources.answers import is_answers
+from tasks.core.sources.pairs import ANCHORS, LABELS, NEGATIVE
 from tasks.core.stage.errors import UserError
 
 EXPECTED = (
     "the keys of Tevatron (query_id, query, positive_passages; or query_id, query_text, positive_document_ids), "
     "FlagEmbedding (query, pos), or sentence-transformers (anchor, query, question or sentence1, and positive, answer, sentence2 or docs)"
 )
-ANCHORS = ("anchor", "query", "question", "sentence1")
 POSITIVES = ("positive", "answer", "sentence2", "docs")
-LABELS = ("label", "labels", "score", "scores")
 MORE = ("answers", "metadata")
-NEGATIVE = re.compile(r"negative(?:_([0-9]{1,9}))?")
 
 
 class Passage(NamedTuple):

@@ -269,7 +269,7 @@ def differences(first: Side, other: Side) -> Iterator[str]:
     for key in changed[:LISTED]:
         yield f"{key}: {_shown(was, key)} -> {_shown(now, key)}"
     if len(changed) > LISTED:
-        yield f"{len(changed) - LISTED} more parameters"
+        yield f"{(left := len(changed) - LISTED)} more parameter{'s' * (left != 1)}"
     for what, file in (("source", SOURCE), ("code", str(CODE))):
         old, new = _tracked(first.stages, file), _tracked(other.stages, file)
         if keys := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):

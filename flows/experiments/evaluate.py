@@ -26,7 +26,7 @@ from flows.results.generations import lock_here, refuse_unfit
 from flows.storage.remote import WARNING
 from tasks.core.metrics.mteb import MAIN, task_result
 from tasks.core.sources import forgotten
-from tasks.core.sources.datasets import FOLDER_KINDS, parse_dataset, parse_encoder
+from tasks.core.sources.datasets import PATH_KINDS, parse_dataset, parse_encoder
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import read_json, write_json
@@ -239,7 +239,7 @@ def decided(settings: Settings, data: str) -> Shown:
 def resolved(data: str) -> tuple[str, str]:
     """What two SPECs of the same dataset share, however its folder is spelled."""
     spec = parse_dataset(data)
-    return spec.kind, str(spec.folder.resolve()) if spec.kind in FOLDER_KINDS else spec.place
+    return spec.kind, str(spec.folder.resolve()) if spec.kind in PATH_KINDS else spec.place
 
 
 def texts(data: Path, shown: Shown) -> str:

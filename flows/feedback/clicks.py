@@ -26,16 +26,15 @@ from flows.intake.known import Known
 from flows.intake.places import new_place
 from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
-from tasks.core.sources.delimiters import delimiter_of
+from tasks.core.sources.delimiters import delimiter_of, to_header
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.id_sets import hashes
-from tasks.core.text.plain import plain
+from tasks.core.text.plain import is_dev, plain
 
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
 LARGEST = {"eta": 10.0, "most": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # settings of a rule: beyond them, floats overflow or become 0
 OPTIONS = {"most": "max-weight"}  # of retemper clicks, whose names differ
-SHARES = 1 << 32  # a query's hash modulo this decides its split
 Method = Literal["harvest", "power"]
 
 
@@ -174,11 +173,6 @@ def name(query: str) -> str:
     return CLICKED + blake2b(query.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-def is_dev(query: str, share: float) -> bool:
-    """Whether a query is held out: by a hash of its plain text, so that it is in every batch."""
-    return int.from_bytes(blake2b(query.encode("utf-8", "replace"), digest_size=4, person=b"split").digest(), "big") < share * SHARES
-
-
 def read(path: Path) -> Log:
     """A log in counts; lines that make no sense are skipped and counted. UserError where it cannot be read at all."""
     if not path.is_file():
@@ -269,12 +263,12 @@ def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
                 else path.open(encoding="utf-8-sig", newline="") as handle
             ):
                 delimiter = delimiter_of(path, handle)
-                handle.seek(0)
+                before = to_header(handle)
                 rows = csv.DictReader(handle, delimiter=delimiter)
                 if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
-                    raise UserError(f"{path}:1: no column {', '.join(missing)}, expected query, shown, and clicked or position")
+                    raise UserError(f"{path}:{before + 1}: no column {', '.join(missing)}, expected query, shown, and clicked or position")
                 for row in rows:
-                    yield f"{path}:{rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
+                    yield f"{path}:{before + rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
         except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8, gzip if its name ends in .gz") from None
         return

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from flows.intake.records import LARGEST_CELL, SHOWN
-from tasks.core.sources.delimiters import NAMES, delimiter_of
+from tasks.core.sources.delimiters import NAMES, delimiter_of, to_header
 from tasks.core.sources.grades import MOST, is_grade
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
@@ -36,14 +36,14 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             delimiter = delimiter_of(path, handle)
-            handle.seek(0)
+            before = to_header(handle)
             reader = csv.DictReader(handle, delimiter=delimiter, strict=True)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
             if missing:
-                raise UserError(f"{path}:1: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
+                raise UserError(f"{path}:{before + 1}: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
             for row in reader:
                 query, doc, score = (str(row[name] or "").strip() for name in COLUMNS)
-                at = f"{path}:{reader.line_num}"
+                at = f"{path}:{before + reader.line_num}"
                 if None in row:
                     raise UserError(
                         f"{at}: found more cells than columns, expected a cell with {NAMES[delimiter]} in quotes; fix that line"
@@ -67,7 +67,7 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
         raise UserError(f"{path}: not found; retemper run writes data/failures/suspects/SPLIT.csv") from None
     except csv.Error as error:
         raise UserError(
-            f"{path}:{reader.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
+            f"{path}:{before + reader.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
         ) from None
     except (UnicodeDecodeError, IsADirectoryError) as error:
         raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
-from tasks.core.sources.datasets import FOLDER_KINDS, local_path
+from tasks.core.sources.datasets import PATH_KINDS, local_path
 from tasks.core.sources.grades import is_heading
 from tasks.core.sources.qrels import wrong_order
 from tasks.core.stage.errors import UserError, counted
@@ -31,7 +31,7 @@ Part = tuple[Files, Path]  # a file, and those beside it
 def absolute(source: str, project: Path) -> str:
     """`source`, a SPEC of a data set or of articles, with its path made absolute from `project`."""
     kind, colon, place = source.partition(":")
-    if colon and kind in (*FOLDER_KINDS, "dump", "jsonl"):
+    if colon and kind in (*PATH_KINDS, "dump", "jsonl"):
         return f"{kind}:{(project / local_path(place)).resolve()}"
     return source
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
-from tasks.core.sources.delimiters import BLANK, delimiter_of, is_tabbed
+from tasks.core.sources.delimiters import BLANK, delimiter_of, is_tabbed, tells_delimiter
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of, wrong_order
@@ -295,8 +295,8 @@ def _rows(
     first = 1
     try:
         for cells in rows:
-            at, first = f"{path}:{first}", rows.line_num + 1
-            if not any(cell.strip() for cell in cells):
+            told, at, first = first == 1 and tells_delimiter(cells, delimiter), f"{path}:{first}", rows.line_num + 1
+            if told or not any(cell.strip() for cell in cells):
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]

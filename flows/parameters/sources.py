@@ -244,7 +244,7 @@ def list_dataset(name: str, *, needs_qrels: bool = True) -> Listing:
     """
     spec = datasets.parse_dataset(name)
     files = datasets.dataset_files(spec, needs_qrels=needs_qrels)
-    folder = spec.folder if spec.place and files else None
+    folder = spec.folder if spec.place and spec.folder.is_dir() and files else None
     return Listing(_relative(files, folder), datasets.dataset_versions(spec), _dataset_identity(spec, files))
 
 

@@ -66,7 +66,8 @@ def check(
         return f"{found}, but no dev: the best system is chosen on test, the same queries it is measured on; retemper retrain needs dev"
     if measured and (shared := _read(stats).get("dev_in_test")):
         return (
-            f"{source}: {shared:,} queries of dev are in test too, by id or text, so figures on test flatter what is chosen on dev; "
+            f"{source}: {shared:,} {'query of dev is' if shared == 1 else 'queries of dev are'} in test too, by id or text, "
+            "so figures on test flatter what is chosen on dev; "
             "remove them from one of the two"
         )
     return ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.core.sources.datasets import (
-    CSV_FORM,
+    PATH_KINDS,
     SPEC_FORMS,
     DatasetSpec,
     beir_qrels,
@@ -39,7 +39,7 @@ class Question:
 
 
 def read_data(answer: str) -> str:
-    """A SPEC of a data set that is there; a folder alone is read by what is in it."""
+    """A SPEC of a data set that is there; a folder alone is read by what is in it, a file alone as pairs."""
     answer = answer.strip()
     folder = local_path(answer)
     if folder.is_dir():
@@ -49,13 +49,13 @@ def read_data(answer: str) -> str:
         if not kinds:
             raise UserError(
                 f"{answer}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
-                "see docs/data.md"
+                "or name a single file of questions and answers; see docs/data.md"
             )
         answer = f"{kinds[0]}:{answer}"
-    elif ":" not in answer and answer not in ("demo", *MARKS):  # a path
-        if folder.exists():
-            raise UserError(f"{answer}: found a file, expected a folder with {CSV_FORM}, or a SPEC; docs/data.md has all forms")
-        raise UserError(f"{answer}: no such folder, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
+    elif folder.is_file():
+        answer = f"pairs:{answer}"
+    elif ":" not in answer and answer not in ("demo", *PATH_KINDS):  # a path
+        raise UserError(f"{answer}: no such folder or file, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
     spec = parse_dataset(answer)
     dataset_files(spec, needs_qrels=False)
     return str(spec)
@@ -92,7 +92,11 @@ def read_share(answer: str) -> str:
 
 
 QUESTIONS = {
-    "data": Question("--data", "Documents, queries, and judgments: a folder (BEIR, CSV, MS MARCO, Parquet), or a SPEC", read_data),
+    "data": Question(
+        "--data",
+        "Documents, queries, and judgments: a folder (BEIR, CSV, MS MARCO, Parquet), a file of questions and answers, or a SPEC",
+        read_data,
+    ),
     "queries": Question("--queries", "Queries: corpus (its own, judged), or pseudo (made from the documents)", read_queries),
     "encoder": Question("--encoder", "Encoder to start from: a Hugging Face id, a folder, or package:MODULE/FOLDER", read_encoder),
     "share": Question("--share", f"The team's remote (a folder, s3://BUCKET/PATH ...), {CACHE}FOLDER, or {NONE}", read_share),
@@ -124,4 +128,4 @@ def seen_from(project: Path, answer: str, *, kind: str = "") -> str:
 def data_seen_from(project: Path, data: str) -> str:
     """`seen_from` for a SPEC."""
     spec: DatasetSpec = parse_dataset(data)
-    return seen_from(project, str(spec), kind=spec.kind) if spec.kind in MARKS else str(spec)
+    return seen_from(project, str(spec), kind=spec.kind) if spec.kind in PATH_KINDS else str(spec)

@@ -35,7 +35,7 @@ from flows.storage import links, makings
 from flows.storage.cache import cache_folder
 from flows.storage.remote import WARNING
 from flows.team import remotes
-from tasks.core.sources.datasets import parse_dataset, parse_encoder
+from tasks.core.sources.datasets import local_path, parse_dataset, parse_encoder
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.stage.frozen import freeze
@@ -83,7 +83,8 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
     """Make a project in `folder`. UserError, with nothing left behind, where the data or an answer is unfit."""
     refuse_place(folder)
     folder = folder.absolute()
-    seen, typed = (f"{parse_dataset(spec).place}/" for spec in (data_seen_from(folder, wanted.data), wanted.data))
+    end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
+    seen, typed = (f"{parse_dataset(spec).place}{end}" for spec in (data_seen_from(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, lambda: "\nretemper: stopped; nothing was left behind\n"), _beside(folder) as project:
         with tempfile.TemporaryDirectory() as scratch:

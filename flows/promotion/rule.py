@@ -10,7 +10,7 @@ from pydantic import Field
 from flows.intake.settings import FILE
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.confirmation import CLICKED, shuffled
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.params import Params
 
 
@@ -140,7 +140,7 @@ def judge(
     mean = math.fsum(seen.differences.tolist()) / seen.queries
     alike = not promoted and by_t(seen, rule.alpha) >= (-rule.margin if rule.rule == "not_worse" else 0)
     needed = too_alike(mean, rule, groups=seen.groups, queries=seen.queries) if alike else ""
-    reason = f"{measure} {mean:+.4f} on dev ({seen.queries} queries{seen.told}), lower bound {bound:+.4f} "
+    reason = f"{measure} {mean:+.4f} on dev ({counted(seen.queries, 'queries')}{seen.told}), lower bound {bound:+.4f} "
     reason += f"is {'' if promoted else 'not '}{wanted} ({rule.rule}){needed}"
     return Verdict(
         promoted,

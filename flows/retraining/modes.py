@@ -101,7 +101,9 @@ def choose(
     if news is None:
         return Choice("skip", f"no document and no training query is new since {champion}")
     queries = descent.untrained + news.queries
-    told = f"{news.line} since {champion}" + (f", {descent.untrained:,} more queries since it was trained" if descent.untrained else "")
+    told = f"{news.line} since {champion}" + (
+        f", {descent.untrained:,} more {'query' if descent.untrained == 1 else 'queries'} since it was trained" if descent.untrained else ""
+    )
     if settings.mode == "auto" and (due := _due(settings, news, descent, told=told)):
         return _unless(refused, due)
     least = max(1.0, settings.least_share * (news.queries_before - descent.untrained)) if settings.mode == "auto" else 1.0

@@ -40,7 +40,7 @@ from flows.storage.small_files import Place, copy
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import read_marks
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
-from tasks.core.stage.errors import UserError, redacted
+from tasks.core.stage.errors import UserError, counted, redacted
 from tasks.core.stage.files import write_text
 
 PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
@@ -60,7 +60,7 @@ def fetch_records() -> int:
     if not listed:
         raise UserError("found an HTTP remote, which cannot list the runs that it has; expected a folder, S3, or SSH")
     forgettings.fetch(Path(repo.cache.local_cache_dir), *listed)
-    print(f"{_fetch_makings(repo, read_lock().values())} records fetched of how artifacts were made")
+    print(f"{counted(_fetch_makings(repo, read_lock().values()), 'records fetched')} of how artifacts were made")
     return 0
 
 

@@ -76,7 +76,8 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
         needed = with_contents(needs, _listings(repo, root / "files" / "md5", needs))  # refuses before anything is removed
         if needs.unread:
             some = ", ".join(needs.unread[:3]) + (", ..." if needs.unread[3:] else "")
-            tell(f"{len(needs.unread)} folders of other commits are neither here nor on the remote, so no file is kept for them: {some}")
+            folders = "1 folder of other commits is" if len(needs.unread) == 1 else f"{len(needs.unread)} folders of other commits are"
+            tell(f"{folders} neither here nor on the remote, so no file is kept for them: {some}")
         if remote:
             _collect_remote(repo, remote, root, needs, dry, tell, days)
         if keep_unsent:
@@ -243,7 +244,7 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
     gone = {oid: there[path] for oid, path in unneeded.items() if oid not in young}
     needed |= young  # their runs stay with them
     if young:
-        tell(f"remote {name}: kept {len(young)} more objects that nothing in git needs: they are younger than {days:g} days")
+        tell(f"remote {name}: kept {len(young)} more object{'s' * (len(young) != 1)} that nothing in git needs: younger than {days:g} days")
     stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
     stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
     _tell(f"remote {name}", Garbage(gone, tuple(stale)), {oid: needs.names.get(oid, "") for oid in gone}, dry, tell)

@@ -24,7 +24,7 @@ from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import best_batch_tokens, choose_device, place
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load, read_parameters
 from tasks.core.stage.runtime import read_runtime
@@ -154,7 +154,7 @@ def maps(
 def lines(name: str, found: Mapping[str, Any], params: Analysis) -> Iterator[str]:
     """The figures, for the terminal."""
     errors = found["pairwise_errors"]
-    yield f"{name}: {found['queries']:,} queries of {found['split']}"
+    yield f"{name}: {counted(found['queries'], 'queries')} of {found['split']}"
     yield f"overlap of the top {params.depth} with BM25's: {_share(found['bm25_overlap'])}"
     for source, share in found["negatives_overlap"].items():
         yield f"overlap of {source}'s negatives with the round's own: {_share(share)}"

@@ -10,7 +10,7 @@ from tasks.articles.extract import WITH_MARKUP, extract
 from tasks.articles.params import Articles
 from tasks.core.sources.wikipedia import article_files, parse_articles
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import file_stamp, new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
@@ -54,7 +54,8 @@ def main() -> None:
     if scratch:
         finish(scratch)
     print(
-        f"{articles:,} articles from {params.source}; excluded: {left_out}; {lines[WITH_MARKUP]:,} of {lines.total():,} lines with markup"
+        f"{counted(articles, 'articles')} from {params.source}; excluded: {left_out}; "
+        f"{lines[WITH_MARKUP]:,} of {lines.total():,} lines with markup"
     )
 
 

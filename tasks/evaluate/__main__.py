@@ -3,7 +3,7 @@
 from tasks.core.metrics.measures import parse
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.evaluate.params import Evaluate
@@ -33,7 +33,8 @@ def main() -> None:
             if empty := sum(max(grades.values()) < params.relevance[split] for grades in qrels.values()):
                 print(f"{given.name}: {split}, queries without a relevant document, which count 0: {empty:,}")
             print(
-                f"{given.name}: {split}, {queries:,} queries: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())
+                f"{given.name}: {split}, {counted(queries, 'queries')}: "
+                + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())
             )
         if not metrics:
             raise UserError(

@@ -10,6 +10,7 @@ from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.retrieval.fusion import NAMES, UNTUNED
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load, read_parameters
 from tasks.core.tables.parquet import read_table
@@ -85,7 +86,7 @@ def main() -> None:
                 runs = args.first / f"{split}.trec", args.second / f"{split}.trec"
                 pairs = side_by_side(queries, *runs, params.method)
                 documents = write_run(out / f"{split}.trec", fused_batches(pairs, setting, params.depth), args.name)
-                print(f"fuse {args.name}: {split}, {len(queries):,} queries, {documents:,} documents")
+                print(f"fuse {args.name}: {split}, {counted(len(queries), 'queries')}, {counted(documents, 'documents')}")
         write_json(out / RECORD, record)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
@@ -98,10 +98,13 @@ def main() -> None:
                 )
             write_table(out / "positives.parquet", RANKED, [ranked_positives(query, document, own, queries.ids(), ids)])
     if params.depth > len(ids):
-        print(f"mine {args.name}: depth {params.depth} exceeds the corpus ({len(ids)} documents); all but known positives are kept")
+        print(
+            f"mine {args.name}: depth {params.depth} exceeds the corpus ({counted(len(ids), 'documents')}); "
+            "all but known positives are kept"
+        )
     if len(known) > len(query):
-        print(f"mine {args.name}: {len(known) - len(query):,} pairs excluded for having the texts of known positives")
-    print(f"mine {args.name}: {rows_kept:,} negatives for {len(queries):,} queries")
+        print(f"mine {args.name}: {counted(len(known) - len(query), 'pairs excluded for having the texts of known positives')}")
+    print(f"mine {args.name}: {counted(rows_kept, 'negatives')} for {counted(len(queries), 'queries')}")
     if scratch:
         finish(scratch)
 

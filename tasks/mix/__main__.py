@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import track
@@ -51,7 +51,7 @@ def main() -> None:
             raise UserError(
                 f"mix {args.name}: {params.first} and {params.second} have no negatives for any training query; name other sources"
             )
-    print(f"mix {args.name}: {rows:,} negatives")
+    print(f"mix {args.name}: {counted(rows, 'negatives')}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tasks.core.stage.params import Params
 class Dataset(Params):
     """Where documents, queries, and qrels come from."""
 
-    source: str = Field(min_length=1, description="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID")
+    source: str = Field(min_length=1, description="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID")
 
 
 class Prepare(Params):

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from tasks.core.sources.delimiters import delimiter_of
+from tasks.core.sources.delimiters import delimiter_of, tells_delimiter
 from tasks.core.sources.forgotten import mark
 from tasks.core.stage.entry import stage
 from tasks.core.stage.errors import UserError
@@ -101,10 +101,12 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
     with _open(path) as beginning:
         delimiter = delimiter_of(path, map(_text, beginning))
     places: list[int | None] | None = None
-    for cells in csv.reader(lines(), delimiter=delimiter):
+    for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter)):
         raw, taken = b"".join(held), None
         held.clear()
-        if places is None:
+        if number == 0 and tells_delimiter(cells, delimiter):
+            pass
+        elif places is None:
             header = [cell.strip() for cell in cells]
             places = [next((header.index(one) for one in names if one in header), None) for names in NAMES[name]] if any(header) else None
         elif name in ("qrels", "negatives"):

@@ -11,6 +11,7 @@ from tasks.core.models.bi_encoder import save_towers
 from tasks.core.models.mlm_head import find_head, save_head
 from tasks.core.models.projector import save_projector
 from tasks.core.stage.devices import compute_dtype, kept_tokens
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.chunks import open_chunks
@@ -42,7 +43,7 @@ def pretrain(
     where, dtype = f"pretrain.{args.name}", compute_dtype(device, params.precision)
     chunks, tokenizer = open_chunks(args.chunks), load_tokenizer(args.init)
     vocabulary, rows = read_vocabulary(tokenizer, str(args.init)), usable_rows(chunks, params, f"params.yaml: {where}")
-    print(f"{where}: {len(rows):,} chunks, {min(len(rows), params.batch_texts):,} texts per step")
+    print(f"{where}: {counted(len(rows), 'chunks')}, {counted(min(len(rows), params.batch_texts), 'texts per step')}")
     towers = initial_towers(args.init, params.scratch, params.seed)
     transformer = towers.document.transformer
     check_length(chunks, transformer)

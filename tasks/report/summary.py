@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tasks.core.stage.errors import counted
 from tasks.report.significance import Pair
 from tasks.report.systems import System
 from tasks.report.weaknesses import Weaknesses, told
@@ -18,7 +19,11 @@ def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder:
     if not made:
         return "Nothing: the encoder is as it came."
     train = (statistics.get("splits") or {}).get("train") or {}
-    queries = f" on {train['queries']:,} queries with {train['positives']:,} relevant pairs" if train else ""
+    queries = (
+        f" on {counted(train['queries'], 'queries')} with {train['positives']:,} relevant pair{'s' * (train['positives'] != 1)}"
+        if train
+        else ""
+    )
     encoders = " and ".join(
         [placeless(encoder), *(placeless(str(entry.get("source"))) for entry in (sections.get("encoders") or {}).values())]
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.tables.parquet import count_rows, read_batches
@@ -60,7 +61,7 @@ def main() -> None:
                 continue
             documents = write_run(folder / f"{split}.trec", ranked_lists(given, split, params), given.name)
             ignored = ", identical ids excluded" if params.ignore_identical_ids else ""
-            print(f"{given.name}: {split}, {queries:,} queries, {documents:,} documents{ignored}")
+            print(f"{given.name}: {split}, {counted(queries, 'queries')}, {counted(documents, 'documents')}{ignored}")
 
 
 if __name__ == "__main__":

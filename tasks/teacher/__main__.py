@@ -4,6 +4,7 @@ from functools import partial
 from itertools import chain
 
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
@@ -56,7 +57,10 @@ def main() -> None:
             write_table(out / "positives.parquet", RANKED, [positives])
             rows = write_table(out / "train.parquet", RANKED, kept)
     pieces.progress.close()
-    print(f"teacher {args.name}: {len(positives) + count:,} pairs scored, {count - rows:,} of {count:,} negatives discarded")
+    print(
+        f"teacher {args.name}: {counted(len(positives) + count, 'pairs scored')}, "
+        f"{count - rows:,} of {counted(count, 'negatives discarded')}"
+    )
     finish(scratch)
 
 

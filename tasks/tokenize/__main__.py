@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
@@ -72,7 +72,9 @@ def main() -> None:
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
             np.save(out / "documents" / SAME, first)
-            print(f"{(first != np.arange(len(first))).sum():,} of {len(first):,} documents are near-duplicates of an earlier one")
+            near = int((first != np.arange(len(first))).sum())
+            are = "is a near-duplicate" if near == 1 else "are near-duplicates"
+            print(f"{near:,} of {counted(len(first), 'documents')} {are} of an earlier one")
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             length, prefix = params.query_length, params.query_prefix

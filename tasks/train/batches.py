@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.core.stage.draws import batch_places, draw_seed
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.references import written
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
@@ -173,7 +173,7 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     Scores are required if sampling or loss uses them.
     """
     more = len(data.known.values) - len(data.positives.values)
-    alike = f"; {more:,} pairs masked for having the texts of known positives" if more else ""
+    alike = f"; {counted(more, 'pairs masked for having the texts of known positives')}" if more else ""
     if params.positive_ranks is not None:
         alike += f"; positives: the first {params.positive_ranks} ranks of {params.negatives}"
     if data.weights is not None:
@@ -183,7 +183,7 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
             "found 1 training query and no hard_negatives, so there are no negatives; increase hard_negatives, or add training queries"
         )
     if params.hard == 0 or params.negatives == "random":
-        return f"{len(data.queries):,} queries, hard negatives: {params.negatives if params.hard else 'none'}{alike}"
+        return f"{counted(len(data.queries), 'queries')}, hard negatives: {params.negatives if params.hard else 'none'}{alike}"
     counts = data.negatives.counts[data.queries]
     if not counts.any():
         raise UserError(
@@ -203,8 +203,8 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
         )
     short, lone = int(((counts > 0) & (counts < params.hard)).sum()), int((counts == 0).sum())
     return (
-        f"{len(counts):,} queries, hard negatives: {counts.mean():.1f} a query to draw from; "
-        f"{short:,} have fewer than {params.hard} (theirs repeat), {lone:,} none (random documents){alike}"
+        f"{counted(len(counts), 'queries')}, hard negatives: {counts.mean():.1f} a query to draw from; "
+        f"{short:,} {'has' if short == 1 else 'have'} fewer than {params.hard} (theirs repeat), {lone:,} none (random documents){alike}"
     )
 
 

@@ -11,7 +11,7 @@ import torch
 
 from tasks.core.models.bi_encoder import Towers
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 from tasks.train.batches import Bools, Floats, TrainingSet
@@ -37,7 +37,8 @@ class Sample:
             trained[kept.known.of(query)] = True
         share = (self.positive & trained[self.documents]).sum() / self.positive.sum()
         also = f"; {100 * share:.0f} % of their relevant documents are relevant to queries that may be trained on" if share else ""
-        return f"{len(self.queries):,} training queries are held out, and rank {len(self.documents):,} documents{also}"
+        held, rank = ("query is", "ranks") if len(self.queries) == 1 else ("queries are", "rank")
+        return f"{len(self.queries):,} training {held} held out, and {rank} {counted(len(self.documents), 'documents')}{also}"
 
 
 def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:

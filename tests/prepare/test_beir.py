@@ -185,7 +185,7 @@ WRONG: dict[str, tuple[dict[str, str | bytes | None], str]] = {
     ),
     "a weight that is 0 in float32": (
         {"qrels/train.tsv": "query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t1e-50\n"},
-        r"train.tsv:2: found weight '1e-50', expected a number above 0 \(1e-30 to 1e30\); fix",
+        r"train.tsv:2: found weight '1e-50', expected a number above 0 \(1e-30 to 1e30\), such as 0\.5; fix",
     ),
     "a weight that is infinite in float32": (
         {"qrels/train.tsv": "query-id\tcorpus-id\tscore\tweight\nq1\td2\t1\t1e39\n"},

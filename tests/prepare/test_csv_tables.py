@@ -28,9 +28,15 @@ EXCEL: dict[str, str | bytes] = {  # as German and French spreadsheets write it,
     "qrels/train.csv": "query,doc,grade\nq1,d2,1\n7,1,2\n",
     "qrels/dev.csv": '"query";"doc";"grade";"a, note"\r\nq1;1;1;x\r\n',
 }
+TOLD: dict[str, str | bytes] = {  # with Excel's line that says the delimiter, and a comma in a header, which Excel does not quote
+    **EXCEL,
+    "corpus.csv": "\ufeffsep=;\r\nid;title;text;price, with tax\r\n"
+    'd2;Fish;"red, ""fast"" fish\nswim";1,5\r\n1;;blue fish;\r\nd4;;läuft — 鱼;\r\n',
+    "qrels/train.csv": "sep=,\nquery,doc,grade\nq1,d2,1\n7,1,2\n",
+}
 
 
-@pytest.mark.parametrize("files", [FILES, TABBED, EXCEL, FILES | {"corpus.csv": b"\xef\xbb\xbf" + str(FILES["corpus.csv"]).encode()}])
+@pytest.mark.parametrize("files", [FILES, TABBED, EXCEL, TOLD, FILES | {"corpus.csv": b"\xef\xbb\xbf" + str(FILES["corpus.csv"]).encode()}])
 def test_reads_a_folder(files: dict[str, str | bytes], prepare: Any, put: Any) -> None:
     got = prepare(f"csv:{put(files)}")
     assert got.documents == [("d2", "Fish", 'red, "fast" fish\nswim'), ("1", "", "blue fish"), ("d4", "", "läuft — 鱼")]
@@ -57,6 +63,10 @@ def test_a_cell_longer_than_the_default_limit_of_csv(prepare: Any, put: Any) -> 
         ({"corpus.csv": "id;text\r\nd2;a\r\n1;b;c\r\n"}, r"corpus\.csv:3: found 3 cells, expected 2 as in the header \(id, text\)"),
         ({"corpus.csv": 'id;text\nd2;a\n1;"b\nmore\n'}, r"corpus\.csv:3: invalid CSV in the row that begins here"),
         ({"corpus.csv": ""}, r"corpus\.csv: empty, expected a header \(id, title, text\)"),
+        ({"qrels/train.csv": "query;doc;grade\nq1;d2;1,0\n"}, r"train\.csv:2: found grade '1,0', expected an integer"),
+        ({"qrels/train.csv": "query;doc;grade;weight\nq1;d2;1;0,5\n"}, r"train\.csv:2: found weight '0,5', expected .*, such as 0\.5;"),
+        ({"corpus.csv": "sep=;\nid;text\nd2;a;b\n"}, r"corpus\.csv:3: found 3 cells, expected 2"),
+        ({"corpus.csv": "sep=;\n"}, r"corpus\.csv: empty, expected a header"),
         ({"qrels/train.csv": "query,doc,grade\nq1,d2,high\n"}, r"train\.csv:2: found grade 'high', expected an integer"),
         ({"qrels/other.csv": "query,doc,grade\n"}, r"other\.csv: found qrels of an unknown split, expected train\.csv"),
         ({"corpus.csv": "id,text,text\nd2,a,b\n"}, r"corpus\.csv:1: found column text 2 times, expected it once; rename or drop one"),

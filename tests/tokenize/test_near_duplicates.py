@@ -92,6 +92,6 @@ def test_the_stage_groups_documents_if_asked(tiny_corpus: Any, tiny_encoder: Pat
     for value, out in (("null", "plain"), ("0.9", "near")):
         (tmp_path / "params.yaml").write_text(f"text: {{}}\ntokenize: {{near_duplicates: {value}}}\n")
         said = run_here(tmp_path, "tokenize", *arguments, "--out", out)
-        assert ("1 of 61 documents are near-duplicates of an earlier one" in said) == (value != "null")
+        assert ("1 of 61 documents is a near-duplicate of an earlier one" in said) == (value != "null")
     assert not (tmp_path / "plain/documents" / SAME).exists()
     assert same_texts(open_tokens(tmp_path / "near/documents"), np.arange(61)).first[60] == 3

@@ -118,7 +118,7 @@ def test_read_with_scores(tmp_path: Path) -> None:
     assert data.positives.values.tolist() == [1, 2, 0]
     np.testing.assert_array_equal(data.positives.scores, [math.nan, 8.0, 9.0])
     assert (data.negatives.values.tolist(), data.negatives.scores.tolist()) == ([0, 2, 1], [5.0, 4.0, 3.0])
-    assert "1.5 a query to draw from; 1 have fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
+    assert "1.5 a query to draw from; 1 has fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
     (tmp_path / "positives.parquet").unlink()
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
     for values in ({"loss": "margin_mse"}, {"sampling": "simans"}):
@@ -129,7 +129,7 @@ def test_read_with_scores(tmp_path: Path) -> None:
         check_training_set(data, round_of(window=(3, 9)))
     assert check_training_set(data, round_of(negatives="random", window=(3, 9))) == "2 queries, hard negatives: random"
     alone = replace(data, queries=data.queries[:1])
-    assert check_training_set(alone, round_of(negatives="random")) == "1 queries, hard negatives: random"
+    assert check_training_set(alone, round_of(negatives="random")) == "1 query, hard negatives: random"
     with pytest.raises(UserError, match="found 1 training query and no hard_negatives, so there are no negatives; increase hard_negatives"):
         check_training_set(alone, round_of(negatives="none", loss="nll"))
 
@@ -182,7 +182,7 @@ def test_distillation_refuses_negatives_without_scores(values: dict[str, str], n
 
 
 def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> None:
-    assert "1 have fewer than 4 (theirs repeat), 1 none" in check_training_set(data, round_of(hard_negatives=4))
+    assert "1 has fewer than 4 (theirs repeat), 1 none" in check_training_set(data, round_of(hard_negatives=4))
     with pytest.raises(
         UserError, match=r"^negatives m: found at most 4 per query at ranks 1 to 200, expected hard_negatives .5. for at least"
     ):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.core.sources.datasets import FOLDER_KINDS
+from tasks.core.sources.datasets import PATH_KINDS
 
 NAMES = {"nDCG": "ndcg", "AP": "map", "R": "recall", "P": "precision", "RR": "mrr"}
 LANGUAGE = "und-Zyyy"  # ISO 639-3 and 15924 for undetermined; with none, TaskResult.get_score has nothing to average
@@ -35,7 +35,7 @@ def task_result(dataset: str, revision: str, metrics: Mapping[str, Mapping[str, 
 def task_name(dataset: str) -> str:
     """`scifact` of beir:PATH/scifact, `beir/scifact` of irds:beir/scifact, `demo`."""
     kind, _, place = dataset.partition(":")
-    return (place.rstrip("/").rpartition("/")[2] if kind in FOLDER_KINDS else place) or kind
+    return (place.rstrip("/").rpartition("/")[2] if kind in PATH_KINDS else place) or kind
 
 
 def _scores(means: Mapping[str, float], relevance: int) -> dict[str, float]:

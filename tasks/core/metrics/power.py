@@ -12,6 +12,7 @@ from scipy import optimize, stats
 
 from tasks.core.metrics.clusters import Numbers, by_group
 from tasks.core.metrics.paired_tests import Floats, no_spread
+from tasks.core.stage.errors import counted
 
 WANTED = 0.8  # power
 MOST = 10**9  # queries that are looked at
@@ -131,6 +132,6 @@ def too_few(where: str, queries: int, difference: float, found: Effect | None) -
         return ""
     needed = "more than can be had are" if found.needed is None else f"{found.needed:,} are"
     return (
-        f"{where}: {queries:,} queries show a difference of {abs(difference):.4f} with {found.power:.0%} power; {needed} needed for "
-        f"{WANTED:.0%}"
+        f"{where}: {counted(queries, 'queries')} show{'s' * (queries == 1)} a difference of {abs(difference):.4f} with "
+        f"{found.power:.0%} power; {needed} needed for {WANTED:.0%}"
     ).replace("%", " %")

@@ -1,6 +1,6 @@
 """Where data comes from outside the graph: a dataset SPEC or an encoder's name, resolved to files and versions.
 
-    SPEC     demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID
+    SPEC     demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID
     encoder  a Hugging Face id | a folder | package:MODULE/FOLDER
 
 Nothing here imports a package that it looks for, reads a file's content, or uses the network. Relative paths start at the
@@ -16,11 +16,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
+from tasks.core.sources.pairs import pairs_file
 from tasks.core.stage.errors import CONTROLS, Unavailable, UserError
 
-Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "irds"]
-FOLDER_KINDS = ("beir", "csv", "msmarco", "parquet")  # whose place is a folder
-SPEC_FORMS = "demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID"
+Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "pairs", "irds"]
+PATH_KINDS = ("beir", "csv", "msmarco", "parquet", "pairs")  # whose place is a folder, or of pairs, a file
+SPEC_FORMS = "demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID"
 CSV_FORM = "corpus.csv: id,title,text; queries.csv: id,text; qrels/train.csv: query,doc,grade"
 HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")  # of a model: no code, no pickles
 MODEL_MARKS = ("config.json", "router_config.json")  # every model folder has one of them; the latter marks one with two towers
@@ -45,7 +46,7 @@ class DatasetSpec:
 
     @property
     def folder(self) -> Path:
-        """The folder of a beir, csv, msmarco, or parquet SPEC."""
+        """The folder of a beir, csv, msmarco, or parquet SPEC, or the file of a pairs SPEC."""
         return local_path(self.place)
 
     def __str__(self) -> str:
@@ -80,7 +81,7 @@ class EncoderPlace:
 def parse_dataset(spec: str) -> DatasetSpec:
     """A SPEC's kind and place; nothing is looked up."""
     kind, colon, place = spec.strip().partition(":")
-    if kind not in ("demo", *FOLDER_KINDS, "irds"):
+    if kind not in ("demo", *PATH_KINDS, "irds"):
         found = f"unknown kind {kind!r}" if colon else "no kind before a path"
         raise UserError(f"dataset {spec!r}: {found}, expected {SPEC_FORMS}; other data: export it as CSV ({CSV_FORM})")
     if (kind == "demo") == bool(colon) or (colon and not place.strip()):
@@ -106,6 +107,8 @@ def dataset_files(spec: DatasetSpec, *, needs_qrels: bool = True) -> tuple[Path,
         return msmarco_layout(spec.folder).files()
     if spec.kind == "parquet":
         return parquet_files(spec.folder)
+    if spec.kind == "pairs":
+        return (pairs_file(spec.folder),)
     return ()
 
 

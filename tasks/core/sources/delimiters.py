@@ -1,23 +1,27 @@
 """The delimiter of a table in CSV, by its name and its header alone: one rule for all that read, check, or rewrite such a file.
 
     NAME.tsv, NAME.tsv.gz   a tab
-    any other name          a semicolon where the header has semicolons and no commas, else a comma; both in one header are refused
+    any other name          a semicolon where the header has semicolons and no commas, else a comma
 
-The header is the first line with more than blanks and delimiters, and the lines after it up to the end of a quoted cell that it
-leaves open. What is in quotes is not looked at.
+A first line sep=; says it in any file, as Excel reads and some programs write it; it is no row. The header is the first line with more
+than blanks and delimiters, and the lines after it up to the end of a quoted cell that it leaves open. What is in quotes is not looked at.
+Where a header has both, those before a blank are punctuation (price, with tax), and both without blanks are refused.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import IO
 
 from tasks.core.stage.errors import Invalid
 
-NAMES = {",": "commas", ";": "semicolons", "\t": "tabs"}
+NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 EITHER = "commas or semicolons"
 BLANK = ' \t\r\n\v\f",;\ufeff'
 MOST = 100  # lines of one header; a quote that stays open longer is not closed at all
 SHOWN = 60  # characters of a header that a message quotes
+TOLD = re.compile(r"(\"?)sep=([,;\t|])\1", re.IGNORECASE)
+PUNCTUATION = re.compile(r"[,;](?=[ \t])")
 _QUOTED = re.compile(r'(?:\A|(?<=[,;]))"(?:[^"]|"")*("|\Z)')
 
 
@@ -29,27 +33,52 @@ def is_tabbed(path: Path) -> bool:
 def delimiter_of(path: Path, lines: Iterable[str]) -> str:
     """The delimiter of the table `path`, whose first `lines` these are; no more of them are read than the header has.
 
-    Invalid, a UserError with its parts, where the header has commas and semicolons.
+    Invalid, a UserError with its parts, where the header has commas and semicolons, and no blanks say which are punctuation.
     """
-    if is_tabbed(path):
-        return "\t"
     first, header = 0, list[str]()
     for number, line in enumerate(lines, 1):
+        if number == 1 and (told := _told(line)):
+            return told
+        if is_tabbed(path):
+            return "\t"
         if not header and not line.strip(BLANK):
             continue
         first = first or number
         header.append(line)
         if len(header) == MOST or not _left_open("".join(header)):
             break
+    if is_tabbed(path):
+        return "\t"
     bare = _QUOTED.sub("", "".join(header))
-    if "," in bare and ";" in bare:
+    both = "," in bare and ";" in bare
+    marks = {*(PUNCTUATION.sub("", bare) if both else bare)} & {*",;"}
+    if both and len(marks) != 1:
         raise Invalid(
             where=f"{path}:{first}",
             found=f"commas and semicolons in the header ({header[0].strip()[:SHOWN]!r})",
             expected="one of them, between the columns",
-            remedy="put a column's name that has the other into quotes, or rename it",
+            remedy="put a column's name that has the other into quotes, rename it, or begin the file with a line sep=; (or sep=,)",
         )
-    return ";" if ";" in bare else ","
+    return ";" if ";" in marks else ","
+
+
+def tells_delimiter(cells: Sequence[str], delimiter: str) -> bool:
+    """Whether the first row of a table is no row, but says the delimiter."""
+    return _told(delimiter.join(cells)) == delimiter
+
+
+def to_header(handle: IO[str]) -> int:
+    """Go to the first line of a file that is a row; returns how many there are before it."""
+    handle.seek(0)
+    if _told(handle.readline()):
+        return 1
+    handle.seek(0)
+    return 0
+
+
+def _told(line: str) -> str:
+    found = TOLD.fullmatch(line.strip(" \r\n\ufeff"))
+    return found[2] if found else ""
 
 
 def _left_open(header: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 WEIGHTS = 1e-30, 1e30  # weights are kept in float32, where a smaller one would be 0 and a larger one infinite
-EXPECTED_WEIGHT = "a number above 0 (1e-30 to 1e30)"
+EXPECTED_WEIGHT = "a number above 0 (1e-30 to 1e30), such as 0.5"
 
 
 def weight_of(cell: str) -> float | None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.batching import joined
@@ -178,7 +178,10 @@ def write_rows(folder: Path, batches: Iterable[Rows], tokenizer: Any, *, digest:
     write_json(folder / "meta.json", meta)
     progress.close()
     if full and cut.passages == 1:
-        print(f"{folder.name}: {full:,} of {texts:,} texts reach {cut.max_length} tokens; anything beyond is truncated")
+        print(
+            f"{folder.name}: {full:,} of {counted(texts, 'texts')} reach{'es' * (full == 1)} {cut.max_length} tokens; "
+            "anything beyond is truncated"
+        )
 
 
 def write_offsets(path: Path, lengths: list[npt.NDArray[np.int32]]) -> int:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.core.sources.datasets import csv_layout
-from tasks.core.sources.delimiters import EITHER, delimiter_of, is_tabbed
+from tasks.core.sources.delimiters import EITHER, delimiter_of, is_tabbed, tells_delimiter
 from tasks.core.stage.errors import UserError, counted
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
 from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
@@ -67,37 +67,50 @@ def negatives(files: tuple[Path, ...]) -> Iterator[Negative]:
 def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
     """For every row, the cell of each of `wanted` (a column's possible names); "" for an `optional` column that is absent.
 
-    A row's place is its first line. UserError for a header with two delimiters, a missing column or two of one name, a row with more
-    or fewer cells than the header, or an unterminated quote.
+    UserError for a header with two delimiters, a missing column or two of one name, a row with more or fewer cells than the header, or an
+    unterminated quote.
     """
-    tab = is_tabbed(file)
+    between = "tabs" if is_tabbed(file) else EITHER
+    expected = ", ".join(names[0] if names[0] != "_id" else "id" for names in wanted)
+    places: list[int | None] | None = None
+    for at, header, cells in read_cells(file, expected):
+        if places is None:
+            places = [_place(at, header, names, names == optional, between) for names in wanted]
+        if cells is not None:
+            yield at, ["" if place is None else cells[place] for place in places]
+
+
+def read_cells(file: Path, expected: str) -> Iterator[tuple[At, list[str], list[str] | None]]:
+    """The header with None, then with each row's cells, as many as the header has. A row's place is its first line.
+
+    `expected` names the columns. UserError as in `read_rows`.
+    """
     csv.field_size_limit(LARGEST_CELL)
-    rows = csv.reader(read_text_lines(file), delimiter=delimiter_of(file, read_text_lines(file)), strict=True)
+    delimiter = delimiter_of(file, read_text_lines(file))
+    rows = csv.reader(read_text_lines(file), delimiter=delimiter, strict=True)
     header: list[str] | None = None
-    places: list[int | None] = []
     first = 1
     try:
         for cells in rows:
             at, first = At(file, first), rows.line_num + 1
-            if not any(cell.strip() for cell in cells):
+            if not any(cell.strip() for cell in cells) or (at.line == 1 and tells_delimiter(cells, delimiter)):
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
-                places = [_place(at, header, names, names == optional, "tabs" if tab else EITHER) for names in wanted]
+                yield at, header, None
                 continue
             if len(cells) != len(header):
                 raise UserError(
                     f"{at}: found {counted(len(cells), 'cells')}, expected {len(header)} as in the header ({', '.join(header)}); "
                     "fix that row"
                 )
-            yield at, ["" if place is None else cells[place] for place in places]
+            yield at, header, cells
     except csv.Error as error:
         raise UserError(
-            f"{file}:{first}: invalid {'TSV' if tab else 'CSV'} in the row that begins here ({error}); quote a cell that contains "
-            'quotes, line breaks, or the delimiter, and double the quotes in it ("")'
+            f"{file}:{first}: invalid {'TSV' if is_tabbed(file) else 'CSV'} in the row that begins here ({error}); quote a cell that "
+            'contains quotes, line breaks, or the delimiter, and double the quotes in it ("")'
         ) from None
     if header is None:
-        expected = ", ".join(names[0] if names[0] != "_id" else "id" for names in wanted)
         raise UserError(f"{file}: empty, expected a header ({expected}) and rows below it")
 
 

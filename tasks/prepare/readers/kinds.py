@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tasks.core.sources.datasets import DatasetSpec
-from tasks.prepare.readers import beir, csv_tables, demo, msmarco, parquet
+from tasks.prepare.readers import beir, csv_tables, demo, msmarco, pairs, parquet
 from tasks.prepare.source import Source
 
 
@@ -24,4 +24,6 @@ def _read(spec: DatasetSpec, needs_qrels: bool) -> Source:
         return irds.read(spec.place)
     if spec.kind == "msmarco":
         return msmarco.read(spec.folder)
+    if spec.kind == "pairs":
+        return pairs.read(spec.folder)
     return {"beir": beir.read, "csv": csv_tables.read, "parquet": parquet.read}[spec.kind](spec.folder, needs_qrels=needs_qrels)

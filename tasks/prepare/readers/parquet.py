@@ -85,28 +85,28 @@ def parts(files: Files) -> Iterator[Documents]:
 
 
 def documents(files: Files | tuple[Batch]) -> Iterator[Document]:
-    for at, (doc, title, text) in _rows(files, [DOCUMENT_ID, TITLE, TEXT], optional=TITLE):
-        yield Document(at, _id(at, doc), "" if title is None else _string(at, "title", title), _text(at, text))
+    for at, (doc, title, text) in read_rows(files, [DOCUMENT_ID, TITLE, TEXT], optional=TITLE):
+        yield Document(at, as_id(at, doc), "" if title is None else as_string(at, "title", title), as_text(at, text))
 
 
 def queries(files: Files) -> Iterator[Query]:
-    for at, (query, text, answers) in _rows(files, [QUERY_ID, QUERY_TEXT, ANSWERS], optional=ANSWERS):
+    for at, (query, text, answers) in read_rows(files, [QUERY_ID, QUERY_TEXT, ANSWERS], optional=ANSWERS):
         answers = [] if answers is None else answers
         if not isinstance(answers, list):
             raise UserError(f"{at}: found answers {answers!r}, expected a list of strings; fix that column")
-        yield Query(at, _id(at, query), _text(at, text), [_string(at, "answer", a) for a in answers])
+        yield Query(at, as_id(at, query), as_text(at, text), [as_string(at, "answer", a) for a in answers])
 
 
 def qrels(files: Files) -> Iterator[Qrel]:
-    for at, (query, doc, grade, weighs) in _rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE, WEIGHT], optional=WEIGHT):
+    for at, (query, doc, grade, weighs) in read_rows(files, [QREL_QUERY, QREL_DOC, QREL_GRADE, WEIGHT], optional=WEIGHT):
         if isinstance(grade, bool) or not isinstance(grade, int | float) or not _small_integer(grade):
             raise UserError(f"{at}: found grade {grade!r}, expected {EXPECTED}; fix that row")
-        yield Qrel(at, _id(at, query), _id(at, doc), int(grade), 1.0 if weighs is None else weight(at, str(weighs)))
+        yield Qrel(at, as_id(at, query), as_id(at, doc), int(grade), 1.0 if weighs is None else weight(at, str(weighs)))
 
 
 def negatives(files: Files) -> Iterator[Negative]:
-    for at, (query, doc) in _rows(files, [QREL_QUERY, QREL_DOC]):
-        yield Negative(at, _id(at, query), _id(at, doc))
+    for at, (query, doc) in read_rows(files, [QREL_QUERY, QREL_DOC]):
+        yield Negative(at, as_id(at, query), as_id(at, doc))
 
 
 def _tables(folder: Path, *names: str) -> dict[str, Files]:
@@ -175,7 +175,7 @@ def _json(path: Path, read: Callable[[Any], T]) -> T:
         raise UserError(f"{path}: cannot be read ({error}), expected what save_to_disk writes; save the dataset again") from None
 
 
-def _rows(
+def read_rows(
     files: Files | tuple[Batch], wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[At, tuple[Any, ...]]]:
     """Row by row, the value of each of `wanted` (a column's possible names); None for an `optional` column that is absent."""
@@ -234,22 +234,31 @@ def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional:
     raise UserError(f"{file}: found columns {', '.join(batch.schema.names)}, expected {' or '.join(names)}; rename one")
 
 
+def names_of(file: Path) -> list[str]:
+    """The columns of a Parquet file."""
+    try:
+        with open_parquet(file) as table:
+            return list(table.schema_arrow.names)
+    except UNREADABLE as error:
+        refuse_damage(error, f"{file}: cannot be read as Parquet ({error}); write it again")
+
+
 def _small_integer(grade: float) -> bool:
     return float(grade).is_integer() and -(2**31) < grade <= MOST
 
 
-def _id(at: At, value: object) -> str:
+def as_id(at: At, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UserError(f"{at}: found id {value!r}, expected a string or an integer; fix that row")
     return str(value)
 
 
-def _text(at: At, value: object) -> str:
+def as_text(at: At, value: object) -> str:
     """A null is an empty text, as an empty cell of a CSV file is: prepare.empty_texts says what becomes of it."""
-    return "" if value is None else _string(at, "text", value)
+    return "" if value is None else as_string(at, "text", value)
 
 
-def _string(at: At, name: str, value: object) -> str:
+def as_string(at: At, name: str, value: object) -> str:
     if not isinstance(value, str):
         raise UserError(f"{at}: found {name} {value!r}, expected a string; fix that row")
     return value

@@ -55,7 +55,7 @@ def test_spec(text: str, spec: DatasetSpec) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bier:x", "unknown kind 'bier', expected demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | irds:ID"),
+        ("bier:x", "unknown kind 'bier', expected demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID"),
         ("../data", "dataset '../data': no kind before a path, expected demo"),
         ("", "dataset '': no kind before a path"),
         ("beir", "expected beir:PATH"),

@@ -15,9 +15,10 @@ from typing import Any
 import datasets
 import pytest
 
-from flows.converting.convert import Converted, Inputs, Shares, convert, parse_qrels, shares_of
+from flows.converting.convert import Converted, Inputs, convert, parse_qrels, shares_of
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.errors import UserError
+from tasks.core.text.plain import Shares
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.negatives import write_official
 from tasks.prepare.params import Prepare
@@ -27,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[3]
 ALL_TRAIN = Shares()
 SEEDED = """\
 import sys
-from flows.converting.convert import Inputs, Path, Shares, convert
+from flows.converting.convert import Inputs, Path, convert
+from tasks.core.text.plain import Shares
 convert(Path(sys.argv[1]), Inputs([("train", Path(sys.argv[2]))]), Shares(0.2, 0.2))
 """
 Write = Callable[..., Path]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
-from flows.feedback import clicks
 from flows.feedback.clicks import Rule, name, read, take_in
 from flows.feedback.propensity import comparisons, harvest, power_law, relevance, relevance_error
 from flows.intake.foreseen import Settings
@@ -19,6 +18,7 @@ from flows.intake.gate import check
 from flows.intake.known import Known
 from flows.intake.records import files_of, judgments
 from tasks.core.stage.errors import UserError
+from tasks.core.text.plain import is_dev
 
 RANKS, ETA = 8, 1.1
 
@@ -166,7 +166,9 @@ def test_three_forms_of_one_log(tmp_path: Path) -> None:
     excel.write_text(
         '\ufeffquery;shown;clicked;position\r\nRed  shoes;a b c;b;\r\nred shoes;b a;;2\r\nblue;["c", "a"];;\r\nblue;c a;;1 2\r\n'
     )
-    for file in (plain, table, excel, server):
+    told = tmp_path / "told.csv"
+    told.write_text(f"\ufeffsep=;\r\n{excel.read_text().removeprefix(chr(0xFEFF))}")
+    for file in (plain, table, excel, told, server):
         log = read(file)
         assert (log.searches, log.skipped, log.counts) == (4, 0, COUNTS), file.name
         assert log.texts == {"red shoes": "Red shoes", "blue": "blue"}
@@ -244,7 +246,7 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     (data / "qrels").mkdir(parents=True)
     docs = [f"d{q}-{d}" for q in range(29) for d in range(RANKS)]
     (data / "corpus.jsonl").write_text("".join(json.dumps({"_id": doc, "text": doc}) + "\n" for doc in docs))
-    by_hash = {held: next(n for n in range(29) if clicks.is_dev(f"query {n}", 0.3) == held) for held in (False, True)}
+    by_hash = {held: next(n for n in range(29) if is_dev(f"query {n}", 0.3) == held) for held in (False, True)}
     (data / "queries.jsonl").write_text(
         f'{{"_id": "t1", "text": "Query  {by_hash[False]}"}}\n{{"_id": "t2", "text": "query {by_hash[True]}"}}\n'
     )
@@ -265,7 +267,7 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     assert {one.grade for one in train + dev} == {1}
     assert name(f"query {by_hash[False]}") not in {one.query for one in train}, "held out by the data set"
     held = {one.query for one in dev}
-    assert held == {name(query) for query in taken.log.texts if clicks.is_dev(query, 0.3)} - {
+    assert held == {name(query) for query in taken.log.texts if is_dev(query, 0.3)} - {
         name("query 29"),
         name(f"query {by_hash[True]}"),
     }

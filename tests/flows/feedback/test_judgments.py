@@ -51,8 +51,17 @@ def test_a_spreadsheet_may_write_semicolons(suspects: Path, tmp_path: Path) -> N
         header, *rows = list(csv.reader(handle))
     with suspects.open("w", newline="", encoding="utf-8-sig") as handle:
         csv.writer(handle, delimiter=";").writerows([header, *([*row[:2], "1", *row[3:]] for row in rows)])
-    assert take_in(suspects, tmp_path / "batch", "dev") == (3, 0)
-    assert [tuple(row[1:4]) for row in qrels(tmp_path / "batch/qrels/dev.tsv")] == [("q1", "d1", 1), ("q1", "d,2", 1), ("q2", "d3", 1)]
+    for batch in ("batch", "told"):
+        assert take_in(suspects, tmp_path / batch, "dev") == (3, 0)
+        assert [tuple(row[1:4]) for row in qrels(tmp_path / batch / "qrels/dev.tsv")] == [
+            ("q1", "d1", 1),
+            ("q1", "d,2", 1),
+            ("q2", "d3", 1),
+        ]
+        suspects.write_text(f"sep=;\n{suspects.read_text(encoding='utf-8-sig')}", encoding="utf-8")
+    suspects.write_text("sep=;\nquery-id;corpus-id;score\nq1;d1;x\n")
+    with pytest.raises(UserError, match=r":3: found score 'x'"):
+        take_in(suspects, tmp_path / "other", "dev")
 
 
 def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:

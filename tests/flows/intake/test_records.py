@@ -25,7 +25,7 @@ FORMS = {
     },
     "semicolons": {
         "corpus.csv": '\ufeff;;\r\ntext;"extra, or not";docid\r\none, two;x;d1\r\n;;\r\n"say ""three"";\nfour";y;d2\r\n',
-        "queries.csv": "\ufeffqid;query\r\nq1;what is one\r\n",
+        "queries.csv": "\ufeffsep=;\r\nqid;query;said, by whom\r\nq1;what is one;x\r\n",
         "qrels/dev.csv": "grade,query,pid,weight\n2,q1,d1,\n1,q1,d2,0.25\n",
     },
 }
@@ -93,7 +93,7 @@ def test_weights_and_wrong_ones(tmp_path: Path) -> None:
     told: list[str] = []
     assert [one.weight for one in judgments(files_of(tmp_path), "train", told.append)] == [0.5]
     assert [line.partition(": ")[2] for line in told] == [
-        f"found weight '{cell}', expected a number above 0 (1e-30 to 1e30)" for cell in ("-1", "nan", "1e-50")
+        f"found weight '{cell}', expected a number above 0 (1e-30 to 1e30), such as 0.5" for cell in ("-1", "nan", "1e-50")
     ]
     (tmp_path / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\tweight \nq1\td1\t1\t0.5\n")
     assert list(judgments(files_of(tmp_path), "train", told.append)) == [], "prepare does not take this header for one with weights"

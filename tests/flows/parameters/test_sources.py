@@ -53,6 +53,17 @@ def test_a_digest_is_of_content_not_of_place(place: Any) -> None:
     assert place.write("beir:moved", "elsewhere")["dataset"]["digest"] != changed["dataset"]["digest"]
 
 
+def test_a_file_is_known_by_its_name_and_content(place: Any) -> None:
+    Path("in").mkdir()
+    Path("in/faq.csv").write_text("question,answer\na,b\n")
+    before = place.write("pairs:in/faq.csv")["dataset"]
+    assert before["files"] == {"faq.csv": hashlib.sha256(b"question,answer\na,b\n").hexdigest()}
+    Path("in").rename("moved")
+    assert place.write("pairs:moved/faq.csv")["dataset"]["digest"] == before["digest"]
+    Path("moved/faq.csv").write_text("question,answer\na,b\nc,d\n")
+    assert place.write("pairs:moved/faq.csv")["dataset"]["digest"] != before["digest"]
+
+
 def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Any, read: list[str]) -> None:
     place.write()
     assert sorted(read) == ["config.json", "corpus.jsonl", "queries.jsonl", "test.tsv"]

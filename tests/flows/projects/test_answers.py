@@ -36,6 +36,15 @@ def test_a_folder_is_read_by_what_is_in_it(tmp_path: Path, files: list[str], kin
         read_data("beir:" if kind == "beir" else "")
 
 
+@pytest.mark.parametrize("name", ["faq.csv", "faq.tsv.gz", "train.jsonl", "train.parquet"])
+def test_a_file_alone_has_pairs_and_judgments(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x")
+    assert read_data(str(tmp_path / name)) == read_data(f"pairs:{tmp_path / name}") == f"pairs:{tmp_path / name}"
+    assert default_queries(f"pairs:{tmp_path / name}") == "corpus"
+    with chdir(tmp_path):
+        assert data_seen_from(Path("mine"), f"pairs:{name}") == f"pairs:../{name}"
+
+
 def test_a_packed_corpus_is_said_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "corpus.csv.zst").write_text("x")
     with pytest.raises(UserError, match=r"unpack it: unzstd .*corpus\.csv\.zst$"):

@@ -127,8 +127,8 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
             "new: no terminal to ask on, and no --data, --queries, --encoder, --share, --document-length; give them, or --data and",
         ),
         ("mine", {"--encoder": TINY, "--defaults": ""}, "new: no terminal to ask on, and no --data; give them"),
-        ("mine", FLAGS | {"--data": "nowhere"}, "nowhere: no such folder, expected one, or demo | beir:PATH"),
-        ("mine", FLAGS | {"--data": "file"}, "file: found a file, expected a folder with corpus.csv: id,title,text; queries.csv"),
+        ("mine", FLAGS | {"--data": "nowhere"}, "nowhere: no such folder or file, expected one, or demo | beir:PATH"),
+        ("mine", FLAGS | {"--data": "file"}, "file: found a file of another form, expected a file of queries and answers: .csv"),
         ("mine", FLAGS | {"--data": "beir:nowhere"}, "nowhere: not found, expected a BEIR folder"),
         (
             "mine",

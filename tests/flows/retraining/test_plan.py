@@ -157,7 +157,7 @@ def test_queries_that_the_champion_was_only_indexed_beside_are_new_to_it(worktre
     worktree.how["recipe"] = plan.recipe(read_yaml(Path("params.yaml")), {"encoder": {"digest": "x"}})
     planned = worktree.make(full_share=9, document_share=9)
     assert planned.choice.mode == "query_tower"
-    assert "since champion/2, 1 more queries since it was trained" in planned.choice.why
+    assert "since champion/2, 1 more query since it was trained" in planned.choice.why
     source = Path(read_yaml(Path("params.yaml"))["encoders"]["from_champion"]["source"])
     assert json.loads((source / "known_queries.json").read_text()) == ["q1", "q2"], "q4 is in its data, and it never trained on it"
 

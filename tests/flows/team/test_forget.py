@@ -294,17 +294,17 @@ def test_a_table_with_semicolons_stays_byte_for_byte_but_for_its_rows(tmp_path: 
     rows = {
         "corpus.csv": [
             bom + b";;\r\n",
-            b'id;"title, in short";text\r\n',
+            b"id;title, in short;text\r\n",
             b'd1;"a";sec, ret\r\n',
             b'"d2";;"two;\nlines"\r\n',
             b";;\n",
             b"d3;;x",
         ],
-        "queries.csv": [b"id,text\n", b'"q1","a;b"\n', b"q2,secret\n"],
+        "queries.csv": [b"sep=,\n", b"id,text\n", b'"q1","a;b"\n', b"q2,secret\n"],
         "qrels/train.csv": [bom + b"grade;query;doc\r\n", b"1;q1;d1\r\n", b'1;"q1";d2\r\n', b"1;q2;d3\r\n"],
         "negatives.csv": [b"query;doc;score\n", b"q1;d2;0,5\n", b"q1;d1;0,5\n"],
     }
-    gone = {"corpus.csv": [2], "queries.csv": [2], "qrels/train.csv": [1, 3], "negatives.csv": [2]}
+    gone = {"corpus.csv": [2], "queries.csv": [3], "qrels/train.csv": [1, 3], "negatives.csv": [2]}
     (tmp_path / "qrels").mkdir()
     for name, lines in rows.items():
         path = tmp_path / (f"{name}.gz" if packed else name)

@@ -239,8 +239,7 @@ def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp
     )
     told = project.gc()
     assert (
-        "1 folders of other commits are neither here nor on the remote, so no file is kept for them: of_a_removed_round: data/corpus"
-        in told
+        "1 folder of other commits is neither here nor on the remote, so no file is kept for them: of_a_removed_round: data/corpus" in told
     )
     assert not project.is_whole()
 

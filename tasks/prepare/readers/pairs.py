@@ -1,0 +1,173 @@
+"""One file of queries, each with a passage that answers it, as a dataset. Its columns: tasks.core.sources.pairs.
+
+Texts that are equal but for case and blanks are one document, or one query, under the id and in the words of the first row that has
+them; without an id, it is 16 hexadecimal digits of the SHA-256 of such a text. So a query may have several relevant documents, and a
+document several queries. Negatives are documents, too.
+
+Without a column split, every query is of train. Where no row is of dev or test, a tenth of the training queries becomes that split, by a
+hash of their text: a query stays where it is when the file grows, and equal ones are in one split.
+
+In memory at any time: 100 bytes a document, and where there are ids, as much again a document and a query.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
+from tasks.core.sources.pairs import ANCHORS, PASSAGES, Columns, columns_of, ending, pairs_file
+from tasks.core.stage.errors import UserError
+from tasks.core.text.plain import SHARE, Shares, plain
+from tasks.prepare.readers.csv_tables import read_cells
+from tasks.prepare.readers.lines import SHOWN, read_objects
+from tasks.prepare.readers.parquet import as_id, as_string, as_text, names_of, read_rows
+from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
+
+NEEDED = f"{' | '.join(ANCHORS)}, {' | '.join(PASSAGES)}"
+DIGITS = 16  # of an id
+
+
+class Row(NamedTuple):
+    """A row. `document` and `query_id` are empty where the file has none; `split` is what the column says, else train."""
+
+    at: At
+    query: str
+    passage: str
+    title: str
+    document: str
+    query_id: str
+    split: str
+    negatives: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Names:
+    """The ids that the file gives, by `digest`, and the shares of its training queries that become dev and test."""
+
+    documents: dict[str, str]
+    queries: dict[str, str]
+    shares: Shares
+
+    def document(self, row: Row) -> str:
+        return self._document(digest(row.passage, row.title))
+
+    def negative(self, text: str) -> str:
+        return self._document(digest(text))
+
+    def query(self, row: Row) -> str:
+        found = digest(row.query)
+        return self.queries.get(found, found)
+
+    def split(self, row: Row) -> str:
+        return self.shares.split(row.split, row.query)
+
+    def _document(self, found: str) -> str:
+        return self.documents.get(found, found)
+
+
+def read(file: Path) -> Source:
+    """The pairs of `file`, which is read once for its ids and splits before this returns."""
+    documents_of, queries_of, splits = dict[str, str](), dict[str, str](), set[str]()
+    for row in rows(pairs_file(file)):
+        splits.add(row.split)
+        if row.document:
+            documents_of.setdefault(digest(row.passage, row.title), row.document)
+        if row.query_id:
+            queries_of.setdefault(digest(row.query), row.query_id)
+    shares = Shares(*(SHARE * (split not in splits) for split in ("dev", "test")))
+    names = Names(documents_of, queries_of, shares)
+    return Source(
+        documents=partial(documents, file, names),
+        queries={"": partial(queries, file, names)},
+        qrels={split: partial(qrels, file, names, split) for split in SPLITS},
+        negatives=partial(negatives, file, names),
+    )
+
+
+def documents(file: Path, names: Names) -> Iterator[Document]:
+    seen = set[bytes]()
+    for row in rows(file):
+        for text, title in ((row.passage, row.title), *((text, "") for text in row.negatives)):
+            found = digest(text, title)
+            if (key := bytes.fromhex(found)) not in seen:
+                seen.add(key)
+                yield Document(row.at, names.documents.get(found, found), title, text)
+
+
+def queries(file: Path, names: Names) -> Iterator[Query]:
+    seen = set[bytes]()
+    for row in rows(file):
+        if (key := bytes.fromhex(digest(row.query))) not in seen:
+            seen.add(key)
+            yield Query(row.at, names.query(row), row.query, [])
+
+
+def qrels(file: Path, names: Names, split: str) -> Iterator[Qrel]:
+    for row in rows(file):
+        if names.split(row) == split:
+            yield Qrel(row.at, names.query(row), names.document(row), 1)
+
+
+def negatives(file: Path, names: Names) -> Iterator[Negative]:
+    for row in rows(file):
+        for text in row.negatives:
+            yield Negative(row.at, names.query(row), names.negative(text))
+
+
+def digest(text: str, title: str = "") -> str:
+    """What texts have that are equal but for case and blanks."""
+    told = f"{plain(title)}\n{plain(text)}" if title.strip() else plain(text)
+    return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+
+
+def rows(file: Path) -> Iterator[Row]:
+    """Every row. UserError, with the place, for columns that are not there, and for what cannot be read."""
+    for at, columns, cells in _cells(file):
+
+        def cell(place: int | None, values: Sequence[Any] = cells) -> Any:
+            return None if place is None else values[place]
+
+        title, document, query_id = cell(columns.title), cell(columns.document), cell(columns.query_id)
+        yield Row(
+            at,
+            as_text(at, cell(columns.query)),
+            as_text(at, cell(columns.passage)),
+            "" if title is None else as_string(at, "title", title),
+            "" if document is None else as_id(at, document),
+            "" if query_id is None else as_id(at, query_id),
+            "train" if columns.split is None else _split(at, cell(columns.split)),
+            [as_text(at, cells[place]) for place in columns.negatives if cells[place]],
+        )
+
+
+def _cells(file: Path) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
+    """Every row, with the places of its columns."""
+    if ending(file) == ".parquet":
+        names = names_of(file)
+        columns = columns_of(str(file), names)
+        for at, values in read_rows((file,), [(name,) for name in names]):
+            yield at, columns, values
+    elif ending(file) in (".csv", ".tsv"):
+        columns = None
+        for at, header, cells in read_cells(file, NEEDED):
+            columns = columns or columns_of(str(at), header)
+            if cells is not None:
+                yield at, columns, cells
+    else:
+        names, columns = [], None
+        for at, record in read_objects(file, NEEDED):
+            if columns is None:  # the keys of the first line are those of the file
+                names, columns = list(record), columns_of(str(at), list(record))
+            yield at, columns, [record.get(name) for name in names]
+        if columns is None:
+            raise UserError(f"{file}: found no line, expected JSON lines with {NEEDED}")
+
+
+def _split(at: At, value: object) -> str:
+    told = str(value or "").strip()
+    if (split := SPLIT_NAMES.get(told.lower())) is None:
+        raise UserError(f"{at}: found split {told[:SHOWN]!r}, expected train, dev (or validation), or test; fix that row")
+    return split

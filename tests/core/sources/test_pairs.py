@@ -1,0 +1,69 @@
+"""The name and the columns of one file of questions and answers."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.core.sources.pairs import Columns, columns_of, pairs_file
+from tasks.core.stage.errors import Invalid, Unavailable, UserError
+
+
+@pytest.mark.parametrize("name", ["faq.csv", "faq.CSV", "faq.tsv.gz", "faq.jsonl", "faq.ndjson.gz", "faq.parquet"])
+def test_a_file_of_a_known_form(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    assert pairs_file(tmp_path / name) == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("faq.json", "write one object a line, as .jsonl"),
+        ("faq.xlsx", "save it as CSV in UTF-8"),
+        ("faq.csv.zip", "unpack it"),
+        ("faq.parquet.gz", "convert or rename it"),
+        ("faq", "convert or rename it"),
+    ],
+)
+def test_another_form_is_refused_with_a_remedy(tmp_path: Path, name: str, remedy: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(UserError, match=rf"{name}: found a file of another form, expected .*\.jsonl.*; {remedy}$"):
+        pairs_file(tmp_path / name)
+
+
+def test_a_missing_file_is_unavailable_and_a_folder_is_none(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"faq\.csv: not found"):
+        pairs_file(tmp_path / "faq.csv")
+    with pytest.raises(UserError, match=r"found a folder, expected a file .*; name one file in it"):
+        pairs_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "columns"),
+    [
+        (["question", "answer"], Columns(0, 1)),
+        (["Answer ", "category", " Question"], Columns(2, 0)),
+        (["anchor", "positive", "negative"], Columns(0, 1, negatives=(2,))),
+        (["negative_10", "query", "passage", "negative_2", "negative"], Columns(1, 2, negatives=(4, 3, 0))),
+        (["sentence1", "sentence2"], Columns(0, 1)),
+        (["id", "Title", "text", "query_id", "query", "SPLIT"], Columns(4, 2, title=1, document=0, query_id=3, split=5)),
+    ],
+)
+def test_columns_are_known_by_their_names_in_any_order_and_case(names: list[str], columns: Columns) -> None:
+    assert columns_of("faq.csv:1", names) == columns
+
+
+@pytest.mark.parametrize(
+    ("names", "line"),
+    [
+        (["Frage", "Antwort"], r"f:1: found columns Frage, Antwort, expected a query \(anchor \| query .*; rename them in the file$"),
+        (["id", "title", "text"], r"found columns id, title, text, .*; documents alone are corpus\.csv in a folder$"),
+        (["question", "answer", "passage"], r"f:1: found columns answer and passage, expected one of them; rename or drop the others$"),
+        (["question", "Question", "answer"], r"found columns question and Question, expected one of them"),
+        (["query", "text", "label"], r"found column label, expected rows whose passage answers the query; .*retemper convert"),
+        (["question", "title", "answer", "negative"], r"found columns title and negative, expected one of them"),
+        ([f"{n}{'x' * 50}" for n in range(30)], r"found columns 0x{39}, .* \.\.\., expected"),
+    ],
+)
+def test_other_columns_are_refused_in_a_line_that_names_them(names: list[str], line: str) -> None:
+    with pytest.raises(Invalid, match=line):
+        columns_of("f:1", names)

@@ -1,0 +1,147 @@
+"""One file of questions and answers: equal texts are one record, and each query keeps its split when the file grows."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.stage.errors import UserError
+from tasks.core.text.plain import Shares
+from tasks.prepare.readers.kinds import read
+from tasks.prepare.readers.pairs import digest
+
+ROWS = [  # question, answer, split
+    ("How do I reset it?", "Hold the button.", "train"),
+    ("how do I  RESET it?", "Press the button for\nfive seconds.", "Train"),
+    ("Is it broken?", "hold the  button. ", "train"),
+    ("Where is it?", 'In the "box", below; look, there.', "validation"),
+    ("Who makes it?", "Hold the button.", "test"),
+]
+FIRST, SECOND, THIRD = (digest(ROWS[n][1]) for n in (0, 1, 3))
+
+
+def as_csv(file: Path, mark: str) -> None:
+    def cell(text: str) -> str:
+        return '"' + text.replace('"', '""') + '"'
+
+    lines = [mark.join(("Question", "answer", "split"))] + [mark.join(map(cell, row)) for row in ROWS]
+    file.write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
+
+
+def as_jsonl(file: Path) -> None:
+    lines = [json.dumps(dict(zip(("anchor", "positive", "split", "note"), (*row, 1), strict=True))) for row in ROWS]
+    file.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+def as_parquet(file: Path) -> None:
+    pq.write_table(pa.table(dict(zip(("query", "passage", "split"), zip(*ROWS, strict=True), strict=True))), file)
+
+
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("faq.csv", lambda file: as_csv(file, ",")),
+        ("faq.CSV", lambda file: as_csv(file, ";")),
+        ("faq.tsv", lambda file: as_csv(file, "\t")),
+        ("faq.jsonl.gz", as_jsonl),
+        ("faq.parquet", as_parquet),
+    ],
+)
+def test_every_form_gives_the_same_data_set(prepare: Any, tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+    write(tmp_path / name)
+    got = prepare(f"pairs:{tmp_path / name}")
+    assert got.documents == [(FIRST, "", ROWS[0][1]), (SECOND, "", ROWS[1][1]), (THIRD, "", ROWS[3][1])]
+    asked = [digest(ROWS[n][0]) for n in (0, 2, 3, 4)]
+    assert got.queries == {
+        "train": [(asked[0], ROWS[0][0], []), (asked[1], ROWS[2][0], [])],
+        "dev": [(asked[2], ROWS[3][0], [])],
+        "test": [(asked[3], ROWS[4][0], [])],
+    }
+    assert got.qrels == {
+        "train": [(asked[0], FIRST, 1), (asked[0], SECOND, 1), (asked[1], FIRST, 1)],
+        "dev": [(asked[2], THIRD, 1)],
+        "test": [(asked[3], FIRST, 1)],
+    }
+    assert "equal_texts" not in got.stats or not got.stats["equal_texts"]
+
+
+def test_a_growing_file_keeps_its_division_and_its_ids(prepare: Any, put: Any) -> None:
+    def splits(count: int, *more: str) -> dict[str, set[tuple[Any, ...]]]:
+        lines = ["question,answer", *(f"question {n},answer {n}" for n in range(count)), *more]
+        got = prepare(f"pairs:{put({'faq.csv': chr(10).join(lines)}) / 'faq.csv'}", leaks="refuse")
+        return {split: set(found) for split, found in got.qrels.items()}
+
+    small, large = splits(200), splits(600, *(f"QUESTION  {n},other {n}" for n in range(200)))
+    assert all(small[split] and small[split] < large[split] for split in small)
+    for split, found in large.items():
+        assert {query for query, _, _ in found} == {
+            digest(f"question {n}") for n in range(600) if Shares(0.1, 0.1).split("train", f"question {n}") == split
+        }, "as retemper convert divides"
+
+
+@pytest.mark.parametrize(("there", "shares"), [("test", Shares(0.1, 0)), ("dev", Shares(0, 0.1))])
+def test_a_split_without_a_row_is_a_tenth_of_train(prepare: Any, put: Any, there: str, shares: Shares) -> None:
+    lines = ["query\ttext\tsplit", *(f"q {n}\tt {n}\ttrain" for n in range(300)), f"own\tt 1\t{there}"]
+    got = prepare(f"pairs:{put({'a.tsv': chr(10).join(lines)}) / 'a.tsv'}")
+    wanted: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+    for n in range(300):
+        wanted[shares.split("train", f"q {n}")].append(f"q {n}")
+    wanted[there].append("own")
+    assert {split: [text for _, text, _ in found] for split, found in got.queries.items()} == wanted
+
+
+def test_ids_and_titles_are_those_of_the_first_row(prepare: Any, put: Any) -> None:
+    text = (
+        "id,title,answer,query_id,question,split\n7,A,x,q1,one,train\n8,B,x,q2,two,train\n9,A,X ,,ONE,train\n"
+        "10,,y,,three,train\n,,z,q5,four,dev\n"
+    )
+    got = prepare(f"pairs:{put({'faq.csv': text}) / 'faq.csv'}")
+    assert got.documents == [("7", "A", "x"), ("8", "B", "x"), ("10", "", "y"), (digest("z"), "", "z")]
+    assert got.qrels["train"] == [("q1", "7", 1), ("q2", "8", 1), (digest("three"), "10", 1)]
+    assert got.qrels["dev"] == [("q5", digest("z"), 1)]
+
+
+def test_negatives_are_documents_and_ready_made_negatives(prepare: Any, put: Any) -> None:
+    rows = [
+        {"anchor": "one", "positive": "x", "negative_1": "n1", "negative_2": "y", "split": "train"},
+        {"anchor": "two", "positive": "y", "negative_1": "n1", "negative_2": None, "split": "train"},
+        {"anchor": "two", "positive": "w", "negative_1": "Y", "negative_2": "", "split": "train"},
+        {"anchor": "held", "positive": "x", "negative_1": "n2", "negative_2": "n1", "split": "dev"},
+    ]
+    got = prepare(f"pairs:{put({'t.jsonl': chr(10).join(map(json.dumps, rows))}) / 't.jsonl'}")
+    assert [text for _, _, text in got.documents] == ["x", "n1", "y", "w", "n2"]
+    names = {query: text for query, text, _ in got.queries["train"]}, {doc: text for doc, _, text in got.documents}
+    assert [(names[0][row[0]], names[1][row[1]]) for row in got.official] == [("one", "n1"), ("one", "y"), ("two", "n1")]
+    assert got.counts == {"kept": 3, "that are known positives": 1, "of a query outside the training split": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.csv", "question,answer\na,b,c\n", r"a\.csv:2: found 3 cells, expected 2 as in the header \(question, answer\)"),
+        ("a.csv", "", r"a\.csv: empty, expected a header \(anchor \| query"),
+        ("a.csv", "\nq,a\n", r"a\.csv:2: found columns q, a, expected a query"),
+        ("a.csv", "question,answer\n", r"a\.csv has no documents, expected at least one"),
+        ("a.csv", "question,answer\n,b\n", r"a\.csv:2: .*without text|a\.csv:2: .*empty"),
+        ("a.csv", "question,answer,split\na,b,eval\n", r"a\.csv:2: found split 'eval', expected train, dev \(or validation\), or test"),
+        ("a.csv", "question,answer,id\na,b,1\nc,d,1\n", r"a\.csv:3: document id '1' is already used at .*a\.csv:2"),
+        ("a.jsonl", '{"question": "a", "answer": 5}\n', r"a\.jsonl:1: found text 5, expected a string"),
+        ("a.jsonl", "", r"a\.jsonl: found no line, expected JSON lines with anchor"),
+        ("a.jsonl", "question,answer\n", r"a\.jsonl:1: not JSON"),
+        ("a.parquet", "question,answer\n", r"a\.parquet: cannot be read as Parquet"),
+    ],
+)
+def test_a_mistake_is_a_line_with_its_place(prepare: Any, put: Any, name: str, text: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        prepare(f"pairs:{put({name: text}) / name}")
+
+
+def test_it_can_be_read_twice(put: Any) -> None:
+    source = read(parse_dataset(f"pairs:{put({'a.csv': 'query,text' + chr(10) + 'a,b' + chr(10)}) / 'a.csv'}"))
+    assert list(source.documents()) == list(source.documents()) and list(source.queries[""]()) == list(source.queries[""]())
