@@ -37,9 +37,17 @@ def repeated(arguments: Sequence[str], option: str) -> Iterator[str]:
 @app.command(cls=EvaluateCommand)
 def evaluate(
     *,
-    model: Annotated[str, typer.Option(help="An encoder's folder, another form of encoder.source, or an entry of fuse.")],
+    model: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODEL", help="An encoder's folder, another form of encoder.source, an entry of fuse, or bm25. May be repeated."
+        ),
+    ],
     data: Annotated[
-        str, typer.Option(metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID")
+        list[str],
+        typer.Option(
+            metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID. May be repeated."
+        ),
     ],
     query_prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Before every query (default: the model's own prompt, if it names one).")
@@ -76,14 +84,25 @@ def evaluate(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the metrics to this JSON file.")] = None,
     mteb: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write them to this JSON file, as MTEB writes the result of a task.")
+        Path | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Also write them as MTEB writes the result of a task: to this JSON file, or of several to MODEL/DATA.json in this folder.",
+        ),
     ] = None,
 ) -> int:
-    """Evaluate any model folder on any dataset, zero-shot; data/ stays as it is."""
+    """Evaluate any model folder on any dataset, zero-shot; data/ stays as it is. Several of either give one table."""
     from flows.experiments.evaluate import Settings, evaluate
+    from flows.experiments.several import evaluate_all
 
-    for option, file in (("--out", out), ("--mteb", mteb)):
-        refuse_place(option, file)
+    several = len(model) > 1 or len(data) > 1
+    refuse_place("--out", out)
+    if not several:
+        refuse_place("--mteb", mteb)
+    elif mteb is not None and not mteb.is_dir():
+        refuse_place("--mteb", mteb)
+        if mteb.exists():
+            raise UserError(f"--mteb {mteb}: found a file, expected a folder: several models or data sets have a file each")
     settings = Settings(
         {"query": query_prefix, "document": document_prefix},
         {"query": query_length, "document": document_length},
@@ -92,7 +111,9 @@ def evaluate(
         either("ignore-identical-ids", ignore_identical_ids, no_ignore_identical_ids),
         relevance or None,
     )
-    return evaluate(model, data, settings, out=out, mteb=mteb)
+    if several:
+        return evaluate_all(model, data, settings, out=out, mteb=mteb)
+    return evaluate(model[0], data[0], settings, out=out, mteb=mteb)
 
 
 def either(name: str, yes: bool, no: bool) -> bool | None:

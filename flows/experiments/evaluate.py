@@ -24,6 +24,7 @@ from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
 from flows.storage.remote import WARNING
+from tasks.core.lexical import params as lexical
 from tasks.core.metrics.mteb import MAIN, task_result
 from tasks.core.sources import forgotten
 from tasks.core.sources.datasets import PATH_KINDS, parse_dataset, parse_encoder
@@ -83,12 +84,14 @@ class Shown:
 
 @dataclass(frozen=True)
 class Plan:
-    """The run of an evaluation: what it is called, its stages, and what params.yaml of the second tree sets (`--set`)."""
+    """The run of an evaluation: what it is called, its stages, and what params.yaml of the second tree sets (`--set`). `partial`: what
+    it finished is read where it failed, too."""
 
     name: str
     targets: Sequence[str]
     edits: Sequence[str]
     notes: Sequence[str]  # what its user should know
+    partial: bool = False
 
 
 class RunFailed(Exception):
@@ -106,15 +109,8 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
     weight (or k) is the one that was chosen on the project's own dev.
     """
     parse_dataset(data)
-    for kind, length in settings.lengths.items():
-        if length is not None and length < SHORTEST:
-            raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
     shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
-    own = Path("data/encoders", model)
-    if model not in fusions(sections) and len(Path(model).parts) == 1 and own.is_dir() and not Path(model).exists():
-        raise UserError(f"--model {model}: found the name of a model of this project, expected its folder; give {own}")
-    if mteb and MAIN not in (measures := check_file().evaluate.measures):
-        raise UserError(f"--mteb {mteb}: found {', '.join(measures)} in evaluate.measures, expected {MAIN}, MTEB's score; add it there")
+    refuse_before([model], sections, settings, mteb=mteb)
     list_dataset(data)  # a UserError names the path as it was given
     plan = make_plan(model, data, sections, settings=settings, shown=shown)
     processes, display = Processes(), Display()
@@ -125,14 +121,26 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
     except RunFailed as failed:
         tell([failed.problem])
         return failed.problem.status
-    fused = made_from(model, sections)[1] if model in fusions(sections) else []
-    told = "\n".join([read, *(told_of(one, sections) for one in fused)])
+    told = "\n".join([read, *told_of_model(model, sections)])
     display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{told}")
     if out:
         write_json(out, measured)
     if mteb:
         write_json(mteb, task_result(data, revision, measured, shown.relevance))
     return 0
+
+
+def refuse_before(models: Sequence[str], sections: Mapping[str, Any], settings: Settings, *, mteb: Path | None) -> None:
+    """UserError for what is wrong with an evaluation whatever its data are. `sections`: the project's parameters."""
+    for kind, length in settings.lengths.items():
+        if length is not None and length < SHORTEST:
+            raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
+    for model in models:
+        own = Path("data/encoders", model)
+        if model not in fusions(sections) and len(Path(model).parts) == 1 and own.is_dir() and not Path(model).exists():
+            raise UserError(f"--model {model}: found the name of a model of this project, expected its folder; give {own}")
+    if mteb and MAIN not in (measures := check_file().evaluate.measures):
+        raise UserError(f"--mteb {mteb}: found {', '.join(measures)} in evaluate.measures, expected {MAIN}, MTEB's score; add it there")
 
 
 @contextmanager
@@ -163,10 +171,12 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
         shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
         for note in plan.notes:
             display.line(note)
-        if problem := _run(project, plan.targets, processes=processes, display=display):
+        problem = _run(project, plan.targets, processes=processes, display=display)
+        if problem is None or (plan.partial and (project / LOCK).exists()):
+            shutil.copy(project / LOCK, lock)
+            yield project
+        if problem:
             raise RunFailed(problem)
-        shutil.copy(project / LOCK, lock)
-        yield project
     finally:
         remove_worktree(tree)
 
@@ -192,8 +202,8 @@ def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: D
     return Problem(found.kind, f"{message}; its output is above" if log else message, found.status)
 
 
-def kept_for(data: str) -> Path:
-    """The folder of what evaluations on `data` keep; it exists. Of other data sets, those used least recently are forgotten.
+def kept_for(data: str, most: int = DATASETS) -> Path:
+    """The folder of what evaluations on `data` keep; it exists. Beyond `most` data sets, those used least recently are forgotten.
 
     The project's own shards are another store: to an encode of other data, they would be those of deleted documents.
     """
@@ -201,7 +211,7 @@ def kept_for(data: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     others = [place for place in KEPT.iterdir() if place != folder]  # which may be newer: clocks are set back
-    for old in sorted(others, key=lambda place: place.stat().st_mtime, reverse=True)[DATASETS - 1 :]:
+    for old in sorted(others, key=lambda place: place.stat().st_mtime, reverse=True)[max(most, DATASETS) - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
@@ -243,8 +253,9 @@ def resolved(data: str) -> tuple[str, str]:
 
 
 def texts(data: Path, shown: Shown) -> str:
-    """How texts were given to the model, and how its lists were measured, in a line."""
-    described = {name: read_json(min((data / "tokens" / name).rglob("meta.json"))) for name in ("queries", "documents")}
+    """How texts were given to the model, and how its lists were measured, in a line; BM25 alone has no tokens."""
+    tokens = {name: min((data / "tokens" / name).rglob("meta.json"), default=None) for name in ("queries", "documents")}
+    described = {name: read_json(place) for name, place in tokens.items() if place}
     texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
     texts.append("titles on" if shown.titles else "titles off")
     if shown.ignore_identical_ids:
@@ -264,8 +275,11 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
                 raise UserError(f"{place}: not found, and fuse.{model} is made from it; run retemper run")
         name, target = model, f"evaluate_fuse@{model}"
         fuse = {one: as_chosen(one, sections) for one in fused}
+    elif model == BM25:
+        own = str(sections["encoder"]["source"])  # no stage that is reached reads it
+        name, target, encoders, fuse = BM25, "evaluate_bm25", {short_name(parse_encoder(own).name): own}, {}
     else:
-        name, fuse = _name(parse_encoder(model).name), {}
+        name, fuse = short_name(parse_encoder(model).name), {}
         encoders, target = {name: model}, f"evaluate@{name}"
     edits, notes = edits_of(encoders, data, sections, settings=settings, shown=shown, fuse=fuse)
     return Plan(name, [target], edits, notes)
@@ -336,6 +350,14 @@ def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings:
     return values, notes
 
 
+def told_of_model(model: str, sections: Mapping[str, Any]) -> list[str]:
+    """Lines on how a system that is no encoder is made."""
+    if model in fusions(sections):
+        return [told_of(one, sections) for one in made_from(model, sections)[1]]
+    bm25 = validate(lexical.BM25, sections.get("bm25") or {}, "params.yaml", section="bm25")
+    return [f"{BM25}: k1 {bm25.k1:g}, b {bm25.b:g}"] if model == BM25 else []
+
+
 def told_of(name: str, sections: Mapping[str, Any]) -> str:
     """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
     told = read_json(record_of(name, sections))
@@ -366,7 +388,7 @@ def whole_encoder(source: str) -> str:
     return str(place.folder.resolve()) if place.kind == "folder" and place.folder else source
 
 
-def _name(source: str) -> str:
+def short_name(source: str) -> str:
     """A short name of a model, fit for a round."""
     name = re.sub(r"[^a-z0-9_]+", "_", Path(source).name.lower()).strip("_")[:40] or "model"
     return name if NAME.fullmatch(name) and name not in RESERVED else f"model_{name}"

@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from flows.cli import main as cli
 from flows.cli.evaluate import repeated
-from flows.experiments import evaluate
+from flows.experiments import evaluate, several
 from flows.process import locks
 from flows.results import search
 from tasks.core.stage.errors import UserError
@@ -180,6 +180,11 @@ def test_arguments_of_evaluate(project: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cli.main(["evaluate", "--model", "m", "--data", "demo", *more.split()]) == 7
     settings = evaluate.Settings({"query": "q:", "document": None}, {"query": None, "document": 9}, False, True, True, [1, 2])
     assert got.pop() == ("m", "demo", settings, {"out": Path("a.json"), "mteb": Path("b.json")})
+    monkeypatch.setattr(several, "evaluate_all", lambda *given, **files: got.append((*given, files)) or 8)
+    for models, data in ((["m", "n"], ["demo"]), (["m"], ["demo", "beir:x"])):
+        words = [word for option, given in (("--model", models), ("--data", data)) for one in given for word in (option, one)]
+        assert cli.main(["evaluate", *words, "--drop", "--mteb", "."]) == 8, "several give one table"
+        assert got.pop() == (models, data, evaluate.Settings(nothing, nothing, None, True), {"out": None, "mteb": Path()})
 
 
 def test_help_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -1,0 +1,215 @@
+"""What several models reach on several data sets: one table for the terminal, one JSON object, and files as MTEB writes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.experiments.compare import Row, Side, rows
+from flows.experiments.evaluate import SPLITS, Shown, texts, told_of_model
+from flows.process.display import fitted_table
+from flows.repository.worktree import SOURCE
+from flows.results.fusions import BM25
+from flows.results.metrics import METRICS
+from tasks.core.metrics.mteb import task_result
+from tasks.core.metrics.selection import best_of
+from tasks.core.metrics.tested import Tested
+from tasks.core.stage.errors import Problem
+from tasks.core.stage.files import read_json, write_json
+
+VALUES = Path("data/values")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured on one data set, by label of a model: means by split, the report's metric of every query by split, and how
+    texts were given. `groups`: of queries, by split; `revision`: the data set's digest."""
+
+    metrics: dict[str, dict[str, dict[str, float]]]
+    values: dict[str, dict[str, dict[str, float]]]
+    texts: dict[str, str]
+    groups: dict[str, dict[str, str]]
+    revision: str
+
+    @property
+    def splits(self) -> list[str]:
+        return [split for split in SPLITS if any(split in splits for splits in self.metrics.values())]
+
+    def sides(self, split: str) -> list[Side]:
+        """The models that were measured on a split, in their order."""
+        return [Side(model, splits[split]) for model, splits in self.values.items() if split in splits]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All that was measured, by label of a data set. `models` and `data` are what was given, by label."""
+
+    models: Mapping[str, str]
+    data: Mapping[str, str]
+    found: Mapping[str, Found]
+    metric: str
+    test: Tested
+
+    @property
+    def first(self) -> str:
+        """The model that the others are tested against."""
+        return next(iter(self.models))
+
+    def tests(self, label: str, split: str) -> list[Row]:
+        """Every other model against the first one on a split of a data set; none where the first one failed."""
+        sides = self.found[label].sides(split)
+        if len(sides) < 2 or sides[0].name != self.first:
+            return []
+        return rows(sides, self.test, split=split, groups=self.found[label].groups[split])
+
+    @property
+    def averaged(self) -> dict[str, str]:
+        """The split that the mean takes, test or else dev, of each data set on which it has every model."""
+        last = {label: found.splits[-1] for label, found in self.found.items() if found.splits}
+        return {label: split for label, split in last.items() if len(self.found[label].sides(split)) == len(self.models)}
+
+    def means(self) -> dict[str, dict[str, float]]:
+        """Every measure of every model, unweighted over data sets, as in BEIR's tables (arXiv:2104.08663); none over fewer than two."""
+        sets = self.averaged
+        if len(sets) < 2:
+            return {}
+        each = {model: [self.found[label].metrics[model][split] for label, split in sets.items()] for model in self.models}
+        return {model: {name: sum(one[name] for one in found) / len(found) for name in found[0]} for model, found in each.items()}
+
+
+def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str) -> Found:
+    """What a run in `project` measured: of `systems`, by label, those that have not failed."""
+    import pyarrow.parquet as pq
+
+    from tasks.core.metrics.clusters import read_groups
+
+    done = {label: system for label, system in systems.items() if (project / METRICS / f"{system}.json").exists()}
+    means = {label: read_json(project / METRICS / f"{system}.json") for label, system in done.items()}
+    values: dict[str, dict[str, dict[str, float]]] = {}
+    for label, system in done.items():
+        tables = {split: pq.read_table(project / VALUES / system / f"{split}.parquet", columns=["query", metric]) for split in means[label]}
+        values[label] = {
+            split: dict(zip(*(table[one].to_pylist() for one in ("query", metric)), strict=True)) for split, table in tables.items()
+        }
+    judged = {str(split): read_groups(project / f"data/corpus/qrels/{split}.parquet") for split in SPLITS}
+    told = {label: texts(project / "data", shown) for label, system in done.items() if system != BM25}
+    revision = str(read_json(project / SOURCE)["dataset"]["digest"])
+    return Found(means, values, told, judged, revision)
+
+
+def together(parts: Sequence[Found], order: Mapping[str, str]) -> Found:
+    """What several runs measured on one data set, models in `order`."""
+    metrics = {label: part.metrics[label] for label in order for part in parts if label in part.metrics}
+    values = {label: part.values[label] for label in order for part in parts if label in part.values}
+    told = {label: part.texts[label] for label in order for part in parts if label in part.texts}
+    return Found(metrics, values, told, parts[-1].groups, parts[-1].revision)
+
+
+def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
+    """The table, in lines of at most `width` if given, and how to read it."""
+    from tasks.core.metrics.clusters import told
+
+    several, body, lines = len(table.models) > 1, list[list[str]](), list[str]()
+    tests = {(label, split): table.tests(label, split) for label, one in table.found.items() for split in one.splits}
+    for label, split in tests:
+        found = table.found[label]
+        means = {model: splits[split][table.metric] for model, splits in found.metrics.items() if split in splits}
+        marks = {row.name: "+" if row.difference > 0 else "-" for row in tests[label, split] if row.p_holm <= table.test.alpha}
+        queries = sorted(found.sides(split)[0].values)
+        groups = int(table.test.drawn(queries, found.groups[split]).max()) + 1
+        body.append([label, split, f"{len(queries):,}", f"{groups:,}", *_cells(table, means, marks)])
+        if several and groups == 1:
+            lines.append(f"{label}, {split}: {told(len(queries), 1, 1.0)}")
+    if averages := table.means():
+        taken = list(table.averaged.values())
+        means = {model: one[table.metric] for model, one in averages.items()}
+        body.append(["mean", " or ".join(sorted(set(taken), reverse=True)), "", "", *_cells(table, means, {})])
+        lines.append(mean_told(table))
+    header = ["data", "split", "queries", "groups", *(f"{model}  " if several else model for model in table.models)]
+    if not several or all(row[2] == row[3] for row in body):  # groups of one query each are not worth a column
+        header, *body = ([*row[:3], *row[4:]] for row in (header, *body))
+    legend = []
+    if several:
+        legend.append("*: the best of its row")
+        if any(tests.values()):
+            legend.append(
+                f"+ or -: significantly above or below {table.first}, the first model ({table.test.tests} {table.test.over}, "
+                f"Holm over the other models of a row, level {table.test.alpha:g})"
+            )
+    return "\n".join([f"{table.metric}, zero-shot", fitted_table(header, body, width), *legend, *lines, *texts_told(table, sections)])
+
+
+def _cells(table: Table, means: Mapping[str, float], marks: Mapping[str, str]) -> list[str]:
+    """A cell for each model: its mean, * at the best, and its mark."""
+    if len(table.models) == 1:
+        return [f"{mean:.4f}" for mean in means.values()]
+    best = best_of(means, list(table.models).index)
+    return [f"{means[model]:.4f}{'*' if model == best else ' '}{marks.get(model, ' ')}" if model in means else "" for model in table.models]
+
+
+def mean_told(table: Table) -> str:
+    """Over what the mean is."""
+    sets, found = table.averaged, list(table.averaged.values())
+    split = "test" if "test" in found else "dev"
+    others = [label for label, one in sets.items() if one != split]
+    told = (
+        f"mean: unweighted, over {split} of {len(sets)} data sets"
+        if not others
+        else (f"mean: unweighted, over {len(sets)} data sets: test, but dev of {', '.join(others)}, which has no test")
+    )
+    missing = [label for label in table.data if label not in sets]
+    return told + (f"; without {', '.join(missing)}, where a model failed" if missing else "")
+
+
+def texts_told(table: Table, sections: Mapping[str, Any]) -> list[str]:
+    """How texts were given to the models, a line for each way, and how systems that are no encoders are made."""
+    ways: dict[str, list[tuple[str, str]]] = {}
+    for label, found in table.found.items():
+        for model, told in found.texts.items():
+            ways.setdefault(told, []).append((model, label))
+    lines = []
+    for told, pairs in ways.items():
+        models, sets = (list(dict.fromkeys(pair[place] for pair in pairs)) for place in (0, 1))
+        whose = [", ".join(models)] if len(table.models) > 1 else []
+        whose += [f"on {', '.join(sets)}"] if len(sets) < len(table.found) else []
+        lines.append(f"{' '.join(whose)}: {told}" if whose else told)
+    return lines + [line for model in table.models.values() for line in told_of_model(model, sections)]
+
+
+def record(table: Table, problems: Mapping[str, Problem]) -> dict[str, Any]:
+    """The JSON object of --out (docs/measures.md)."""
+    tests: dict[str, Any] = {}
+    for label, found in table.found.items():
+        for split in found.splits:
+            told = {
+                row.name: {key: value for key, value in asdict(row).items() if key not in ("name", "differs")}
+                for row in table.tests(label, split)
+            }
+            if told:
+                tests.setdefault(label, {})[split] = {
+                    name: one | {"significant": one["p_holm"] <= table.test.alpha} for name, one in told.items()
+                }
+    return {
+        "metric": table.metric,
+        "models": table.models,
+        "data": {
+            label: {"source": spec, "revision": table.found[label].revision if label in table.found else None}
+            for label, spec in table.data.items()
+        },
+        "metrics": {label: found.metrics for label, found in table.found.items()},
+        "mean": {"splits": table.averaged, "models": table.means()},
+        "texts": {label: found.texts for label, found in table.found.items()},
+        "tests": {"against": table.first, "test": f"{table.test.tests} {table.test.over}", "alpha": table.test.alpha, "data": tests},
+        "failed": {where: problem.message for where, problem in problems.items()},
+    }
+
+
+def write_mteb(folder: Path, table: Table, shown: Mapping[str, Shown]) -> None:
+    """FOLDER/MODEL/DATA.json as MTEB writes the result of a task; / in a name is __, as in its own folders."""
+    for label, found in table.found.items():
+        for model, means in found.metrics.items():
+            place = folder / model.replace("/", "__")
+            place.mkdir(parents=True, exist_ok=True)
+            write_json(
+                place / f"{label.replace('/', '__')}.json", task_result(table.data[label], found.revision, means, shown[label].relevance)
+            )
