@@ -34,6 +34,7 @@ def resolve_followed(project: Path, follow: str) -> str:
     """The commit that retrainings follow; UserError where there is none."""
     if followed := resolve(project, follow):
         return followed
+    git("rev-parse", "--git-dir", folder=project)  # where git itself refuses, it says why
     named = follow or '--follow ""'
     raise UserError(f"{named}: no such commit, branch or tag; commit the project first, or name one with --follow")
 

@@ -1,5 +1,6 @@
 """The command line. Everything heavy is imported where it is used, so that help and completion are immediate."""
 
+import io
 import os
 import signal
 import sys
@@ -205,12 +206,16 @@ def _usage(error: typer.TyperException) -> str:
 
 
 def _open_streams() -> None:
-    """Streams that the caller has closed (`>&-`) read and write nothing; otherwise the next opened file would take their number."""
+    """Streams that the caller has closed (`>&-`) read and write nothing; otherwise the next opened file would take their number. What
+    the encoding of standard output lacks is printed as `?`.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":  # a title in Greek, on a terminal of Latin letters
+        sys.stdout.reconfigure(errors="replace")
 
 
 @contextmanager

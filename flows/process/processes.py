@@ -15,6 +15,7 @@ from typing import Any
 
 from flows.process import tether
 from tasks.core.stage.code import MALLOC
+from tasks.core.stage.entry import ASKED_BY
 from tasks.core.stage.errors import USER_ERROR
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
@@ -44,6 +45,7 @@ def ask(module: str, question: Mapping[str, Any]) -> Any:
     refuses; it has said why.
     """
     env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
+    env[ASKED_BY] = str(os.getpid())
     command = [sys.executable, "-m", module]
     done = subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, env=env, text=True, check=False)
     if done.returncode == USER_ERROR:

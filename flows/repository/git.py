@@ -14,6 +14,8 @@ NOBODY = {  # who commits where git knows no identity, and where no person commi
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
 }
 KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # the caller's GIT_ variables that are kept; a hook's GIT_DIR is not
+DUBIOUS = "dubious ownership"  # in git's words: the folder is another user's
+TRUST = "run as its owner, or, if you trust it: git config --global --add safe.directory '{}'"
 FULL_BYTES = 1 << 20  # less free space than this is a full disk
 WHO = ("GIT_", "EMAIL", "HOME", "XDG_CONFIG")  # variables that may give git an identity
 
@@ -60,9 +62,10 @@ def git(
     out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may hold any bytes, and \r\n
     if check and done.returncode:
         lines = [line for line in told.splitlines() if line.strip() and not line.startswith("hint:")] or [f"status {done.returncode}"]
+        foreign = f"; {TRUST.format(Path(folder or '.').absolute())}" if DUBIOUS in told else ""
         reason = next((line for line in lines if line.startswith(("fatal:", "error:", " !"))), lines[-1])
         full = f"; {FULL}, make room and run again" if shutil.disk_usage(folder or ".").free < FULL_BYTES else ""  # which git may not say
-        raise GitFailed(f"git {words[0]}: {reason.strip().removeprefix('fatal: ')}{full}")
+        raise GitFailed(f"git {words[0]}: {reason.strip().removeprefix('fatal: ')}{foreign}{full}")
     return out.removesuffix("\n")
 
 

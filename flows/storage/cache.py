@@ -208,13 +208,18 @@ def refuse_read_only(folder: Path, *, removing: bool = False) -> None:
     why, other = "where this run would store what it computes", "use a cache of your own (dvc cache dir --local .dvc/cache)"
     if removing:
         why, other = "from which this command removes; nothing was changed", "have its owner do it"
+    if place := denied(folder):
+        raise DiskError(
+            f"{place}: no permission to write to the cache, {why}; give it to your group "
+            f"(chgrp -R TEAM; chmod -R g+rwX; where it is mounted read-only, mount it for writing), or {other}, and run again"
+        )
+
+
+def denied(folder: Path) -> Path | None:
+    """The place of the cache `folder` that this user cannot write to, if any."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    for place in (there, folder / "files/md5", folder / "runs"):
-        if place.exists() and not os.access(place, os.W_OK | os.X_OK):
-            raise DiskError(
-                f"{place}: no permission to write to the cache, {why}; give it to your group "
-                f"(chgrp -R TEAM; chmod -R g+rwX; where it is mounted read-only, mount it for writing), or {other}, and run again"
-            )
+    places = (there, folder / "files/md5", folder / "runs")
+    return next((place for place in places if place.exists() and not os.access(place, os.W_OK | os.X_OK)), None)
 
 
 def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mapping[str, Any]]) -> bool:

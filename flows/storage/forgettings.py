@@ -50,22 +50,23 @@ def told(cache: Path, lock: Lock) -> Iterator[str]:
         own = read_marks().keys()
     except UserError:  # `prepare` says it
         return
-    objects, said = cache / "files" / "md5", set[str]()  # a forgetting has a note for each place
+    notes: dict[tuple[str, frozenset[str]], tuple[Path, set[str]]] = {}  # one for each place, and for each start after a kill
     for path in sorted(cache.glob(f"{FOLDER}/*.txt"), key=os.path.getmtime):
         with suppress(OSError, UserError):
-            found = HEAD.match(path.read_text(encoding="utf-8"))
-            if found is None or read_marks(path).keys() <= own:
-                continue
-            gone = set(found[2].split())
-            missing = {oid for entry in lock.values() for oid, _ in outs(entry) if oid in gone and not object_path(objects, oid).exists()}
-            lost = [stage for stage, entry in lock.items() if not missing.isdisjoint(oid for oid, _ in outs(entry))]
-            if not said.issuperset(lost):
-                said |= set(lost)
-                yield (
-                    f"{_some(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
-                    f"that project {found[1]} has forgotten; they are made again from this project's own data. To forget it here, too: "
-                    f"grep -v '#' {path} >> {FILE}, then retemper forget (or retemper forget ID, where it has another id)"
-                )
+            found, marks = HEAD.match(path.read_text(encoding="utf-8")), frozenset(read_marks(path))
+            if found and not marks <= own:
+                notes.setdefault((found[1], marks), (path, set()))[1].update(found[2].split())
+    objects, said = cache / "files" / "md5", set[str]()
+    for (project, _), (path, gone) in notes.items():
+        missing = {oid for entry in lock.values() for oid, _ in outs(entry) if oid in gone and not object_path(objects, oid).exists()}
+        lost = [stage for stage, entry in lock.items() if not missing.isdisjoint(oid for oid, _ in outs(entry))]
+        if not said.issuperset(lost):
+            said |= set(lost)
+            yield (
+                f"{_some(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
+                f"that project {project} has forgotten; they are made again from this project's own data. To forget it here, too: "
+                f"grep -v '#' {path} >> {FILE}, then retemper forget (or retemper forget ID, where it has another id)"
+            )
 
 
 def losses(trees: Iterable[Path], found: Collection[tuple[str, str]], oids: Collection[str]) -> dict[Path, str]:

@@ -145,7 +145,8 @@ def share(folder: Path) -> str:
         raise UserError(f"{folder}: inside or around {own}, this clone's own cache; name a folder elsewhere")
     folder.mkdir(exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"{folder}: no write permission; give it to the group (chgrp TEAM {folder}; chmod 2775 {folder})")
+        access = f"give it to the group (chgrp TEAM {folder}; chmod 2775 {folder}), or mount it for writing"
+        raise UserError(f"{folder}: no write permission; {access}")
     if folder.stat().st_uid == os.getuid():
         folder.chmod(0o2775)  # new files in it belong to its group
     with repository() as repo:

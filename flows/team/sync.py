@@ -12,7 +12,7 @@ from typing import Any
 from flows.process.prepared import python
 from flows.process.processes import Processes, environment
 from flows.repository.lock import Lock, read_lock
-from flows.storage.cache import cache_folder
+from flows.storage.cache import cache_folder, denied
 from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
 from tasks.core.stage.errors import FULL, DiskError, disk_words, redacted
@@ -47,13 +47,15 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
     if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was unavailable
         _keep_unpushed()
     if problem := _run(processes, [*REMOTE, "records"], warn):
-        _refuse_full_disk(problem)
+        if _is_ours(problem, remote, warn):
+            return False
         state = "refuses access" if REFUSED.search(problem) else "is unavailable"
         warn(f"remote {remote} {state}, so nothing is pulled: {problem}{remedy(remote, problem)}")
         return False
     stages = list(stages)
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages], warn)):
-        _refuse_full_disk(problem)
+        if _is_ours(problem, remote, warn):
+            return False
         if gone := _run(processes, [*REMOTE, "records"], warn):  # a share that was unmounted in the meantime
             warn(f"remote {remote} has become unavailable, so not everything is pulled: {gone}{remedy(remote, gone)}")
             return False
@@ -63,9 +65,13 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
     return True
 
 
-def _refuse_full_disk(problem: str) -> None:
+def _is_ours(problem: str, remote: str, warn: Warn) -> bool:
+    """Whether the cache takes nothing: a warning where it may only be read, since all may be in it; DiskError where it is full."""
     if disk_words(problem)[0] == FULL:
         raise DiskError(f"{cache_folder()}: {FULL}; what was pulled is kept, make room and run again")
+    if place := denied(cache_folder()):
+        warn(f"{place}: no permission to write to the cache, so nothing is pulled from remote {remote}")
+    return place is not None
 
 
 def restore(processes: Processes, stages: Iterable[str]) -> None:

@@ -24,6 +24,7 @@ PR_SET_PDEATHSIG = 1
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
 RECORD = "RETEMPER_RECORD"  # names a file: the threads, device, and arithmetic of the stage (tasks.core.stage.devices)
 SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
+ASKED_BY = "RETEMPER_ASKED_BY"  # the process that a command's question comes from (flows/process/processes.py), and that its answer goes to
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
@@ -37,6 +38,8 @@ def stage() -> Iterator[None]:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.environ.get(TETHER) and os.getsid(os.getppid()) != os.getsid(0):
             raise SystemExit(143)  # our parent was killed during our imports: another run may already be writing our outs
+        if os.environ.pop(ASKED_BY, "") not in ("", str(os.getppid())):
+            raise SystemExit(143)  # the same of a command: nobody waits for what we would write
     try:
         with one_line_errors():
             execute_frozen()

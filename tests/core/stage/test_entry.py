@@ -12,7 +12,7 @@ import pytest
 
 import tasks
 from tasks.core.stage.code import SNAPSHOT
-from tasks.core.stage.entry import execute_frozen
+from tasks.core.stage.entry import ASKED_BY, execute_frozen
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_stamp
 
@@ -61,6 +61,16 @@ def test_a_stage_whose_parent_dies_during_startup_does_no_work(tmp_path: Path) -
         time.sleep(0.01)
     assert time.monotonic() < deadline
     assert not (tmp_path / "worked").exists()
+
+
+def test_what_a_command_asks_does_no_work_once_the_command_is_gone() -> None:
+    """`retemper convert`, killed while the process that it asked imports: that one would write a folder that nobody waits for."""
+    script = "from tasks.core.stage.entry import ASKED_BY, stage\nwith stage(): import os; print(ASKED_BY in os.environ)"
+    root = Path(__file__).resolve().parents[3]
+    for parent, ended in ((os.getpid(), (0, "False\n")), (os.getppid(), (143, ""))):
+        environment = os.environ | {ASKED_BY: str(parent)}
+        done = subprocess.run([sys.executable, "-c", script], cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stdout) == ended
 
 
 @pytest.mark.parametrize("edit", ["", "corpus/rows", "file"])

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.repository.git import NOBODY, GitFailed, git, identity
+from flows.champions.tree import resolve_followed
+from flows.repository.git import NOBODY, QUIET, GitFailed, git, identity
 
 ONLY_CONFIGURED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "user.useConfigOnly", "GIT_CONFIG_VALUE_0": "true"}
 
@@ -54,3 +55,13 @@ def test_a_full_disk_is_named_where_git_does_not(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
     with pytest.raises(GitFailed, match=r"^git checkout: not a git repository.*; No space left on device, make room and run again$"):
         git("checkout", "x", folder=tmp_path)
+
+
+def test_a_folder_of_another_user_is_refused_with_gits_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a project without a commit. git takes its tests' word for who owns a folder."""
+    git("init", "--quiet", folder=tmp_path)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setitem(QUIET, "GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    words = rf"^git rev-parse: detected dubious ownership .*; run as its owner, or, if you trust it: .* safe.directory '{tmp_path}'$"
+    with pytest.raises(GitFailed, match=words):
+        resolve_followed(tmp_path, "HEAD")

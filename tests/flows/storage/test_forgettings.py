@@ -63,6 +63,20 @@ def test_a_note_names_what_is_missing_and_is_a_list_of_its_own(tmp_path: Path) -
     assert list(forgettings.told(cache, lock)) == []
 
 
+def test_a_forgetting_that_was_killed_and_finished_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the two starts leaves a note of what it found, whichever of them is read first."""
+    monkeypatch.chdir(tmp_path)
+    FILE.write_text(f"document {MARK} 2026-11-28\n")
+    for first, second in (("ab", "a"), ("a", "ab"), ("a", "b")):
+        cache = tmp_path / f"{first}-{second}"
+        for oids in (first, second):
+            forgettings.leave(place(cache), [letter * 32 for letter in oids])
+        FILE.rename("kept")
+        (line,) = forgettings.told(cache, lock_of(prepare="a" * 32, bm25="b" * 32))
+        Path("kept").rename(FILE)
+        assert line.startswith("prepare, bm25: results of 2 stages that dvc.lock names were removed, ")
+
+
 def test_trees_of_other_projects_are_named(tmp_path: Path) -> None:
     for name, oid in (("theirs", "a" * 32), ("others", "b" * 32)):
         (tmp_path / name).mkdir()
