@@ -34,7 +34,6 @@ from tasks.core.training.unpadded import best_training_tokens, unpadded_towers
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-UNRANKED = ("refreshed", "random", "given")
 ROWS = 2**16  # whose vectors are held at a time
 
 
@@ -119,6 +118,61 @@ def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK:
     return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B)
 
 
+class Unretrieved:
+    """What queries are trained against where `lists` is not retrieved: lists of an earlier search, random documents, or given ones."""
+
+    def __init__(
+        self, tower: Encoder, queries: Tokens, data: Data, corpus: Corpus, params: QuerySide, scratch: Path, compute: Compute
+    ) -> None:
+        self.tower, self.queries, self.data, self.corpus, self.params, self.device = tower, queries, data, corpus, params, compute.device
+        self.kind = params.lists if isinstance(params, Adore) else "retrieved"
+        self.batch_tokens = params.batch_tokens or best_batch_tokens(compute.device, tower.transformer.dtype, gradients=True)
+        refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
+        self.refreshed = Refreshed(scratch, refresh, self._retrieve, compute.gang)
+
+    def of(self, step: int, batch: Ints) -> list[Ints]:
+        """Documents for each query of `batch`, of step `step`; none where lists are retrieved."""
+        if self.kind == "retrieved":
+            return []
+        if self.kind == "refreshed":
+            return [documents[documents >= 0] for documents in self.refreshed.of(step, len(batch))]
+        if self.kind == "random":
+            rng = np.random.default_rng(draw_seed(self.params.seed, 2, step))
+            return list(rng.integers(self.data.documents, size=(len(batch), self.corpus.depth)))
+        assert self.data.negatives is not None, "given negatives were not read"
+        return [self.data.negatives.of(query) for query in batch.tolist()]
+
+    def _retrieve(self, first: int, end: int) -> npt.NDArray[np.int32]:
+        """Documents of the batches of some steps, [queries, depth], with the current tower and without dropout."""
+        last = min(end, steps_of(self.data, self.params))
+        rows = np.concatenate([batch_of(self.data, self.params, step) for step in range(first, last)])
+        rows, places = np.unique(rows, return_inverse=True)  # a query may come in several epochs
+        order = np.argsort(places, kind="stable")
+        documents = np.empty((len(places), self.corpus.depth), dtype=np.int32)
+        self.tower.eval()
+        progress = Progress("retrieve lists", len(rows), "queries")
+        for start in range(0, len(rows), QUERY_BLOCK):
+            vectors = encode(self.tower, self.queries, rows[start : start + QUERY_BLOCK], self.batch_tokens, self.device)
+            found = self.corpus.found(torch.from_numpy(vectors))
+            first_place, end_place = np.searchsorted(places, [start, start + QUERY_BLOCK], sorter=order)
+            here = order[first_place:end_place]
+            documents[here] = np.where(found < 0, -1, self.corpus.owners[np.maximum(found, 0)])[places[here] - start]
+            progress.advance(len(vectors))
+        progress.close()
+        self.tower.train()
+        return documents
+
+
+def draw(data: Data, params: QuerySide, step: int) -> Drawn:
+    """What step `step` needs of the data."""
+    batch = batch_of(data, params, step)
+    positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
+    labels = [data.known.scores_of(query) for query in batch.tolist()]
+    most = max(map(len, positives))
+    grades_BK = np.stack([np.pad(data.positives.scores_of(query), (0, most))[:most] for query in batch.tolist()]).astype(np.int64)
+    return Drawn(batch, positives, known, labels, grades_BK)
+
+
 def make_step(
     tower: Encoder,
     queries: Tokens,
@@ -133,69 +187,28 @@ def make_step(
 
     `plotted` says which steps' metrics are kept: at those, lists are measured, and compared with a full search if they are not retrieved.
     """
-    device, dtype, gang = compute.device, compute.dtype, compute.gang
-    kind = params.lists if isinstance(params, Adore) else "retrieved"
-    unpadded = unpadded_towers([tower], device, dtype)
-    batch_tokens = params.batch_tokens or best_training_tokens([tower], device, dtype, gang)
-    inference_tokens = params.batch_tokens or best_batch_tokens(device, tower.transformer.dtype, gradients=True)
-
-    def retrieve(first: int, end: int) -> npt.NDArray[np.int32]:
-        """Documents of the batches of some steps, [queries, depth], with the current tower and without dropout."""
-        rows = np.concatenate([batch_of(data, params, step) for step in range(first, min(end, steps_of(data, params)))])
-        rows, places = np.unique(rows, return_inverse=True)  # a query may come in several epochs
-        order = np.argsort(places, kind="stable")
-        documents = np.empty((len(places), corpus.depth), dtype=np.int32)
-        tower.eval()
-        progress = Progress("retrieve lists", len(rows), "queries")
-        for start in range(0, len(rows), QUERY_BLOCK):
-            vectors = encode(tower, queries, rows[start : start + QUERY_BLOCK], inference_tokens, device)
-            found = corpus.found(torch.from_numpy(vectors))
-            first_place, end_place = np.searchsorted(places, [start, start + QUERY_BLOCK], sorter=order)
-            here = order[first_place:end_place]
-            documents[here] = np.where(found < 0, -1, corpus.owners[np.maximum(found, 0)])[places[here] - start]
-            progress.advance(len(vectors))
-        progress.close()
-        tower.train()
-        return documents
-
-    refresh = params.refresh if isinstance(params, Adore) and params.refresh else 1
-    refreshed = Refreshed(scratch, refresh, retrieve, gang)
-
-    def negatives(step: int, batch: Ints) -> list[Ints]:
-        if kind == "refreshed":
-            return [documents[documents >= 0] for documents in refreshed.of(step, len(batch))]
-        if kind == "random":
-            rng = np.random.default_rng(draw_seed(params.seed, 2, step))
-            return list(rng.integers(data.documents, size=(len(batch), corpus.depth)))
-        assert data.negatives is not None, "given negatives were not read"
-        return [data.negatives.of(query) for query in batch.tolist()]
-
-    def draw(step: int) -> Drawn:
-        batch = batch_of(data, params, step)
-        positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
-        labels = [data.known.scores_of(query) for query in batch.tolist()]
-        most = max(map(len, positives))
-        grades_BK = np.stack([np.pad(data.positives.scores_of(query), (0, most))[:most] for query in batch.tolist()]).astype(np.int64)
-        return Drawn(batch, positives, known, labels, grades_BK)
+    unpadded = unpadded_towers([tower], compute.device, compute.dtype)
+    batch_tokens = params.batch_tokens or best_training_tokens([tower], compute.device, compute.dtype, compute.gang)
+    others = Unretrieved(tower, queries, data, corpus, params, scratch, compute)
 
     def backward(step: int, drawn: Drawn) -> Figures:
-        batch, positives, known, labels = drawn.queries, drawn.positives, drawn.known, drawn.labels
-        fresh = negatives(step, batch) if kind in UNRANKED else []  # by the current tower
+        fresh = others.of(step, drawn.queries)  # by the current tower
 
         def loss(queries_BD: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
             best_rows = corpus.best_rows(queries_BD)
-            found = corpus.found(queries_BD) if kind == "retrieved" or plotted(step) else None
-            if kind == "retrieved":
+            found = corpus.found(queries_BD) if others.kind == "retrieved" or plotted(step) else None
+            if others.kind == "retrieved":
                 assert found is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
-                lists = completed(found, corpus.owners, positives, known, best_rows, params.handling, rng, labels)
+                known, handling = drawn.known, params.handling
+                lists = completed(found, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
             else:
-                lists = unranked(positives, known, fresh, best_rows, labels)
+                lists = unranked(drawn.positives, drawn.known, fresh, best_rows, drawn.labels)
             metrics: Metrics = {}
             if found is not None and plotted(step):
-                metrics = measured(found, corpus.owners, positives) | {"overlap": overlap(lists, found, corpus.owners, known)}
+                metrics = measured(found, corpus.owners, drawn.positives) | {"overlap": overlap(lists, found, corpus.owners, drawn.known)}
             return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 
-        return cached_backward([Side(tower, queries, batch)], loss, batch_tokens, compute, (params.seed, 3, step), unpadded)
+        return cached_backward([Side(tower, queries, drawn.queries)], loss, batch_tokens, compute, (params.seed, 3, step), unpadded)
 
-    return Steps(draw, backward)
+    return Steps(partial(draw, data, params), backward)
