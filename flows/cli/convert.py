@@ -6,12 +6,16 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flows.cli.command import group
 from tasks.core.stage.errors import counted
+
+if TYPE_CHECKING:
+    from flows.converting.convert import Converted
+    from tasks.core.text.plain import Shares
 
 app = group()
 Files = list[Path] | None
@@ -62,7 +66,7 @@ def convert(
 ) -> int:
     """Convert a data set, or the training data of another tool, to a BEIR folder, for `retemper new` or dataset.source."""
     from flows.converting.convert import Inputs, convert, convert_source, parse_qrels, shares_of
-    from tasks.core.stage.errors import UserError, printable
+    from tasks.core.stage.errors import UserError
 
     if data is not None:
         if any((train, dev, test, corpus, queries, qrels)) or dev_share is not None or test_share is not None:
@@ -77,6 +81,14 @@ def convert(
     shares = shares_of(inputs, dev_share, test_share)
     with _unwritten():
         made = convert(folder, inputs, shares)
+    _next(folder, _report(folder, made, shares, mentioned=not corpus))
+    return 0
+
+
+def _report(folder: Path, made: "Converted", shares: "Shares", *, mentioned: bool) -> list[str]:
+    """Say what was written, and what is odd about it; returns the `--set` that it asks for. `mentioned`: there are no other documents."""
+    from tasks.core.stage.errors import printable
+
     by_form: dict[str, list[Path]] = {}
     for path, form in made.forms.items():
         by_form.setdefault(form, []).append(path)
@@ -98,7 +110,7 @@ def convert(
             print(f"{split} has no query: too few train for a share of {share:g}; give --{split} FILE, or a larger --{split}-share")
     for reason, count in made.left_out.items():
         print(f"left out: {reason}: {count:,}")
-    if not corpus:
+    if mentioned:
         print("the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus")
     sets = []
     if made.titled:
@@ -116,8 +128,7 @@ def convert(
         sets.append("--set prepare.ids=escape")
     if made.negatives:
         sets.append("--set rounds.warmup.negatives=official")
-    _next(folder, sets)
-    return 0
+    return sets
 
 
 @contextmanager
