@@ -18,7 +18,7 @@ from tasks.adore.params import Adore, QuerySide, Study
 from tasks.adore.step import make_corpus, make_step
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, odd_temperature, save_towers
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
-from tasks.core.retrieval.faiss_build import Recipe, build_file
+from tasks.core.retrieval.faiss_build import Recipe, build_file, trained_empty
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, save_index
 from tasks.core.retrieval.ranked import id_order
 from tasks.core.retrieval.trained import Trained, read_trained, write_trained
@@ -120,7 +120,8 @@ def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps
     elif served.exists():
         shutil.copyfile(served, outs.index / INDEX)
     if served.exists():
-        write_trained(outs.index / LEARNED, served, params.index, centroids)
+        learned = read_trained(scratch / LEARNED, params.index, key=f"adore.{given.name}")
+        write_trained(outs.index / LEARNED, replace(learned, centroids=centroids))
     told = {"round": params.round, "factory": params.index, "centroids": params.centroids}
     write_json(outs.index / "index.json", told | ({"trained": True} if served.exists() else {}))
     save_towers(towers, load_tokenizer(given.round), outs.encoder, open_tokens(given.tokens / "queries" / "train").max_length)
@@ -130,13 +131,18 @@ def given_index(given: Namespace, params: Adore, embeddings: Embeddings, key: st
     """The index that came with the round's encoder, where `params` asks for it."""
     if params.quantizer == "trained":
         return None
-    return read_trained((given.round_state or given.round) / LEARNED, params.index, embeddings.manifest.width, key)
+    return read_trained((given.round_state or given.round) / LEARNED, params.index, embeddings.manifest.width, key=key)
 
 
 def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, trained: Trained | None = None) -> Any:
-    """The faiss index of `recipe`, kept at `path`: a resumed training must search the same one. One that is `trained` is filled."""
+    """The faiss index of `recipe`, kept at `path`: a resumed training must search the same one. One that is `trained` is filled.
+
+    What it has learned is kept beside it, and written before it has documents, of which there may be too many for two copies.
+    """
     if not sealed(path):
-        build_file(embeddings, recipe, path, key, trained=trained and trained.index)
+        index = trained.index if trained else trained_empty(embeddings, recipe, key)
+        write_trained(path.with_name(LEARNED), Trained(recipe.factory, index))
+        build_file(embeddings, recipe, path, key, trained=index)
         seal(path)
     return open_index(path, threads=torch.get_num_threads())
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.adore import work
 from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import load_towers, save_towers
 from tasks.core.models.folder import Shape
-from tasks.core.retrieval import faiss_build
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, write_manifest
 from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
@@ -53,7 +53,7 @@ ENTRIES = {
     "deep": "negatives: none, depth: 1000, steps: 1",
 }
 STUDY = f'{{{COMMON}, factories: [Flat, "PQ2"], serve_depth: 20, measures: [RR@10, R@20]}}'
-INDEXES: dict[str, Any] = {}  # 256 centroids take a while to find
+INDEXES: dict[str, Any] = {}  # without documents: 256 centroids take a while to find
 
 
 def write_tokens(folder: Path, name: str, rows: list[list[int]], owners: list[int]) -> None:
@@ -119,16 +119,14 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], 
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
     monkeypatch.chdir(project)
-    real = faiss_build.build
+    real = work.trained_empty
 
-    def build_once(embeddings: Embeddings, recipe: Any, key: str, **named: Any) -> Any:
-        if named["trained"]:
-            return real(embeddings, recipe, key, **named)
+    def train_once(embeddings: Embeddings, recipe: Any, key: str) -> Any:
         if recipe.factory not in INDEXES:
-            INDEXES[recipe.factory] = real(embeddings, recipe, key, **named)
+            INDEXES[recipe.factory] = real(embeddings, recipe, key)
         return faiss.deserialize_index(faiss.serialize_index(INDEXES[recipe.factory]))
 
-    monkeypatch.setattr(faiss_build, "build", build_once)
+    monkeypatch.setattr(work, "trained_empty", train_once)
 
     def go(name: str, out: str, **places: str) -> Path:
         outs = [part for kind in OUTS for part in (f"--{kind}", f"{out}/{kind}")]

@@ -49,17 +49,15 @@ def build(
 ) -> Any:
     """A faiss index of all rows, in their order; UserError for a factory string (of `key`) faiss does not know or cannot train.
 
-    An empty index that was `trained` before is filled as it is; else one is trained on a sample of the rows.
+    An empty index that was `trained` before is filled as it is; else one is trained on a sample of the rows (see `trained_empty`).
+
     PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
     its hundreds of clusterings on one thread would take too long, and so do RQ's and the last bits of what PCA and RR project. On a
     `gpu`, inverted lists are clustered and filled, if faiss can.
     """
+    index = trained_empty(embeddings, params, key, gpu=gpu) if trained is None else trained
     threads = torch.get_num_threads()
     faiss.omp_set_num_threads(threads)  # its OpenMP may not be torch's and does not know runtime.yaml
-    index = _empty(embeddings, params, key) if trained is None else trained
-    skip_polysemous(index)
-    if not index.is_trained:
-        train(index, embeddings, params, key, threads=threads, gpu=gpu)
     set_effort(index, params)
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
     target = index
@@ -81,6 +79,17 @@ def build(
     if target is not index:
         index = faiss.index_gpu_to_cpu(target)
         set_effort(index, params)
+    return index
+
+
+def trained_empty(embeddings: Embeddings, params: Recipe, key: str = "index.factory", *, gpu: FaissGpu | None = None) -> Any:
+    """An index without vectors, trained on a sample of the rows if its kind has anything to train; UserError as of `build`."""
+    threads = torch.get_num_threads()
+    faiss.omp_set_num_threads(threads)
+    index = _empty(embeddings, params, key)
+    skip_polysemous(index)
+    if not index.is_trained:
+        train(index, embeddings, params, key, threads=threads, gpu=gpu)
     return index
 
 

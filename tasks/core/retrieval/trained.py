@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from tasks.core.retrieval.faiss_search import open_index
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
+from tasks.core.stage.files import new_file
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,16 @@ class Trained:
     centroids: Floats | None = None
 
 
-def write_trained(path: Path, indexed: Path, factory: str, centroids: Floats | None = None) -> None:
-    """Write to `path` what the index in the file `indexed` has learned. Its documents are in memory for as long as this lasts."""
-    index = open_index(indexed)
-    index.reset()
-    tensors = {"index": torch.from_numpy(faiss.serialize_index(index))}
-    if centroids is not None:
-        tensors["centroids"] = torch.from_numpy(np.ascontiguousarray(centroids))
-    save_file(tensors, path, {"factory": factory})
+def write_trained(path: Path, trained: Trained) -> None:
+    """Write it to `path`."""
+    tensors = {"index": torch.from_numpy(faiss.serialize_index(trained.index))}
+    if trained.centroids is not None:
+        tensors["centroids"] = torch.from_numpy(np.ascontiguousarray(trained.centroids))
+    with new_file(path) as temporary:
+        save_file(tensors, temporary, {"factory": trained.factory})
 
 
-def read_trained(path: Path, factory: str, width: int, key: str) -> Trained:
+def read_trained(path: Path, factory: str, width: int | None = None, *, key: str) -> Trained:
     """What `write_trained` wrote. UserError, naming `key` of params.yaml, where it is missing, corrupt, or of another factory or width."""
     where = f"params.yaml: {key}.quantizer: found given"
     if not path.exists():
@@ -52,6 +51,6 @@ def read_trained(path: Path, factory: str, width: int, key: str) -> Trained:
         raise UserError(f"{path}: unreadable ({str(error).splitlines()[0]}); copy it again from where it was made") from None
     if found != factory:
         raise UserError(f"{where}, but {path} is of {found or 'no factory'}, expected {factory} as in {key}.index; change one of them")
-    if index.d != width:
+    if width is not None and index.d != width:
         raise UserError(f"{where}, but {path} has width {index.d}, expected the encoder's {width}; take that of the same encoder")
     return Trained(factory, index, centroids)

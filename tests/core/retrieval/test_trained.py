@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tasks.core.retrieval.faiss_build import build_file
-from tasks.core.retrieval.trained import read_trained, write_trained
+from tasks.core.retrieval.faiss_build import build_file, trained_empty
+from tasks.core.retrieval.trained import Trained, read_trained, write_trained
 from tasks.core.stage.errors import UserError
 from tasks.index.params import Index
 from tests.index.test_build import WIDTH, draw, write_embeddings
@@ -33,12 +33,12 @@ def test_an_index_filled_again_is_the_same_file(factory: str, tmp_path: Path) ->
     params = Index(factory=factory, nprobe=2, ef_search=16, k_factor=3)
     embeddings = write_embeddings(tmp_path / "e", vectors, [100, 1, 499])
     build_file(embeddings, params, tmp_path / "first")
-    write_trained(tmp_path / "t", tmp_path / "first", factory)
-    trained = read_trained(tmp_path / "t", factory, WIDTH, "adore.a")
+    write_trained(tmp_path / "t", Trained(factory, trained_empty(embeddings, params)))
+    trained = read_trained(tmp_path / "t", factory, WIDTH, key="adore.a")
     assert (trained.index.ntotal, trained.index.d, trained.centroids) == (0, WIDTH, None)
     build_file(embeddings, params, tmp_path / "second", trained=trained.index)
     assert (tmp_path / "second").read_bytes() == (tmp_path / "first").read_bytes()
-    trained = read_trained(tmp_path / "t", factory, WIDTH, "adore.a")
+    trained = read_trained(tmp_path / "t", factory, WIDTH, key="adore.a")
     build_file(write_embeddings(tmp_path / "o", others, [90]), params, tmp_path / "third", trained=trained.index)
     ours, plain = faiss.read_index(str(tmp_path / "third")), faiss.read_index(str(tmp_path / "first"))
     plain.reset()
@@ -48,22 +48,22 @@ def test_an_index_filled_again_is_the_same_file(factory: str, tmp_path: Path) ->
 
 
 def test_a_trained_index_that_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
-    build_file(write_embeddings(tmp_path / "e", draw(300), [300]), Index(factory="PQ4x4"), tmp_path / "index")
+    index = trained_empty(write_embeddings(tmp_path / "e", draw(300), [300]), Index(factory="PQ4x4"))
     path = tmp_path / "t"
     with pytest.raises(
         UserError, match=r"^params.yaml: adore.a.quantizer: found given, but \S+/t does not exist; expected an encoder with"
     ):
-        read_trained(path, "PQ4x4", WIDTH, "adore.a")
-    write_trained(path, tmp_path / "index", "PQ4x4", np.ones((4, 16, 4), np.float32))
-    assert read_trained(path, "PQ4x4", WIDTH, "adore.a").centroids.shape == (4, 16, 4)  # type: ignore[union-attr]
+        read_trained(path, "PQ4x4", WIDTH, key="adore.a")
+    write_trained(path, Trained("PQ4x4", index, np.ones((4, 16, 4), np.float32)))
+    assert read_trained(path, "PQ4x4", WIDTH, key="adore.a").centroids.shape == (4, 16, 4)  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"but \S+/t is of PQ4x4, expected PQ8 as in adore.a.index; change one of them$"):
-        read_trained(path, "PQ8", WIDTH, "adore.a")
+        read_trained(path, "PQ8", WIDTH, key="adore.a")
     with pytest.raises(UserError, match=rf"but \S+/t has width {WIDTH}, expected the encoder's 8; take that of the same encoder$"):
-        read_trained(path, "PQ4x4", 8, "adore.a")
+        read_trained(path, "PQ4x4", 8, key="adore.a")
     tensors = load_file(path)
     save_file(tensors | {"index": tensors["index"][:50]}, path, {"factory": "PQ4x4"})
     with pytest.raises(UserError, match=r"^\S+/t: unreadable \(.+\); copy it again from where it was made$"):
-        read_trained(path, "PQ4x4", WIDTH, "adore.a")
+        read_trained(path, "PQ4x4", WIDTH, key="adore.a")
     path.write_bytes(b"{}")
     with pytest.raises(UserError, match=r"^\S+/t: unreadable \(.+\); copy it again from where it was made$"):
-        read_trained(path, "PQ4x4", WIDTH, "adore.a")
+        read_trained(path, "PQ4x4", WIDTH, key="adore.a")
