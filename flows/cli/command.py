@@ -36,10 +36,11 @@ class ProjectCommand(TyperCommand):
     merging = False  # whether it works despite git conflicts in the project's files
 
     def invoke(self, ctx: Any) -> Any:
-        from flows.repository.project import project_folder
+        from flows.repository.project import project_folder, settings_errors
 
         project_folder(merging=self.merging)
-        return super().invoke(ctx)
+        with settings_errors():
+            return super().invoke(ctx)
 
 
 def group(**settings: Any) -> typer.Typer:

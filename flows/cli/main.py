@@ -1,6 +1,8 @@
 """The command line. Everything heavy is imported where it is used, so that help and completion are immediate."""
 
+import codecs
 import io
+import json
 import os
 import signal
 import sys
@@ -46,6 +48,7 @@ from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable, reader_left
 
 NAME = "retemper"
+ESCAPED = "retemper-json"  # how the codecs know `_escaped`
 OWN = [Path(name) for name in ("flows/cli/__main__.py", "tasks", "dvc.yaml", "params.yaml")]  # a project that has them runs by its own code
 BRING_OURS = ("new", "upgrade")  # commands that bring this code to a project
 EXAMPLES = (  # a command, and what it does
@@ -154,7 +157,7 @@ def main(arguments: Sequence[str] | None = None, check: Check | None = None) -> 
 
     `check` replaces the check of params.yaml before a run. SystemExit, status 2, for a mistake, which has been printed.
     """
-    _open_streams()
+    _open_streams(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         run_own_code(sys.argv[1:])
     try:
@@ -205,17 +208,25 @@ def _usage(error: typer.TyperException) -> str:
     return f"{command}{': ' if command else ''}{message[:1].lower()}{message[1:]}; see {path} --help"
 
 
-def _open_streams() -> None:
+def _open_streams(arguments: Sequence[str]) -> None:
     """Streams that the caller has closed (`>&-`) read and write nothing; otherwise the next opened file would take their number. What
-    the encoding of standard output lacks is printed as `?`.
+    the encoding of standard output lacks is printed as `?`, or in JSON, whose texts alone have it, as `\\uXXXX`.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":  # a title in Greek, on a terminal of Latin letters
-        sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):  # the latter where LC_ALL is C
+        codecs.register_error(ESCAPED, _escaped)  # a title in Greek, on a terminal of Latin letters
+        sys.stdout.reconfigure(errors=ESCAPED if "--json" in arguments else "replace")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """What an encoding lacks as JSON's escapes: one for a character, two for one beyond U+FFFF."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 @contextmanager

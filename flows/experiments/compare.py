@@ -180,7 +180,8 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
     least = least_grade(split, sections)
     judged, ranked = load_qrels(qrels, split, least), read_trec_run(path)
     if not judged.keys() & ranked.keys():
-        raise UserError(f"{path}: none of its {len(ranked):,} queries is a judged query of {split} ({len(judged):,}); name another --split")
+        none = f"none of its {len(ranked):,} queries is" if len(ranked) != 1 else "its only query is not"
+        raise UserError(f"{path}: {none} a judged query of {split} ({len(judged):,}); name another --split")
     try:
         measures = parse([measure], least)
     except ValueError as error:

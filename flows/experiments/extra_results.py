@@ -185,8 +185,8 @@ def section(made: Made, best: str) -> Section:
 def legend(made: Made, best: str) -> list[str]:
     """How to read the tables."""
     tests = made.tests
-    compared = len(next(iter(tests["splits"].values()))["pairs"])
-    told = [f"above: the systems that it is significantly above ({tests['test']}, Holm over {compared} pairs, level {tests['alpha']:g})"]
+    compared = counted(len(next(iter(tests["splits"].values()))["pairs"]), "pairs")
+    told = [f"above: the systems that it is significantly above ({tests['test']}, Holm over {compared}, level {tests['alpha']:g})"]
     if best in made.about["systems"]:
         told.append(f"*: {best}, the best on the main data set, where it was chosen")
     if left_out := made.about["left_out"]:

@@ -107,7 +107,7 @@ def make_plan(
             status = read_status(repo, graph.stages)
         refuse_unmade(repo, graph.downstream_of(status))
         remote = sync.remote_name(repo)
-    reached, lock = False, read_lock() if status else {}
+    reached, missing, lock = False, list[str](), read_lock() if status else {}
     if status and not dry:
         missing = sync.restorable(status, lock)
         if remote:
@@ -119,7 +119,8 @@ def make_plan(
                 status = read_status(repo, graph.stages)
     changed = graph.downstream_of(status)
     refuse_unfit([name for name in graph.stages if name in changed])
-    for line in forgettings.told(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in lock}):
+    untold = graph.stages.keys() & lock.keys() - (set(missing) if reached else set())
+    for line in forgettings.told(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in untold}):
         warn(line)
     why = reasons(status, graph) if dry else {}
     pulled = set(sync.restorable(status, lock)) if dry and remote else set()

@@ -39,8 +39,9 @@ def choosing(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[s
         every = values(VALUES / model, measure, splits)
         those = [value for query, value in every.items() if chooses(query, groups)]
         if not those:
+            none = f"none of its {len(every):,} judged queries is" if len(every) != 1 else "its only judged query is not"
             raise UserError(
-                f"dev: none of its {len(every)} judged queries is among the one in {ONE_IN} on which the new model is chosen; "
+                f"dev: {none} among the one in {ONE_IN} on which the new model is chosen; "
                 f"add queries, or set promotion.rule of retraining.yaml to not_worse"
             )
         chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: math.fsum(those) / len(those)}}

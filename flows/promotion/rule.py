@@ -114,9 +114,10 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
 def _judged(evidence: Evidence) -> Evidence:
     kept = {query for query in evidence.new if not query.startswith(CLICKED)}
     if evidence.new and not kept:
-        raise UserError(
-            f"dev: all {len(evidence.new)} judged queries come from clicks, which decide no promotion; add queries with judgments"
+        every = (
+            f"all {len(evidence.new):,} judged queries come from clicks" if len(evidence.new) != 1 else "its only query comes from a click"
         )
+        raise UserError(f"dev: {every}, which decide no promotion; add queries with judgments")
     new, *old = ({query: values[query] for query in values if query in kept} for values in (evidence.new, *evidence.old.values()))
     slices = {name: [query for query in queries if query in kept] for name, queries in evidence.slices.items()}
     return replace(evidence, new=new, old=dict(zip(evidence.old, old, strict=True)), slices=slices)

@@ -15,6 +15,7 @@ from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # in git, so a merge may leave conflict markers in them
+SETTINGS = Path(".dvc/config"), Path(".dvc/config.local")  # DVC's: committed, and this clone's own
 CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
@@ -66,10 +67,13 @@ def lock_is_readable(lock: Path = LOCK) -> bool:
 @contextmanager
 def dvc_errors() -> Iterator[None]:
     """Turn DVC's refusals into a user's mistake: one line."""
+    from dvc.config import ConfigError
     from dvc.exceptions import DvcException
 
     try:
         yield
+    except ConfigError as error:
+        raise _settings_error(error) from error
     except DvcException as error:
         place, remedy = (LOCK, "; restore the last intact one: git checkout dvc.lock") if LOCK.name in str(error) else (GRAPH, "")
         try:
@@ -79,6 +83,41 @@ def dvc_errors() -> Iterator[None]:
         cause = error.__cause__
         detail = f" ({cause})" if cause and str(cause) not in str(error) else ""
         raise UserError(f"{place}: {error}{detail}{remedy}") from error
+
+
+@contextmanager
+def settings_errors() -> Iterator[None]:
+    """Turn DVC's refusal of its settings into a user's mistake, wherever it is met; DVC is not imported for it."""
+    try:
+        yield
+    except Exception as error:
+        if "dvc.config" in sys.modules and isinstance(error, sys.modules["dvc.config"].ConfigError):
+            raise _settings_error(error) from error
+        raise
+
+
+def _settings_error(error: Exception) -> UserError:
+    reason = str(error).removeprefix("config file error: ")
+    return UserError(f"{SETTINGS[0]} (or {SETTINGS[1].name} there): refused by DVC ({reason}); fix it, dvc config --help lists the options")
+
+
+def refuse_settings(path: Path) -> None:
+    """UserError where a file of DVC's settings cannot be read. A line may hold a password, so that of it only a section is shown."""
+    from configobj import ConfigObj, ConfigObjError, DuplicateError
+
+    try:
+        ConfigObj(path.read_text(encoding="utf-8").splitlines() if path.exists() else [])
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+    except ConfigObjError as error:
+        first = (error.errors or [error])[0]
+        line, place = str(first.line).strip(), f"{path}:{first.line_number}"
+        if isinstance(first, DuplicateError):
+            what = f"section {line}" if line.startswith("[") else f"key {line.partition('=')[0].strip()}"
+            raise UserError(f"{place}: found {what} again, expected it once; put both together") from None
+        if CONFLICT.match(line):
+            raise UserError(f"{place}: found a merge conflict marker; keep one side (git checkout --ours {path} keeps ours)") from None
+        raise UserError(f"{place}: cannot be read, expected a line [section], ['remote \"NAME\"'], or key = value; fix the line") from None
 
 
 def project_folder(merging: bool = False) -> None:
@@ -95,6 +134,8 @@ def project_folder(merging: bool = False) -> None:
         refuse_conflict(path)
         if path.suffix != ".json":
             refuse_yaml_bomb(path)
+    for path in SETTINGS:
+        refuse_settings(path)
     refuse_no_git()
     if not any((folder / ".git").exists() for folder in (here, *here.parents)):
         raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")

@@ -1,5 +1,6 @@
 """Searches the corpus with a served model, or with a fusion of several. The models themselves run in a process of their own."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -71,7 +72,8 @@ def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> in
     print(f"searching with {model}{note}", file=sys.stderr)
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}", *["--json"] * as_json]
-    return subprocess.run(command, env=environment(), check=False).returncode
+    encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
+    return subprocess.run(command, env=environment() | {"PYTHONIOENCODING": f"{encoding}:replace"}, check=False).returncode
 
 
 def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:

@@ -46,18 +46,8 @@ def fetch(cache: Path, fs: Any, place: str) -> None:
 
 def told(cache: Path, lock: Lock) -> Iterator[str]:
     """A line for each note by which the cache lacks outs of these entries of dvc.lock. Those of this project's own list need none."""
-    try:
-        own = read_marks().keys()
-    except UserError:  # `prepare` says it
-        return
-    notes: dict[tuple[str, frozenset[str]], tuple[Path, set[str]]] = {}  # one for each place, and for each start after a kill
-    for path in sorted(cache.glob(f"{FOLDER}/*.txt"), key=os.path.getmtime):
-        with suppress(OSError, UserError):
-            found, marks = HEAD.match(path.read_text(encoding="utf-8")), frozenset(read_marks(path))
-            if found and not marks <= own:
-                notes.setdefault((found[1], marks), (path, set()))[1].update(found[2].split())
     objects, said = cache / "files" / "md5", set[str]()
-    for (project, _), (path, gone) in notes.items():
+    for project, path, gone in _notes(cache):
         missing = {oid for entry in lock.values() for oid, _ in outs(entry) if oid in gone and not object_path(objects, oid).exists()}
         lost = [stage for stage, entry in lock.items() if not missing.isdisjoint(oid for oid, _ in outs(entry))]
         if not said.issuperset(lost):
@@ -67,6 +57,30 @@ def told(cache: Path, lock: Lock) -> Iterator[str]:
                 f"that project {project} has forgotten; they are made again from this project's own data. To forget it here, too: "
                 f"grep -v '#' {path} >> {FILE}, then retemper forget (or retemper forget ID, where it has another id)"
             )
+
+
+def are_all(cache: Path, lock: Lock) -> bool:
+    """Whether notes of others name all that the cache lacks of the outs of these entries; False where it lacks nothing."""
+    objects = cache / "files" / "md5"
+    named = {oid for entry in lock.values() for oid, _ in outs(entry)}
+    named |= {oid for folder in named for oid in listing(objects, folder).values()}
+    lacking = {oid for oid in named if not object_path(objects, oid).exists()}
+    return bool(lacking) and lacking <= {oid for _, _, gone in _notes(cache) for oid in gone}
+
+
+def _notes(cache: Path) -> Iterator[tuple[str, Path, set[str]]]:
+    """Who left a note, its file, and what was removed; one for each place, and for each start after a kill. None of this project's own."""
+    try:
+        own = read_marks().keys()
+    except UserError:  # `prepare` says it
+        return
+    notes: dict[tuple[str, frozenset[str]], tuple[Path, set[str]]] = {}
+    for path in sorted(cache.glob(f"{FOLDER}/*.txt"), key=os.path.getmtime):
+        with suppress(OSError, UserError):
+            found, marks = HEAD.match(path.read_text(encoding="utf-8")), frozenset(read_marks(path))
+            if found and not marks <= own:
+                notes.setdefault((found[1], marks), (path, set()))[1].update(found[2].split())
+    yield from ((project, path, gone) for (project, _), (path, gone) in notes.items())
 
 
 def losses(trees: Iterable[Path], found: Collection[tuple[str, str]], oids: Collection[str]) -> dict[Path, str]:

@@ -12,6 +12,7 @@ from typing import Any
 from flows.process.prepared import python
 from flows.process.processes import Processes, environment
 from flows.repository.lock import Lock, read_lock
+from flows.storage import forgettings
 from flows.storage.cache import cache_folder, denied
 from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
@@ -39,7 +40,8 @@ def remote_name(repo: Any) -> str | None:
 
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
-    """Fetch the outs of `stages` in dvc.lock, and who made them; False, with a warning, where the remote is unavailable.
+    """Fetch the outs of `stages` in dvc.lock, and who made them; False, with a warning, where the remote is unavailable. What another
+    project's `forget` took from it is told.
 
     DiskError where the disk is full: nothing is written to the remote, so that is the one here, on which no stage could end.
     """
@@ -59,7 +61,12 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
         if gone := _run(processes, [*REMOTE, "records"], warn):  # a share that was unmounted in the meantime
             warn(f"remote {remote} has become unavailable, so not everything is pulled: {gone}{remedy(remote, gone)}")
             return False
-        warn(f"remote {remote} lacks some outs that dvc.lock names, so they are computed here: {problem}")
+        lock = {name: entry for name, entry in read_lock().items() if name in stages}
+        why = list(forgettings.told(cache_folder(), lock))
+        for line in why:
+            warn(line)
+        if not (why and forgettings.are_all(cache_folder(), lock)):
+            warn(f"remote {remote} lacks some outs that dvc.lock names, so they are computed here: {problem}")
     elif fresh:  # all that is here came from there
         write_json(PUSHED, _state(remote))
     return True

@@ -5,21 +5,28 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
+from tasks.core.text.analysis import UNSPACED
 from tasks.core.text.tokenizer import largest_id
 from tasks.core.text.without_jax import stopwords
 
 Bools = npt.NDArray[np.bool_]
 STOPWORDS = frozenset(stopwords.STOPWORDS_EN_PLUS)  # NLTK's English list, 179 words
+BARE = regex.compile(rf"(?V1)[{UNSPACED}--\p{{Hangul}}]")  # letters that stand without blanks
 SPACES = ("Ġ", "▁")  # what a word's first piece begins with: byte-level BPE, SentencePiece
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer as tables. A word is an initial piece with a letter or digit, and the pieces that continue it. In byte-level BPE and
-    SentencePiece only a blank makes a piece initial, so a word after an opening quote or bracket is none. Stopwords are English."""
+    SentencePiece only a blank makes a piece initial, so a word after an opening quote or bracket is none. Stopwords are English.
+
+    Text without blanks: of SentencePiece, every piece that begins with a letter of it (not Hangul) is initial, for it is a frequent run
+    of letters, which is near a word; only a blank before it would make a word of a clause. WordPiece as BERT's takes each Han character
+    for a word, and runs of other letters between them; byte-level BPE has no words there, so single tokens are drawn."""
 
     begins: Bools
     continues: Bools
@@ -42,7 +49,7 @@ def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
         pieces[number] = piece
     special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
     space = next((sign for sign in SPACES if sum(piece.startswith(sign) for piece in pieces) > len(numbers) / 10), None)
-    first = [piece.startswith(space) if space else not piece.startswith("##") for piece in pieces]
+    first = [piece.startswith(space) or BARE.match(piece) is not None if space else not piece.startswith("##") for piece in pieces]
     text = [piece.removeprefix(space or "##") for piece in pieces]
     wordy = np.array([any(map(str.isalnum, piece)) for piece in text]) & ~special
     begins = np.array(first) & wordy

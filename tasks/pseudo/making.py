@@ -1,16 +1,30 @@
-"""Queries from the words of a document. Every draw is a pure function of seed, document id, and number."""
+"""Queries from the words of a document. Every draw is a pure function of seed, document id, and number.
+
+Words stand between blanks. Text that is written without blanks (Han, kana, Thai, Lao, Khmer, Myanmar; Korean has blanks) is counted by
+characters: two are a word, a letter with its marks being one character, as in the bigrams that BM25 finds such text by. So a span of 3 to
+12 words has 6 to 24 characters there. It may begin within a word, as the crops of Contriever (arXiv:2112.09118), which are runs of tokens.
+In a text with few such letters, a name in such letters stays one word.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import regex
 
 from tasks.core.stage.draws import draw_seed
+from tasks.core.text.analysis import SPACED, UNSPACED, unspaced
 from tasks.pseudo.params import Pseudo
 
-SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s|[。！？]")
+SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s|[。！？][」』”’）]*")
+BARE = rf"[{UNSPACED}--\p{{Hangul}}]"
+BARE_LETTER, LETTER = regex.compile(rf"(?V1){BARE}"), regex.compile(r"\p{L}")
+NAME = 12  # characters that a name in such letters has at most, as it stands in a text with few of them: it is one word
+# Opening brackets go with what follows, other marks with what is before.
+UNIT = regex.compile(rf"(?V1)[\p{{Ps}}\p{{Pi}}]*(?:(?:{BARE}\p{{M}}*){{1,2}}|[{SPACED}\p{{Hangul}}][{SPACED}\p{{Hangul}}\p{{M}}]*)")
 CHOICE, DEV = b"choice", b"dev"  # what a hash decides
 
 
@@ -38,6 +52,28 @@ def plain(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+def words_of(text: str) -> list[str]:
+    """The words of a text, each with the blank before it, if there is one; a run of them is a text when it is put together."""
+    if not unspaced(text):
+        return [f" {word}" for word in text.split()]
+    most = 0 if 3 * _count(BARE_LETTER, text) > _count(LETTER, text) else NAME  # one says more than a letter of an alphabet
+    found = list[str]()
+    for word in text.split():
+        starts = [match.start() for match in UNIT.finditer(word)][1:] if _count(BARE_LETTER, word) > most else []
+        bounds = [0, *starts, len(word)]
+        found += [" " * (start == 0) + word[start:end] for start, end in pairwise(bounds)]
+    return found
+
+
+def _count(pattern: regex.Pattern[str], text: str) -> int:
+    return sum(1 for _ in pattern.finditer(text))
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words as `words_of` gives them, as a text."""
+    return "".join(words).lstrip(" ")
+
+
 def first_sentence(text: str) -> str:
     """The text up to its first full stop, question or exclamation mark before white space; all of it if there is none."""
     text = text.strip()
@@ -55,7 +91,7 @@ def spans(words: list[str], doc: str, params: Pseudo) -> Iterator[str]:
         draw = np.random.default_rng(draw_seed(params.seed, key, number))
         length = int(draw.integers(params.least_words, most + 1))
         start = int(draw.integers(len(words) - length + 1))
-        yield " ".join(words[start : start + length])
+        yield joined(words[start : start + length])
 
 
 def candidates(doc: str, title: str, text: str, params: Pseudo, generated: Sequence[str] = ()) -> list[Candidate]:
@@ -63,11 +99,10 @@ def candidates(doc: str, title: str, text: str, params: Pseudo, generated: Seque
 
     `generated` are those of pseudo.generator.
     """
-    words = text.split()
-    opening = first_sentence(text).split()
+    words, opening = words_of(text), words_of(first_sentence(text))
     made = {
         "title": [" ".join(title.split())],
-        "sentence": [" ".join(opening[: params.most_sentence_words])] if len(opening) >= params.least_words else [],
+        "sentence": [joined(opening[: params.most_sentence_words])] if len(opening) >= params.least_words else [],
         "span": spans(words, doc, params),
         "generated": generated,
     }

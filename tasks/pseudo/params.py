@@ -29,7 +29,12 @@ class Pseudo(Params):
     top_k: Count = Field(25, ge=0, description="the generator draws each token among so many likeliest ones (GPL: 25); 0: among all")
     top_p: float = Field(0.95, gt=0, le=1, description="... and among the likeliest that have this probability together (GPL: .95)")
     per_document: Count = Field(3, ge=1, description="spans drawn per document; title and sentence give one query each")
-    least_words: Count = Field(3, ge=1, description="least words of a span or sentence; words are separated by white space")
+    least_words: Count = Field(
+        3,
+        ge=1,
+        description="least words of a span or sentence; words stand between blanks; in Chinese, Japanese, "
+        "Thai, Lao, Khmer, and Myanmar text two characters are one",
+    )
     most_words: Count = Field(12, ge=1, description="most words of a span")
     most_sentence_words: Count = Field(24, ge=1, description="words of a sentence beyond these are cut off")
     documents: Count | None = Field(

@@ -7,6 +7,7 @@ import textwrap
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -66,6 +67,16 @@ def open_systems(given: Namespace, *, resident: bool = False) -> Systems:
     return Systems({**dense, **lexical}, fusions, depth=given.depth, lexical_depth=given.lexical_depth)
 
 
+def as_json(found: dict[str, Any]) -> str:
+    """JSON with all letters as they are, or, where standard output has an encoding that lacks one, with escapes."""
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(found, indent=2)
+    return text
+
+
 def main() -> None:
     known = arguments()
     args = known.parse_args()
@@ -86,7 +97,7 @@ def main() -> None:
                 {"rank": rank, "id": doc, "score": float(score), "title": texts[doc][0], "text": texts[doc][1]}
                 for rank, (doc, score) in ranks
             ]
-            print(json.dumps({"query": query, "model": name, "hits": hits}, indent=2, ensure_ascii=False), flush=True)
+            print(as_json({"query": query, "model": name, "hits": hits}), flush=True)
             return
         for rank, (doc, score) in ranks:
             title, text = texts[doc]

@@ -124,3 +124,16 @@ def test_vocabularies_whose_pieces_start_with_a_space(space: str) -> None:
     pieces = ["<s>", "<mask>", f"{space}bact", "eria", f"{space}the", ",", f"{space}(", "Ant", f"{space}ice"]
     ids = np.array([0, 2, 3, 5, 4, 8, 6, 7, 0])  # bact|eria , the ice ( Ant: only a piece behind a space begins a word
     assert whole_words(ids, read_vocabulary(Pieces(pieces), "x")).tolist() == [[1, 3], [5, 6]]
+
+
+def test_text_without_blanks_has_words_in_sentencepiece_too() -> None:
+    """Each piece of it is a word; before, a clause behind a blank was one, and what comes after a comma none. Korean has blanks."""
+    pieces = ["<s>", "<mask>", "▁", "东京", "是", "日本", "，", "も", "한국", "어", "▁한국", "▁bact", "eria", "ทย"]
+    vocabulary = read_vocabulary(Pieces(pieces), "x")
+    rows = {
+        "▁东京 是 日本 ， 东京 も": [0, 2, 3, 4, 5, 6, 3, 7, 0],
+        "▁한국 어": [0, 10, 9, 8, 0],
+        "▁bact eria 东京 ทย": [0, 11, 12, 3, 13, 0],
+    }
+    found = [whole_words(np.array(ids), vocabulary).tolist() for ids in rows.values()]
+    assert found == [[[2, 3], [3, 4], [4, 5], [6, 7], [7, 8]], [[1, 4]], [[1, 3], [3, 4], [4, 5]]]

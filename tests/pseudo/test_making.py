@@ -1,13 +1,29 @@
 """Queries are words of their document; draws depend on seed and id alone; equal texts are one query."""
 
+import unicodedata
+
 import pytest
 
 from tasks.core.tables.schemas import QRELS, QUERIES
-from tasks.pseudo.making import Candidate, candidates, first_sentence, id_hash, is_dev, plain
+from tasks.pseudo.making import Candidate, candidates, first_sentence, id_hash, is_dev, joined, plain, words_of
 from tasks.pseudo.params import Pseudo
 from tasks.pseudo.splits import as_split, counted
 
 TEXT = 'The  abbey (built 1.5 miles off) "fell." It was\nrebuilt in 1204 by monks of Ely who had come from the north.'
+EXPECTED = [
+    "An Abbey",
+    'The abbey (built 1.5 miles off) "fell."',
+    "was rebuilt in 1204 by monks of",
+    "The abbey (built 1.5 miles off)",
+    "rebuilt in 1204 by monks of Ely (封神演義の町), who had come from",
+]
+UNSPACED = {
+    "Chinese": "东京是日本的首都，也是世界上人口最多的城市之一。它位于关东平原，人口约有1400万人。城中有许多Python公司！",
+    "Japanese": "『吾輩は猫である』（わがはいはねこである）は、夏目漱石の長編小説であり、処女小説である。1905年に発表された。",
+    "half-width": "ﾜｶﾞﾊｲﾊﾈｺﾃﾞｱﾙ､ﾅﾂﾒｿｳｾｷﾉﾁｮｳﾍﾝｼｮｳｾﾂﾃﾞｱﾘ､ｼｮｼﾞｮｼｮｳｾﾂﾃﾞｱﾙ｡ｲｯｾﾝｷｭｳﾋｬｸｺﾞﾈﾝﾆﾊｯﾋﾟｮｳｻﾚﾀ",
+    "Thai": "กรุงเทพมหานครเป็นเมืองหลวงและนครที่มีประชากรมากที่สุดของประเทศไทย เป็นศูนย์กลางการปกครอง การศึกษา การคมนาคมขนส่ง",
+    "Myanmar": "ရန်ကုန်မြို့သည်မြန်မာနိုင်ငံ၏စီးပွားရေးမြို့တော်ဖြစ်သည်။ လူဦးရေအများဆုံးမြို့လည်းဖြစ်သည်။",
+}
 
 
 @pytest.mark.parametrize(
@@ -17,6 +33,7 @@ TEXT = 'The  abbey (built 1.5 miles off) "fell." It was\nrebuilt in 1204 by monk
         ("What is it? A bird.", "What is it?"),
         (" no end here ", "no end here"),
         ("一つ目。二つ目。", "一つ目。"),
+        ("彼は「はい。」と言った。", "彼は「はい。」"),
     ],
 )
 def test_the_first_sentence_ends_at_a_mark_before_white_space(text: str, first: str) -> None:
@@ -58,6 +75,39 @@ def test_draws_depend_on_the_seed_and_the_id() -> None:
     shares = [sum(is_dev(f"d{n}", Pseudo(dev_share=share)) for n in range(2000)) / 2000 for share in (0.1, 0.5)]
     assert shares == pytest.approx([0.1, 0.5], abs=0.04)
     assert id_hash("a", 1, b"x") != id_hash("a", 1, b"y")
+
+
+def test_words_between_blanks_give_these_queries() -> None:
+    """As before text without blanks was cut; a name in such letters is one word of an English text."""
+    made = candidates("d 1", "An  Abbey", TEXT.replace("Ely", "Ely (封神演義の町),"), Pseudo())
+    assert [one.text for one in made] == EXPECTED
+
+
+@pytest.mark.parametrize("language", UNSPACED)
+def test_text_without_blanks_gives_spans_of_two_characters_a_word(language: str) -> None:
+    text = UNSPACED[language]
+    assert joined(words_of(text)) == " ".join(text.split())
+    made = candidates("d", "", text, Pseudo(per_document=200))
+    assert [one.kind for one in made[:2]] == ["sentence", "span"], "before, neither: the text was too short"
+    sizes = [len(letters(one.text)) for one in made[1:]]
+    assert all(one.text in text for one in made) and len(letters(made[0].text)) <= 48
+    assert max(sizes) <= 24 and min(sizes) <= 8 and sum(sizes) / len(sizes) > 10
+    assert not any(unicodedata.category(one.text[0]).startswith("M") for one in made), "a mark stays with its letter"
+
+
+def letters(text: str) -> list[str]:
+    """The letters of a text, without marks; a digit or a Latin letter counts nothing."""
+    return [char for char in text if unicodedata.category(char)[0] == "L" and not char.isascii()]
+
+
+def test_words_of_such_text_end_where_another_script_begins() -> None:
+    assert words_of("漢字とPythonの3本「夜。」は (a)") == [" 漢字", "と", "Python", "の", "3", "本", "「夜。」", "は", " (a)"]
+    assert words_of("서울특별시는 대한민국의 수도이자") == [" 서울특별시는", " 대한민국의", " 수도이자"], "Korean has blanks"
+    assert words_of("Tokyo (東京都) is") == [" Tokyo", " (東京都)", " is"]
+    long = "吾輩は猫である名前はまだ無い"
+    assert words_of(f"The novel begins thus, as everyone knows: {long}")[-7:] == [
+        f"{' ' * (n == 0)}{long[n : n + 2]}" for n in range(0, 14, 2)
+    ]
 
 
 def test_equal_texts_are_one_query_with_all_their_documents() -> None:

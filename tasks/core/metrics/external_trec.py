@@ -58,10 +58,9 @@ def refuse_strangers(run: Path, ranked: Mapping[str, object], qrels: Path, judge
     """UserError if `run` answers none of the judged queries."""
     if not ranked.keys() & judged.keys():
         example, other = next(iter(ranked), "none"), next(iter(judged), "none")
-        raise UserError(
-            f"{run}: none of its {len(ranked):,} queries ({example}, ...) is one of the {len(judged):,} in {qrels} ({other}, ...), "
-            "expected the same ids; name the qrels of this run's queries"
-        )
+        none = f"none of its {len(ranked):,} queries ({example}, ...) is" if len(ranked) != 1 else f"its only query ({example}) is not"
+        one_of = f"one of the {len(judged):,} in {qrels} ({other}, ...)" if len(judged) != 1 else f"the only one in {qrels} ({other})"
+        raise UserError(f"{run}: {none} {one_of}, expected the same ids; name the qrels of this run's queries")
 
 
 def read_trec_qrels(path: Path) -> Qrels:

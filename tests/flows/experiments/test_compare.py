@@ -288,7 +288,7 @@ def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixtu
         (["star", "nothing"], r"compare nothing: found neither a file, a model of this working tree \(star\), nor a revision of git"),
         (["star", "HEAD:moon"], r"compare HEAD:moon: found no model 'moon' there, expected one of star"),
         (["star", "empty"], r"compare empty: its commit has no dvc.lock; commit dvc.lock after a run"),
-        (["star", "run.trec"], r"run.trec: none of its 1 queries is a judged query of dev \(1\); name another --split"),
+        (["star", "run.trec"], r"run.trec: its only query is not a judged query of dev \(1\); name another --split"),
     ],
 )
 def test_mistakes_are_one_line(project: Project, names: list[str], line: str) -> None:

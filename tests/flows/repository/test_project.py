@@ -1,11 +1,12 @@
 """The project in the current folder: what it cannot be."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from dvc.config import Config
+from dvc.config import Config, ConfigError
 
-from flows.repository.project import edit_settings, project_folder
+from flows.repository.project import dvc_errors, edit_settings, project_folder, refuse_settings, settings_errors
 from tasks.core.stage.errors import UserError
 
 
@@ -25,3 +26,46 @@ def test_settings_hold_paths_of_any_letters(tmp_path: Path) -> None:
         edited["remote"]["team"] = {"url": str(tmp_path / "Straße 日本")}
     read = Config(str(tmp_path), validate=False).load_one("local")
     assert (read["cache"]["dir"], read["remote"]["team"]["url"]) == (str(tmp_path / "Puffer ü"), str(tmp_path / "Straße 日本"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[core]\n    remote = a\n[core]\n    x = 1\n", r":3: found section \[core\] again, expected it once; put both together"),
+        ("[core]\n    remote = a\n    remote = secret\n", ":3: found key remote again, expected it once; put both together"),
+        ("[core]\n    password secret\n", ":2: cannot be read, expected a line .*; fix the line"),
+        ("[core\n", ":1: cannot be read, expected a line .*; fix the line"),
+        ("[core]\n    password = 'secret\n[cache]\nx\n", ":2: cannot be read, expected a line .*; fix the line"),
+        ("[core]\n<<<<<<< HEAD\n    x = 1\n=======\n", ":2: found a merge conflict marker; keep one side .*"),
+        ("[core]\n    x = \xfc\n", ": not UTF-8 at byte 15; save it as UTF-8"),
+    ],
+)
+def test_settings_that_dvc_cannot_read_are_one_line(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError):
+        Config.load_file(str(path))
+    with pytest.raises(UserError, match=f"^{path}{said}$") as error:
+        refuse_settings(path)
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "[core]\n    remote = ü\n['remote \"ü\"']\n    url = /x # y\n", "# [core]\n[core]\n[cache]\n", None])
+def test_settings_that_dvc_can_read_are_not_refused(text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "config").write_text(text)
+        Config.load_file(str(tmp_path / "config"))
+    refuse_settings(tmp_path / "config")
+
+
+@pytest.mark.parametrize("translated", [dvc_errors, settings_errors])
+def test_settings_that_dvc_refuses_are_a_mistake_of_the_user(translated: Any, tmp_path: Path) -> None:
+    """Before, the first said dvc.yaml, and commands that read them elsewhere ended in a traceback."""
+    (tmp_path / "config").write_text("[core]\n    foo = 1\n")
+    with (
+        pytest.raises(UserError, match=r"^\.dvc/config \(or .*\): refused by DVC \(extra keys not allowed .*'foo'.*\); fix it"),
+        translated(),
+    ):
+        Config(str(tmp_path))
+    with pytest.raises(KeyError), translated():
+        raise KeyError("a bug")

@@ -67,8 +67,17 @@ def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monk
         (tmp_path / "data/runs" / name).mkdir(parents=True)
         (tmp_path / f"data/runs/{name}/fusion.json").write_text(json.dumps({"method": "linear"} | fuse[name]))
     commands: list[list[str]] = []
-    monkeypatch.setattr(search.subprocess, "run", lambda command, **_: commands.append(command) or SimpleNamespace(returncode=0))
+    given: list[dict[str, str]] = []
+
+    def run(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
+        commands.append(command)
+        given.append(env)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(search.subprocess, "run", run)
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1:strict")
     assert search.search("words", 3, "three") == 0
+    assert given[0]["PYTHONIOENCODING"] == "latin-1:replace", "its process prints what an encoding lacks as `?`, too"
     systems = commands[0][3 : commands[0].index("--documents")]
     assert " ".join(systems) == (
         "--fusion hybrid data/runs/hybrid/fusion.json --fusion three data/runs/three/fusion.json --depth 1000 --lexical-depth 1000 "

@@ -1,5 +1,6 @@
 """A project is told what another one's `forget` took from the cache or the remote that they share."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import pytest
 from dvc.fs import LocalFileSystem
 
+from flows.process.processes import Processes
 from flows.repository.lock import read_lock
 from flows.storage import forgettings
 from flows.storage.cache import object_path, objects, outs
 from flows.storage.small_files import Place
+from flows.team import sync
 from tasks.core.sources.forgotten import FILE, mark, read_marks
 
 MARK = mark("document", "d1")
@@ -111,3 +114,44 @@ def test_a_run_says_why_a_stage_runs_again(served: Any, tmp_path: Path, monkeypa
     assert "executed 1," in done.stdout
     again = served.call("run")
     assert (again.stderr, "executed 0," in again.stdout) == ("", True)
+
+
+@pytest.mark.parametrize("other", [None, "e" * 32])
+def test_why_a_remote_lacks_an_out_comes_before_that_it_does(other: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where all that it lacks was forgotten, nothing comes after it."""
+    cache, folder, oid = tmp_path / "cache", tmp_path / "theirs", f"{'a' * 32}.dir"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    FILE.write_text(f"document {MARK} 2026-11-28\n")
+    cache.mkdir()
+    forgettings.leave(place(cache), [oid])
+    FILE.unlink()
+    lock = lock_of(prepare=oid, **({"base": other} if other else {}))
+    Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": lock}))
+    monkeypatch.setattr(sync, "cache_folder", lambda: cache)
+    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "test $0 = records || { echo 'ERROR: Checkout failed'; exit 1; }"])
+    warnings: list[str] = []
+    assert sync.pull(Processes(), "team", list(lock), warnings.append)
+    assert warnings[0].startswith(
+        "prepare: results of 1 stage that dvc.lock names were removed, since they held a record that project theirs"
+    )
+    assert [line.partition(" that")[0] for line in warnings[1:]] == (["remote team lacks some outs"] if other else [])
+
+
+def test_a_file_that_a_folder_lacks_is_forgotten_only_where_a_note_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    FILE.write_text(f"document {MARK} 2026-11-28\n")
+    text = json.dumps([{"md5": "b" * 32, "relpath": "x"}])
+    listed = f"{hashlib.md5(text.encode()).hexdigest()}.dir"
+    path = object_path(tmp_path / "files/md5", listed)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    forgettings.leave(place(tmp_path), [listed])
+    FILE.unlink()
+    lock = lock_of(prepare=listed)
+    assert not forgettings.are_all(tmp_path, lock), "the listing is here, its file is not, and no note names that"
+    FILE.write_text(f"document {MARK} 2026-11-28\n")
+    forgettings.leave(place(tmp_path), ["b" * 32])
+    FILE.unlink()
+    assert forgettings.are_all(tmp_path, lock)
+    assert not forgettings.are_all(tmp_path, {}), "nothing is lacking"

@@ -67,7 +67,7 @@ def test_what_was_pushed_is_remembered_until_something_is_computed(tmp_path: Pat
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("dvc.lock").write_text("one")
+    Path("dvc.lock").write_text("stages: {}")
     monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
     if cached:  # by someone else, perhaps: whether the remote has it too is unknown
         (tmp_path / "cache/files").mkdir(parents=True)
