@@ -128,7 +128,7 @@ def test_each_champion_that_stands_is_measured_until_one_is_not_met(
     champions = [Champion(1, "a", "first", "", digests={"encoder": "e1"}), Champion(2, "a", "promoted", "", comparison=record)]
     asked: list[int] = []
 
-    def evaluate(_project: Path, one: Champion, _corpus: str, **_: Any) -> Any:
+    def evaluate(_project: Path, one: Champion, **_: Any) -> Any:
         asked.append(one.number)
         return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, theirs[one.number]))
 
@@ -172,7 +172,7 @@ def test_of_many_champions_the_one_that_is_beaten_may_be_the_last(here: Path, mo
     first, hand = (Champion(number, "a", cause, "", digests={"encoder": f"e{number}"}) for number, cause in ((1, "first"), (2, "set")))
     asked: list[int] = []
 
-    def evaluate(_project: Path, one: Champion, _corpus: str, **_: Any) -> Any:
+    def evaluate(_project: Path, one: Champion, **_: Any) -> Any:
         asked.append(one.number)
         return write_values(decision.SCRATCH / "values", dict.fromkeys(NAMES, 0.3 if one.number == 1 else 0.5))
 

@@ -64,8 +64,8 @@ def test_queries_that_share_a_document_count_as_one_draw() -> None:
     assert (found.groups, found.most, found.queries) == (400, 5, 2000)
     assert found.spread == pytest.approx(gains.std(ddof=1))
     assert found.bound == pytest.approx(gains.mean() - 1.6487 * gains.std(ddof=1) / 20, abs=1e-5), "t(0.95, 399)"
-    assert "(2000 queries in 400 groups that share relevant documents, design effect 5.0)" in found.reason
-    assert judge(new, old).reason.startswith(f"m {found.difference:+.4f} on dev (2000 queries), lower")
+    assert "(2,000 queries in 400 groups that share relevant documents, design effect 5.0)" in found.reason
+    assert judge(new, old).reason.startswith(f"m {found.difference:+.4f} on dev (2,000 queries), lower")
     assert judge(new, old, dict.fromkeys(old, "g")).bound < -0.9, "all of them are one draw"
 
 
