@@ -249,7 +249,7 @@ def decided(settings: Settings, data: str) -> Shown:
 def resolved(data: str) -> tuple[str, str]:
     """What two SPECs of the same dataset share, however its folder is spelled."""
     spec = parse_dataset(data)
-    return spec.kind, str(spec.folder.resolve()) if spec.kind in PATH_KINDS else spec.place
+    return spec.kind, f"{spec.folder.resolve()}{spec.columns}" if spec.kind in PATH_KINDS else spec.place
 
 
 def texts(data: Path, shown: Shown) -> str:
