@@ -57,7 +57,7 @@ def test_columns_are_known_by_their_names_in_any_order_and_case(names: list[str]
     [
         (
             ["Frage", "Antwort"],
-            r"f:1: found columns Frage, Antwort, expected a query \(anchor \| query .*; or name them, as pairs:FILE#query=",
+            r"f:1: found columns Frage, Antwort, expected a query \(anchor \| query .*, or name them, as pairs:FILE#query=",
         ),
         (["id", "title", "text"], r"found columns id, title, text, .*; documents alone are corpus\.csv in a folder$"),
         (
