@@ -18,7 +18,10 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project, which must not exist yet, or be empty.")],
     *,
     data: Annotated[
-        Text, typer.Option(metavar="SPEC", help="A folder (BEIR, CSV, MS MARCO, Parquet), or a SPEC as in docs/data.md.")
+        Text,
+        typer.Option(
+            metavar="SPEC", help="A folder (BEIR, CSV, MS MARCO, Parquet), a file of questions and answers, or a SPEC as in docs/data.md."
+        ),
     ] = None,
     queries: Annotated[
         Text, typer.Option(metavar="KIND", help="corpus (the data's own, judged) or pseudo (made from the documents).")

@@ -162,7 +162,7 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
         carry_changes(read_changes(commit), project)
         own = read_yaml(project / "params.yaml")["dataset"]["source"]
         edit.apply(plan.edits, project / "params.yaml", lambda _: None)
-        if read_yaml(project / "params.yaml")["dataset"]["source"] != own:
+        if resolved(read_yaml(project / "params.yaml")["dataset"]["source"]) != resolved(own):
             (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
         write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
         equip(project)
@@ -249,7 +249,7 @@ def decided(settings: Settings, data: str) -> Shown:
 def resolved(data: str) -> tuple[str, str]:
     """What two SPECs of the same dataset share, however its folder is spelled."""
     spec = parse_dataset(data)
-    return spec.kind, str(spec.folder.resolve()) if spec.kind in PATH_KINDS else spec.place
+    return spec.kind, f"{spec.folder.resolve()}{spec.columns}" if spec.kind in PATH_KINDS else spec.place
 
 
 def texts(data: Path, shown: Shown) -> str:

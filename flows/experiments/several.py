@@ -120,7 +120,9 @@ def labelled_data(data: Sequence[str]) -> dict[str, str]:
     """The data sets by short names that tell them apart; UserError where one is given twice, or is none."""
     specs = [parse_dataset(one) for one in data]
     refuse_twice("--data", data, [" ".join(resolved(one)) for one in data])
-    places = [_as_given(local_path(spec.place)) if spec.kind in PATH_KINDS else str(spec).removeprefix("irds:") for spec in specs]
+    places = [
+        _as_given(local_path(spec.place)) + spec.columns if spec.kind in PATH_KINDS else str(spec).removeprefix("irds:") for spec in specs
+    ]
     return dict(zip(labels(places, data), data, strict=True))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
 from tasks.core.sources.datasets import PATH_KINDS, local_path
 from tasks.core.sources.grades import is_heading
+from tasks.core.sources.pairs import divided
 from tasks.core.sources.qrels import wrong_order
 from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder, read_json, write_json
@@ -32,7 +33,8 @@ def absolute(source: str, project: Path) -> str:
     """`source`, a SPEC of a data set or of articles, with its path made absolute from `project`."""
     kind, colon, place = source.partition(":")
     if colon and kind in (*PATH_KINDS, "dump", "jsonl"):
-        return f"{kind}:{(project / local_path(place)).resolve()}"
+        file, columns = divided(place) if kind == "pairs" else (place, "")
+        return f"{kind}:{(project / local_path(file)).resolve()}{columns}"
     return source
 
 

@@ -250,7 +250,7 @@ def list_dataset(name: str, *, needs_qrels: bool = True) -> Listing:
 
 def _dataset_identity(spec: datasets.DatasetSpec, files: Collection[object]) -> str:
     forgotten = marks_digest(read_marks())
-    return f"{spec.kind if files else spec}{f' without {forgotten}' if forgotten else ''}"
+    return f"{spec.kind + spec.columns if files else spec}{f' without {forgotten}' if forgotten else ''}"
 
 
 def list_encoder(name: str) -> Listing:

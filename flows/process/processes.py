@@ -14,8 +14,7 @@ from types import FrameType
 from typing import Any
 
 from flows.process import tether
-from tasks.core.stage.code import MALLOC
-from tasks.core.stage.entry import ASKED_BY
+from tasks.core.stage.code import ASKED_BY, MALLOC
 from tasks.core.stage.errors import USER_ERROR
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]

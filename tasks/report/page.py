@@ -13,7 +13,7 @@ from tasks.core.charts.page import head, percent, scripts, table
 from tasks.core.charts.vega import Interval, Line, Point, curve_lines, figure, intervals, legend, lines
 from tasks.core.metrics.paired_tests import mean_interval
 from tasks.core.metrics.power import WANTED
-from tasks.core.sources.datasets import PATH_KINDS
+from tasks.core.sources.datasets import PATH_KINDS, parse_dataset
 from tasks.core.stage.errors import counted
 from tasks.report import summary, weaknesses
 from tasks.report.duel import compare
@@ -167,8 +167,8 @@ def p_value(p: float) -> str:
 
 def source(spec: str) -> str:
     """A SPEC without parent folders: `beir:scifact`."""
-    kind, colon, place = spec.partition(":")
-    return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if kind in PATH_KINDS else spec
+    named = parse_dataset(spec)
+    return f"{named.kind}:{named.place.rstrip('/').rpartition('/')[2]}{named.columns}" if named.kind in PATH_KINDS else spec
 
 
 def number(value: object) -> str:

@@ -130,7 +130,8 @@ def test_negatives_are_documents_and_ready_made_negatives(prepare: Any, put: Any
         ("a.csv", "question,answer\n", r"a\.csv has no documents, expected at least one"),
         ("a.csv", "question,answer\n,b\n", r"a\.csv:2: .*without text|a\.csv:2: .*empty"),
         ("a.csv", "question,answer,split\na,b,eval\n", r"a\.csv:2: found split 'eval', expected train, dev \(or validation\), or test"),
-        ("a.csv", "question,answer,id\na,b,1\nc,d,1\n", r"a\.csv:3: document id '1' is already used at .*a\.csv:2"),
+        ("a.csv", "question,answer,id\na,b,1\nc,d,1\n", r"a\.csv:3: found id '1' of another text, too, .*leave it out: pairs:FILE#id=$"),
+        ("a.csv", "question,answer,qid\na,b,1\nc,b,1\n", r"a\.csv:3: found query_id '1' of another text, too, .*pairs:FILE#query_id=$"),
         ("a.jsonl", '{"question": "a", "answer": 5}\n', r"a\.jsonl:1: found text 5, expected a string"),
         ("a.jsonl", "", r"a\.jsonl: found no line, expected JSON lines with anchor"),
         ("a.jsonl", "question,answer\n", r"a\.jsonl:1: not JSON"),
@@ -145,3 +146,25 @@ def test_a_mistake_is_a_line_with_its_place(prepare: Any, put: Any, name: str, t
 def test_it_can_be_read_twice(put: Any) -> None:
     source = read(parse_dataset(f"pairs:{put({'a.csv': 'query,text' + chr(10) + 'a,b' + chr(10)}) / 'a.csv'}"))
     assert list(source.documents()) == list(source.documents()) and list(source.queries[""]()) == list(source.queries[""]())
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_columns_of_any_name_are_read(prepare: Any, tmp_path: Path, form: str) -> None:
+    rows = [{"id": "1", "Frage, kurz": "What?", "Antwort": "This."}, {"id": "1", "Frage, kurz": "Who?", "Antwort": "He."}]
+    file = tmp_path / f"faq.{form}"
+    if form == "csv":
+        file.write_text('id;"Frage, kurz";Antwort\n1;What?;This.\n1;Who?;He.\n')
+    elif form == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), file)
+    got = prepare(f"pairs:{file}#query=frage, kurz,passage=Antwort,id=")
+    assert got.documents == [(digest("This."), "", "This."), (digest("He."), "", "He.")]
+    assert {text for queries in got.queries.values() for _, text, _ in queries} == {"What?", "Who?"}
+
+
+def test_an_id_that_no_text_has_is_free_for_another(prepare: Any, put: Any) -> None:
+    got = prepare(
+        f"pairs:{put({'a.csv': 'question,answer,id' + chr(10) + 'a,x,1' + chr(10) + 'b,X,2' + chr(10) + 'c,y,2' + chr(10)}) / 'a.csv'}"
+    )
+    assert [doc for doc, _, _ in got.documents] == ["1", "2"]

@@ -192,6 +192,7 @@ def test_a_source_is_shown_without_its_folders() -> None:
     assert source("beir:/a/b/scifact/") == "beir:scifact"
     assert source("irds:beir/scifact") == "irds:beir/scifact"
     assert source("demo") == "demo"
+    assert source("pairs:../a/faq.csv#query=Frage/Problem") == "pairs:faq.csv#query=Frage%2FProblem"
     placed = ("beir:/a/b/scifact/", "beir:../scifact", "irds:beir/scifact", "/a/model", "~/model", "some/model", "package:a/model")
     named = ["beir:scifact", "beir:../scifact", "irds:beir/scifact", "model", "model", "some/model", "package:a/model"]
     assert list(map(placeless, placed)) == named

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.core.sources.datasets import PATH_KINDS
+from tasks.core.sources.datasets import PATH_KINDS, parse_dataset
 
 NAMES = {"nDCG": "ndcg", "AP": "map", "R": "recall", "P": "precision", "RR": "mrr"}
 LANGUAGE = "und-Zyyy"  # ISO 639-3 and 15924 for undetermined; with none, TaskResult.get_score has nothing to average
@@ -34,8 +34,8 @@ def task_result(dataset: str, revision: str, metrics: Mapping[str, Mapping[str, 
 
 def task_name(dataset: str) -> str:
     """`scifact` of beir:PATH/scifact, `beir/scifact` of irds:beir/scifact, `demo`."""
-    kind, _, place = dataset.partition(":")
-    return (place.rstrip("/").rpartition("/")[2] if kind in PATH_KINDS else place) or kind
+    spec = parse_dataset(dataset)
+    return (spec.place.rstrip("/").rpartition("/")[2] if spec.kind in PATH_KINDS else spec.place) or spec.kind
 
 
 def _scores(means: Mapping[str, float], relevance: int) -> dict[str, float]:

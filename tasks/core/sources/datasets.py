@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
-from tasks.core.sources.pairs import pairs_file
+from tasks.core.sources.pairs import divided, pairs_file
 from tasks.core.stage.errors import CONTROLS, Unavailable, UserError
 
 Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "pairs", "irds"]
@@ -39,10 +39,11 @@ _REPOSITORY = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")  # a Hugging Face id, 
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """A parsed SPEC. `place` is a path, an ir_datasets id, or empty (demo)."""
+    """A parsed SPEC. `place` is a path, an ir_datasets id, or empty (demo); `columns` are those of a file of pairs, as `#ROLE=NAME,...`."""
 
     kind: Kind
     place: str
+    columns: str = ""
 
     @property
     def folder(self) -> Path:
@@ -50,7 +51,7 @@ class DatasetSpec:
         return local_path(self.place)
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.place}" if self.place else self.kind
+        return f"{self.kind}:{self.place}{self.columns}" if self.place else self.kind
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def parse_dataset(spec: str) -> DatasetSpec:
         raise UserError(f"dataset {spec!r}: expected {wanted}")
     if "://" in place:  # it may hold a password, and params.yaml is shared
         raise UserError(f"dataset {spec!r}: found a URL, expected {SPEC_FORMS}; download it first")
-    return DatasetSpec(cast(Kind, kind), place.strip())
+    return DatasetSpec(cast(Kind, kind), *(divided(place.strip()) if kind == "pairs" else (place.strip(),)))
 
 
 def dataset_files(spec: DatasetSpec, *, needs_qrels: bool = True) -> tuple[Path, ...]:
@@ -250,7 +251,8 @@ def _queries_of(split: str, qrels: Path) -> list[str]:
     name = qrels.name.split(".")[1]
     if name in _VALIDATION:
         return [f"queries.{name}.tsv", *_QUERIES[split]]
-    return sorted(_QUERIES[split], key=lambda other: (_year(other) != _year(qrels.name), _small(other) != _small(qrels.name)))
+    small = ".small." in qrels.name  # the full set's qrels have more queries
+    return sorted(_QUERIES[split], key=lambda other: (_year(other) != _year(qrels.name), (".small." in other) != small))
 
 
 def parquet_files(folder: Path) -> tuple[Path, ...]:
@@ -388,11 +390,6 @@ def _need(folder: Path, names: list[str], only: bool = False) -> Path:
 def _year(name: str) -> str | None:
     """2019 or 2020 in the name of a TREC DL file: its queries and qrels belong together."""
     return next((year for year in ("2019", "2020") if year in name), None)
-
-
-def _small(name: str) -> bool:
-    """Whether a file belongs to the small dev set; the full set's qrels have more queries."""
-    return ".small." in name
 
 
 def _either(names: Iterable[str]) -> str:

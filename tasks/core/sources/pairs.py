@@ -1,14 +1,16 @@
 """One file of queries, each with a passage that answers it: its name, and its columns.
 
-    .csv .tsv .jsonl .ndjson, each plain or .gz; .parquet
+    FILE                       .csv .tsv .jsonl .ndjson, each plain or .gz; .parquet
+    FILE#ROLE=NAME,ROLE=NAME   the same, with columns of other names: faq.csv#query=Frage,passage=Antwort
 
 Columns are known by their names in any case; other columns are ignored. They include the ones of sentence-transformers' training data.
+A role is the first word of a line below; one without a name (`#id=`) has no column, whatever the file has. In a name, %2C is a comma.
 
     query          anchor | query | question | sentence1
     passage        positive | answer | passage | text | sentence2
     title          title: of the passage (optional)
-    document id    id | _id | doc_id | docid | pid | corpus_id | corpus-id (optional)
-    query id       query_id | query-id | qid (optional)
+    id             of the passage: id | _id | doc_id | docid | pid | corpus_id | corpus-id (optional)
+    query_id       query_id | query-id | qid (optional)
     split          split: train, dev (or validation, valid, val), or test (optional)
     negatives      negative | negative_1 ... (optional)
 """
@@ -17,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from tasks.core.stage.errors import Invalid, Unavailable, UserError
 
@@ -36,10 +39,13 @@ ROLES = {
     "query": ANCHORS,
     "passage": PASSAGES,
     "title": ("title",),
-    "document": ("id", "_id", "doc_id", "docid", "pid", "corpus_id", "corpus-id"),
+    "id": ("id", "_id", "doc_id", "docid", "pid", "corpus_id", "corpus-id"),
     "query_id": ("query_id", "query-id", "qid"),
     "split": ("split",),
 }
+ASKED, SEPARATOR = re.compile(r"#(?=\w+=)"), re.compile(r",(?=\w+=)")  # before and between the columns that a SPEC names
+EXAMPLE = "pairs:FILE#query=NAME,passage=NAME"
+QUOTED = {ord(mark): f"%{ord(mark):02X}" for mark in "%,#/:"}  # those with a meaning in a SPEC, of which others show a part
 SHOWN, MOST = 40, 20  # characters of a column's name and names that a message quotes
 
 
@@ -50,7 +56,7 @@ class Columns:
     query: int
     passage: int
     title: int | None = None
-    document: int | None = None
+    id: int | None = None
     query_id: int | None = None
     split: int | None = None
     negatives: tuple[int, ...] = ()
@@ -72,34 +78,66 @@ def pairs_file(path: Path) -> Path:
     return path
 
 
-def columns_of(where: str, names: Sequence[str]) -> Columns:
-    """The columns of a file whose header has `names`. UserError, which lists them, where a query or a passage has none, or several."""
+def divided(place: str) -> tuple[str, str]:
+    """A SPEC's file, and the columns that it names, empty or `#ROLE=NAME,...` in the order of ROLES. UserError for another role."""
+    file, *told = ASKED.split(place, maxsplit=1)
+    asked: dict[str, str] = {}
+    for column in SEPARATOR.split(told[0]) if told else ():
+        role, _, name = column.partition("=")
+        if role not in ROLES or role in asked:
+            found = f"{role} twice" if role in asked else f"the role {role!r}"
+            raise UserError(f"dataset 'pairs:{place}': found {found}, expected {', '.join(ROLES)}, each once; as {EXAMPLE}")
+        asked[role] = unquote(name).strip().translate(QUOTED)
+    if missing := next((role for role in ("query", "passage") if asked.get(role) == ""), None):
+        raise UserError(f"dataset 'pairs:{place}': found no name of the column of the {missing}, expected one; as {EXAMPLE}")
+    return file.strip(), "#" * bool(asked) + ",".join(f"{role}={asked[role]}" for role in ROLES if role in asked)
+
+
+def columns_of(where: str, names: Sequence[str], asked: str = "") -> Columns:
+    """The columns of a file whose header has `names`, where the SPEC has `asked` for some: `#ROLE=NAME,...`.
+
+    UserError, which lists them, where a query or a passage has none, or several, or one that is asked for is not there.
+    """
     lowered = [name.strip().lower() for name in names]
     shown = ", ".join(name.strip()[:SHOWN] for name in names[:MOST]) + (" ..." if len(names) > MOST else "")
-    places = {role: [place for place, name in enumerate(lowered) if name in known] for role, known in ROLES.items()}
+    wanted = {role: unquote(name) for role, _, name in (column.partition("=") for column in asked[1:].split(",")) if role}
+    told = {role: [place for place, name in enumerate(lowered) if name == wanted[role].lower()] for role in wanted}
+    if missing := next((role for role, found in told.items() if wanted[role] and not found), None):
+        raise Invalid(
+            where=where,
+            found=f"columns {shown}",
+            expected=f"{wanted[missing]}, the column of the {missing} in {asked}",
+            remedy=f"fix the name there, as {EXAMPLE}",
+        )
+    taken = {place for found in told.values() for place in found}
+    known = {role: [place for place, name in enumerate(lowered) if name in ROLES[role] and place not in taken] for role in ROLES}
+    places = known | told
     if not places["query"] or not places["passage"]:
         raise Invalid(
             where=where,
             found=f"columns {shown}",
             expected=f"a query ({' | '.join(ANCHORS)}) and the passage that answers it ({' | '.join(PASSAGES)}), optionally title, id, "
             "query_id, split, negative",
-            remedy="rename them in the file" + ("; documents alone are corpus.csv in a folder" if places["passage"] else ""),
+            remedy=f"rename them in the file, or name them, as {EXAMPLE}"
+            + ("; documents alone are corpus.csv in a folder" if places["passage"] else ""),
         )
     if several := next((found for found in places.values() if len(found) > 1), None):
         raise Invalid(
             where=where,
             found=f"columns {' and '.join(names[place].strip() for place in several)}",
             expected="one of them",
-            remedy="rename or drop the others",
+            remedy=f"rename or drop the others, or name the one, as {EXAMPLE}",
         )
-    if label := next((name for name in lowered if name in LABELS), None):
+    if label := next((name for place, name in enumerate(lowered) if name in LABELS and place not in taken), None):
         raise Invalid(
             where=where,
             found=f"column {label}",
             expected="rows whose passage answers the query",
             remedy="drop the rows where it does not, and the column; retemper convert reads labels of 0 and 1 of .jsonl and .parquet",
         )
-    negatives = {place: int(found[1] or 0) for place, name in enumerate(lowered) if (found := NEGATIVE.fullmatch(name))}
+    negatives = {
+        place: int(found[1] or 0) for place, name in enumerate(lowered) if place not in taken and (found := NEGATIVE.fullmatch(name))
+    }
     if negatives and places["title"]:
         raise Invalid(
             where=where, found="columns title and negative", expected="one of them: negatives have no titles", remedy="drop or rename one"
@@ -107,6 +145,6 @@ def columns_of(where: str, names: Sequence[str]) -> Columns:
     return Columns(
         places["query"][0],
         places["passage"][0],
-        **{role: places[role][0] for role in ("title", "document", "query_id", "split") if places[role]},
+        **{role: places[role][0] for role in ("title", "id", "query_id", "split") if places[role]},
         negatives=tuple(sorted(negatives, key=lambda place: negatives[place])),
     )

@@ -23,6 +23,7 @@ from tasks.core.stage.files import write_text
 
 PACKAGE = "tasks"
 SNAPSHOT = "RETEMPER_CODE"  # environment: the folder of the frozen copy that a stage executes
+ASKED_BY = "RETEMPER_ASKED_BY"  # the process that a command's question comes from (flows/process/processes.py), and that its answer goes to
 MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # environment of stages: Arrow's own allocator keeps what is freed
 KEPT = 8  # frozen copies kept per project; the oldest are removed first
 # Modules that cannot change an artifact, and why. tests/test_invalidations.py alters them and compares the bytes.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks.core.stage.code import PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
+from tasks.core.stage.code import ASKED_BY, PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
 from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.files import file_stamp, read_json, write_json
 from tasks.core.stage.frozen import CODE
@@ -24,7 +24,6 @@ PR_SET_PDEATHSIG = 1
 SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
 RECORD = "RETEMPER_RECORD"  # names a file: the threads, device, and arithmetic of the stage (tasks.core.stage.devices)
 SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
-ASKED_BY = "RETEMPER_ASKED_BY"  # the process that a command's question comes from (flows/process/processes.py), and that its answer goes to
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 

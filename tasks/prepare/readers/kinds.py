@@ -25,5 +25,5 @@ def _read(spec: DatasetSpec, needs_qrels: bool) -> Source:
     if spec.kind == "msmarco":
         return msmarco.read(spec.folder)
     if spec.kind == "pairs":
-        return pairs.read(spec.folder)
+        return pairs.read(spec.folder, spec.columns)
     return {"beir": beir.read, "csv": csv_tables.read, "parquet": parquet.read}[spec.kind](spec.folder, needs_qrels=needs_qrels)

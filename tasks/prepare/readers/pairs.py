@@ -7,11 +7,11 @@ document several queries. Negatives are documents, too.
 Without a column split, every query is of train. Where no row is of dev or test, a tenth of the training queries becomes that split, by a
 hash of their text: a query stays where it is when the file grows, and equal ones are in one split.
 
-In memory at any time: 100 bytes a document, and where there are ids, as much again a document and a query.
+In memory at any time: 100 bytes a document, and where there are ids, three times as much again a document and a query.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
 from tasks.core.sources.pairs import ANCHORS, PASSAGES, Columns, columns_of, ending, pairs_file
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import Invalid, UserError
 from tasks.core.text.plain import SHARE, Shares, plain
 from tasks.prepare.readers.csv_tables import read_cells
 from tasks.prepare.readers.lines import SHOWN, read_objects
@@ -44,9 +44,30 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Names:
-    """The ids that the file gives, by `digest`, and the shares of its training queries that become dev and test."""
+class Ids:
+    """The ids that a column gives, by the `digest` of their texts, and the texts by their ids."""
 
+    role: str
+    found: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def add(self, at: At, given: str, text: str) -> None:
+        """The first id of a text is its own. UserError where it is another text's too."""
+        if self.found.setdefault(text, given) == given and self.texts.setdefault(given, text) != text:
+            raise Invalid(
+                where=str(at),
+                found=f"{self.role} {given[:SHOWN]!r} of another text, too",
+                expected="one text an id",
+                remedy=f"if that column holds something else, leave it out: pairs:FILE#{self.role}=",
+            )
+
+
+@dataclass(frozen=True)
+class Names:
+    """The columns that the SPEC asks for, the ids that the file gives, by `digest`, and the shares of its training queries that become dev
+    and test."""
+
+    asked: str
     documents: dict[str, str]
     queries: dict[str, str]
     shares: Shares
@@ -68,17 +89,17 @@ class Names:
         return self.documents.get(found, found)
 
 
-def read(file: Path) -> Source:
-    """The pairs of `file`, which is read once for its ids and splits before this returns."""
-    documents_of, queries_of, splits = dict[str, str](), dict[str, str](), set[str]()
-    for row in rows(pairs_file(file)):
+def read(file: Path, asked: str = "") -> Source:
+    """The pairs of `file`, whose columns the SPEC may have `asked` for; it is read once for its ids and splits before this returns."""
+    documents_of, queries_of, splits = Ids("id"), Ids("query_id"), set[str]()
+    for row in rows(pairs_file(file), asked):
         splits.add(row.split)
         if row.document:
-            documents_of.setdefault(digest(row.passage, row.title), row.document)
+            documents_of.add(row.at, row.document, digest(row.passage, row.title))
         if row.query_id:
-            queries_of.setdefault(digest(row.query), row.query_id)
+            queries_of.add(row.at, row.query_id, digest(row.query))
     shares = Shares(*(SHARE * (split not in splits) for split in ("dev", "test")))
-    names = Names(documents_of, queries_of, shares)
+    names = Names(asked, documents_of.found, queries_of.found, shares)
     return Source(
         documents=partial(documents, file, names),
         queries={"": partial(queries, file, names)},
@@ -89,7 +110,7 @@ def read(file: Path) -> Source:
 
 def documents(file: Path, names: Names) -> Iterator[Document]:
     seen = set[bytes]()
-    for row in rows(file):
+    for row in rows(file, names.asked):
         for text, title in ((row.passage, row.title), *((text, "") for text in row.negatives)):
             found = digest(text, title)
             if (key := bytes.fromhex(found)) not in seen:
@@ -99,20 +120,20 @@ def documents(file: Path, names: Names) -> Iterator[Document]:
 
 def queries(file: Path, names: Names) -> Iterator[Query]:
     seen = set[bytes]()
-    for row in rows(file):
+    for row in rows(file, names.asked):
         if (key := bytes.fromhex(digest(row.query))) not in seen:
             seen.add(key)
             yield Query(row.at, names.query(row), row.query, [])
 
 
 def qrels(file: Path, names: Names, split: str) -> Iterator[Qrel]:
-    for row in rows(file):
+    for row in rows(file, names.asked):
         if names.split(row) == split:
             yield Qrel(row.at, names.query(row), names.document(row), 1)
 
 
 def negatives(file: Path, names: Names) -> Iterator[Negative]:
-    for row in rows(file):
+    for row in rows(file, names.asked):
         for text in row.negatives:
             yield Negative(row.at, names.query(row), names.negative(text))
 
@@ -123,14 +144,14 @@ def digest(text: str, title: str = "") -> str:
     return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
-def rows(file: Path) -> Iterator[Row]:
+def rows(file: Path, asked: str) -> Iterator[Row]:
     """Every row. UserError, with the place, for columns that are not there, and for what cannot be read."""
-    for at, columns, cells in _cells(file):
+    for at, columns, cells in _cells(file, asked):
 
         def cell(place: int | None, values: Sequence[Any] = cells) -> Any:
             return None if place is None else values[place]
 
-        title, document, query_id = cell(columns.title), cell(columns.document), cell(columns.query_id)
+        title, document, query_id = cell(columns.title), cell(columns.id), cell(columns.query_id)
         yield Row(
             at,
             as_text(at, cell(columns.query)),
@@ -143,24 +164,24 @@ def rows(file: Path) -> Iterator[Row]:
         )
 
 
-def _cells(file: Path) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
+def _cells(file: Path, asked: str) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
     """Every row, with the places of its columns."""
     if ending(file) == ".parquet":
         names = names_of(file)
-        columns = columns_of(str(file), names)
+        columns = columns_of(str(file), names, asked)
         for at, values in read_rows((file,), [(name,) for name in names]):
             yield at, columns, values
     elif ending(file) in (".csv", ".tsv"):
         columns = None
         for at, header, cells in read_cells(file, NEEDED):
-            columns = columns or columns_of(str(at), header)
+            columns = columns or columns_of(str(at), header, asked)
             if cells is not None:
                 yield at, columns, cells
     else:
         names, columns = [], None
         for at, record in read_objects(file, NEEDED):
             if columns is None:  # the keys of the first line are those of the file
-                names, columns = list(record), columns_of(str(at), list(record))
+                names, columns = list(record), columns_of(str(at), list(record), asked)
             yield at, columns, [record.get(name) for name in names]
         if columns is None:
             raise UserError(f"{file}: found no line, expected JSON lines with {NEEDED}")

@@ -39,7 +39,14 @@ def test_measures_with_another_relevant_grade_are_not_mtebs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "name"), [("demo", "demo"), ("beir:a/b", "b"), ("irds:beir/scifact/test", "beir/scifact/test"), ("msmarco:/x/doc/", "doc")]
+    ("dataset", "name"),
+    [
+        ("demo", "demo"),
+        ("beir:a/b", "b"),
+        ("irds:beir/scifact/test", "beir/scifact/test"),
+        ("msmarco:/x/doc/", "doc"),
+        ("pairs:a/f.csv#query=A/B", "f.csv"),
+    ],
 )
 def test_names_of_tasks(dataset: str, name: str) -> None:
     assert task_name(dataset) == name

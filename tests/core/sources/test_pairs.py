@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.sources.pairs import Columns, columns_of, pairs_file
+from tasks.core.sources.pairs import Columns, columns_of, divided, pairs_file
 from tasks.core.stage.errors import Invalid, Unavailable, UserError
 
 
@@ -45,7 +45,7 @@ def test_a_missing_file_is_unavailable_and_a_folder_is_none(tmp_path: Path) -> N
         (["anchor", "positive", "negative"], Columns(0, 1, negatives=(2,))),
         (["negative_10", "query", "passage", "negative_2", "negative"], Columns(1, 2, negatives=(4, 3, 0))),
         (["sentence1", "sentence2"], Columns(0, 1)),
-        (["id", "Title", "text", "query_id", "query", "SPLIT"], Columns(4, 2, title=1, document=0, query_id=3, split=5)),
+        (["id", "Title", "text", "query_id", "query", "SPLIT"], Columns(4, 2, title=1, id=0, query_id=3, split=5)),
     ],
 )
 def test_columns_are_known_by_their_names_in_any_order_and_case(names: list[str], columns: Columns) -> None:
@@ -55,9 +55,15 @@ def test_columns_are_known_by_their_names_in_any_order_and_case(names: list[str]
 @pytest.mark.parametrize(
     ("names", "line"),
     [
-        (["Frage", "Antwort"], r"f:1: found columns Frage, Antwort, expected a query \(anchor \| query .*; rename them in the file$"),
+        (
+            ["Frage", "Antwort"],
+            r"f:1: found columns Frage, Antwort, expected a query \(anchor \| query .*, or name them, as pairs:FILE#query=",
+        ),
         (["id", "title", "text"], r"found columns id, title, text, .*; documents alone are corpus\.csv in a folder$"),
-        (["question", "answer", "passage"], r"f:1: found columns answer and passage, expected one of them; rename or drop the others$"),
+        (
+            ["question", "answer", "passage"],
+            r"f:1: found columns answer and passage, expected one of them; rename or drop the others, or name",
+        ),
         (["question", "Question", "answer"], r"found columns question and Question, expected one of them"),
         (["query", "text", "label"], r"found column label, expected rows whose passage answers the query; .*retemper convert"),
         (["question", "title", "answer", "negative"], r"found columns title and negative, expected one of them"),
@@ -67,3 +73,56 @@ def test_columns_are_known_by_their_names_in_any_order_and_case(names: list[str]
 def test_other_columns_are_refused_in_a_line_that_names_them(names: list[str], line: str) -> None:
     with pytest.raises(Invalid, match=line):
         columns_of("f:1", names)
+
+
+@pytest.mark.parametrize(
+    ("place", "file", "columns"),
+    [
+        ("faq.csv", "faq.csv", ""),
+        ("faq#1.csv", "faq#1.csv", ""),
+        ("faq#1.csv#passage= Antwort ,query=Frage", "faq#1.csv", "#query=Frage,passage=Antwort"),
+        ("a/faq.csv#query=Frage, kurz,id=", "a/faq.csv", "#query=Frage%2C kurz,id="),
+        ("faq.csv#query=Frage/Problem: 100 % #1", "faq.csv", "#query=Frage%2FProblem%3A 100 %25 %231"),
+    ],
+)
+def test_a_spec_may_name_columns(place: str, file: str, columns: str) -> None:
+    assert divided(place) == (file, columns)
+    assert divided(file + columns) == (file, columns)
+
+
+@pytest.mark.parametrize(
+    ("place", "line"),
+    [
+        (
+            "f.csv#frage=Frage",
+            r"^dataset 'pairs:f\.csv#frage=Frage': found the role 'frage', expected query, passage, title, id, query_id, split",
+        ),
+        ("f.csv#query=a,query=b", r"found query twice, expected .*, each once; as pairs:FILE#query=NAME,passage=NAME$"),
+        ("f.csv#query=", r"found no name of the column of the query, expected one; as pairs:FILE#"),
+    ],
+)
+def test_a_spec_names_columns_by_their_roles(place: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        divided(place)
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "columns"),
+    [
+        (["Nr", "Frage ", "ANTWORT"], "#query=Frage,passage=Antwort", Columns(1, 2)),
+        (["id", "question", "answer", "split"], "#id=,split=", Columns(1, 2)),
+        (["question", "answer", "answer_long"], "#passage=answer_long", Columns(0, 2)),
+        (["question", "answer", "text"], "#passage=text", Columns(0, 2)),
+        (["title", "text", "id"], "#query=title", Columns(0, 1, id=2)),
+        (["Frage, kurz", "label", "negative"], "#query=Frage%2C kurz,passage=label", Columns(0, 1, negatives=(2,))),
+    ],
+)
+def test_columns_that_a_spec_names_go_before_known_ones(names: list[str], asked: str, columns: Columns) -> None:
+    assert columns_of("faq.csv:1", names, asked) == columns
+
+
+def test_a_named_column_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(
+        Invalid, match=r"^f:1: found columns Nr, question, answer, expected Frage, the column of the query in #query=Frage; fix"
+    ):
+        columns_of("f:1", ["Nr", "question", "answer"], "#query=Frage")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import tasks
-from tasks.core.stage.code import SNAPSHOT
-from tasks.core.stage.entry import ASKED_BY, execute_frozen
+from tasks.core.stage.code import ASKED_BY, SNAPSHOT
+from tasks.core.stage.entry import execute_frozen
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_stamp
 
@@ -65,7 +65,7 @@ def test_a_stage_whose_parent_dies_during_startup_does_no_work(tmp_path: Path) -
 
 def test_what_a_command_asks_does_no_work_once_the_command_is_gone() -> None:
     """`retemper convert`, killed while the process that it asked imports: that one would write a folder that nobody waits for."""
-    script = "from tasks.core.stage.entry import ASKED_BY, stage\nwith stage(): import os; print(ASKED_BY in os.environ)"
+    script = "import os\nfrom tasks.core.stage.entry import stage\nwith stage(): print('RETEMPER_ASKED_BY' in os.environ)"
     root = Path(__file__).resolve().parents[3]
     for parent, ended in ((os.getpid(), (0, "False\n")), (os.getppid(), (143, ""))):
         environment = os.environ | {ASKED_BY: str(parent)}

@@ -334,3 +334,26 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
     again = call()
     assert again[0] == 0 and " | " not in again[1], "nothing runs again"
     assert again[1].splitlines()[-4:] == out.splitlines()[-4:]
+
+
+@pytest.mark.parametrize(
+    ("own", "data", "left_out"), [("beir:beir", "beir:beir", True), ("beir:./beir", "beir:beir", True), ("demo", "beir:beir", False)]
+)
+def test_what_is_forgotten_stays_out_of_the_projects_own_data(
+    small: Any, planned: Any, monkeypatch: pytest.MonkeyPatch, own: str, data: str, left_out: bool
+) -> None:
+    """Its path is a whole one in the second tree, so it is another word for the same folder."""
+    small.set("dataset.source", own)
+    plan, tree = planned(data=data), small.folder.with_name("second")
+    (tree / ".retemper").mkdir(parents=True)
+    for name in ("make_worktree", "passing_tree"):
+        monkeypatch.setattr(evaluate, name, lambda *_: tree)
+    for name in ("carry_changes", "read_changes", "equip", "remove_worktree", "commit_of", "write_source"):
+        monkeypatch.setattr(evaluate, name, lambda *_: None)
+    shutil.copy(small.folder / "params.yaml", tree)
+    (tree / "forgotten.txt").touch()
+    monkeypatch.setattr(evaluate, "_run", lambda *_, **__: (tree / "dvc.lock").write_text("x") and None)
+    display: Any = None
+    with evaluate.second_run(plan, small.folder.with_name("kept"), processes=Processes(), display=display):
+        assert (tree / "forgotten.txt").exists() is left_out
+        assert read_yaml(tree / "params.yaml")["dataset"]["source"] == f"beir:{small.folder / 'beir'}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake.batches import OUT, STAMP, told, unite
+from flows.intake.batches import OUT, STAMP, absolute, told, unite
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
@@ -212,3 +212,9 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None
     (folders[1] / "qrels/dev.tsv").unlink()
     (folders[2] / "qrels/dev.tsv").unlink()
     assert told(f"{out}/qrels/dev.tsv:3: wrong", tmp_path) == f"{out}/qrels/dev.tsv:3: wrong", "it is gone"
+
+
+def test_the_path_of_a_source_is_made_absolute_and_its_columns_stay(tmp_path: Path) -> None:
+    assert absolute("pairs:faq.csv#query=Frage", tmp_path) == f"pairs:{tmp_path / 'faq.csv'}#query=Frage"
+    assert absolute("beir:a#query=b", tmp_path) == f"beir:{tmp_path / 'a#query=b'}"
+    assert absolute("irds:beir/scifact", tmp_path) == "irds:beir/scifact"

@@ -61,7 +61,14 @@ def test_a_file_is_known_by_its_name_and_content(place: Any) -> None:
     Path("in").rename("moved")
     assert place.write("pairs:moved/faq.csv")["dataset"]["digest"] == before["digest"]
     Path("moved/faq.csv").write_text("question,answer\na,b\nc,d\n")
-    assert place.write("pairs:moved/faq.csv")["dataset"]["digest"] != before["digest"]
+    changed = place.write("pairs:moved/faq.csv")["dataset"]["digest"]
+    assert changed != before["digest"]
+    named = [
+        place.write(f"pairs:moved/faq.csv#{columns}")["dataset"]
+        for columns in ("query=answer,passage=question", "passage=question,query=answer")
+    ]
+    assert named[0]["digest"] == named[1]["digest"] != changed, "the columns are part of what is read"
+    assert named[0]["files"].keys() == {"faq.csv"}
 
 
 def test_files_are_read_once_and_the_same_entry_is_not_written_again(place: Any, read: list[str]) -> None:

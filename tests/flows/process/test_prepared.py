@@ -94,8 +94,8 @@ def eventually(true: Callable[[], Any], seconds: float = 300) -> None:
 def test_arrow_gives_back_what_is_freed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It chooses its allocator when it is imported, so before a stage begins."""
     monkeypatch.chdir(project)
-    monkeypatch.delenv(FORKS, raising=False)
-    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    for name in (FORKS, "PYTHONPATH", "PYTHONSAFEPATH", "ARROW_DEFAULT_MEMORY_POOL"):
+        monkeypatch.delenv(name, raising=False)
     with PreparedPython(["pyarrow"]) as started:
         eventually(lambda: "fork_server.py" in call(started, "owner").stdout)
         assert call(started, "arrow").stdout == "system\n"

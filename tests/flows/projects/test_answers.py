@@ -43,6 +43,8 @@ def test_a_file_alone_has_pairs_and_judgments(tmp_path: Path, name: str) -> None
     assert default_queries(f"pairs:{tmp_path / name}") == "corpus"
     with chdir(tmp_path):
         assert data_seen_from(Path("mine"), f"pairs:{name}") == f"pairs:../{name}"
+        assert read_data(f"{name}#passage=Antwort,query=Frage") == f"pairs:{name}#query=Frage,passage=Antwort"
+        assert data_seen_from(Path("mine"), f"pairs:{name}#query=Frage") == f"pairs:../{name}#query=Frage"
 
 
 def test_a_packed_corpus_is_said_to_be_one(tmp_path: Path) -> None:
