@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from tasks.core.retrieval.factories import layers
 from tasks.core.retrieval.faiss_search import open_index
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError
@@ -32,6 +33,9 @@ def write_trained(path: Path, indexed: Path, factory: str, centroids: Floats | N
     """Write to `path` what the index in the file `indexed` has learned. Its documents are in memory for as long as this lasts."""
     index = open_index(indexed)
     index.reset()
+    for layer in layers(index):
+        if hasattr(layer, "ntotal2"):  # a fast scan
+            layer.ntotal2 = 0  # rows that it has room for, which its reset leaves
     tensors = {"index": torch.from_numpy(faiss.serialize_index(index))}
     if centroids is not None:
         tensors["centroids"] = torch.from_numpy(np.ascontiguousarray(centroids))

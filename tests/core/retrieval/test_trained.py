@@ -16,7 +16,7 @@ from tests.index.test_build import WIDTH, draw, write_embeddings
 
 FACTORIES = (
     *("PQ4x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ4,IVF4,PQ4x4", "OPQ4,PQ4x4fs", "IVF8,PQ4x4fs", "IVF8_HNSW4,Flat", "HNSW8", "HNSW8,SQ8"),
-    *("SQ8", "SQfp16", "IVF8,SQ8", "PCA8,Flat", "PCAR8,SQ8", "RR16,PQ4x4", "PQ4x4,RFlat", "IVF8,PQ4x4,Refine(SQ8)"),
+    *("SQ8", "SQfp16", "IVF8,SQ8", "PCA8,Flat", "PCAR8,SQ8", "RR16,PQ4x4", "PQ4x4,RFlat", "PQ4x4fs,RFlat", "IVF8,PQ4x4,Refine(SQ8)"),
     *("RQ2x4", "IVF4,RQ2x4", "LSQ2x4"),
 )
 
@@ -45,6 +45,8 @@ def test_an_index_filled_again_is_the_same_file(factory: str, tmp_path: Path) ->
     plain.add(others)
     for found, wanted in zip(ours.search(vectors[:20], 10), plain.search(vectors[:20], 10), strict=True):
         np.testing.assert_array_equal(found, wanted, "other documents, by what the first ones taught")
+    write_trained(tmp_path / "again", tmp_path / "third", factory)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "t").read_bytes(), "what was learned does not depend on the documents"
 
 
 def test_a_trained_index_that_does_not_fit_is_refused_in_one_line(tmp_path: Path) -> None:
