@@ -41,7 +41,7 @@ class Champion:
     previous: int | None = None
     digests: Mapping[str, str] = field(default_factory=dict)  # DVC's, of the outs that make it up
     fusion: Mapping[str, Any] = field(default_factory=dict)  # of a fused model: the settings of each fusion, and BM25's
-    settings: Mapping[str, Any] = field(default_factory=dict)  # flows.champions.parts.OWN; empty in older records
+    settings: Mapping[str, Any] = field(default_factory=dict)  # flows.champions.parts.settings_of; empty in older records
     data: Mapping[str, Any] = field(default_factory=dict)  # dataset source and digest
     comparison: Mapping[str, Any] = field(default_factory=dict)
     commit: str = ""  # of the tag; not in its message

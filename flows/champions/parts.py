@@ -33,7 +33,7 @@ class Parts:
     """`paths` of outs, and their digests by DVC, by kind: encoder, index, corpus, bm25. `encoders`: the kind of each encoder's model.
 
     A fusion of several models has `encoder.NAME` and `index.NAME` of all but the first. `fusion`: settings of each fusion, and BM25's
-    parameters. `settings`: the sections OWN of params.yaml, as its stages read them.
+    parameters. `settings`: see `settings_of`.
     """
 
     paths: Mapping[str, str]
@@ -72,12 +72,15 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
 
 
 def settings_of(stages: Lock, model: str) -> dict[str, Any]:
-    """The sections OWN of params.yaml, as the stages of `model` read them."""
+    """The sections OWN of params.yaml, as the stages of `model` read them, and the factories of its own indexes, if it has some."""
     sections, read = _sections(stages), dict(parameters(stages.get("tokenize", {})))
     for name in _made_from(model, sections)[1]:
         for stage in ("encode", "index"):
             read |= parameters(stages.get(f"{stage}@{sections['adore'].get(name, {}).get('round', name)}", {}))
-    return {name: read[name] for name in OWN if name in read}
+    found = {name: read[name] for name in OWN if name in read}
+    if indexes := [sections["adore"][name]["index"] for name in _made_from(model, sections)[1] if has_own_index(sections, name)]:
+        found["indexes"] = indexes
+    return found
 
 
 def _made_from(model: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:

@@ -100,7 +100,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
         }
         if BM25 in start.parts.fusion:
             made["bm25"] = start.own.get("bm25") or {}
-        return made, dict(start.origins)
+        return _looked_at(made, start.model, start), dict(start.origins)
     dense, ((part, init),) = start.dense, weights.items()
     trained, known = f"{dense}_{TRAINED[mode]}", f"{dense}_documents" if has_own_index(start.own, part) else dense
     made["rounds"] = {known: {"init": init, **AS_IT_IS}}
@@ -133,7 +133,15 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
     for name in fused:
         entry = entry_of(start.recipe, "fuse", name)
         made["fuse"][name] = entry | {part: trained for part in ("first", "second") if entry[part] == dense}
-    return made, dict.fromkeys((*made["rounds"], *made["adore"]), dense) | {name: name for name in fused}
+    origins = dict.fromkeys((*made["rounds"], *made["adore"]), dense) | {name: name for name in fused}
+    return _looked_at(made, start.origin if fused else trained, start), origins
+
+
+def _looked_at(made: dict[str, Any], model: str, start: Start) -> dict[str, Any]:
+    """`made`, whose failures are those of `model` where the best system may be one that cannot become champion: see `candidates`."""
+    if any(has_own_index(start.own, part) for part in start.parts.encoders):
+        made["failures"] |= {"model": model}
+    return made
 
 
 def candidates(mode: Mode, start: Start, made: Mapping[str, Any]) -> list[str] | None:

@@ -16,7 +16,7 @@ from tests.index.test_build import WIDTH, draw, write_embeddings
 
 FACTORIES = (
     *("PQ4x4", "IVF8,Flat", "IVF8,PQ4x4", "OPQ4,IVF4,PQ4x4", "OPQ4,PQ4x4fs", "IVF8,PQ4x4fs", "IVF8_HNSW4,Flat", "HNSW8", "HNSW8,SQ8"),
-    *("SQ8", "SQfp16", "IVF8,SQ8", "PCA8,Flat", "PCAR8,SQ8", "RR16,PQ4x4", "PQ4x4,RFlat", "IVF8,PQ4x4,Refine(SQ8)"),
+    *("SQ8", "SQfp16", "IVF8,SQ8", "PCA8,Flat", "PCAR8,SQ8", "RR16,PQ4x4", "PQ4x4,RFlat", "PQ4x4fs,RFlat", "IVF8,PQ4x4,Refine(SQ8)"),
     *("RQ2x4", "IVF4,RQ2x4", "LSQ2x4"),
 )
 
@@ -39,6 +39,8 @@ def test_an_index_filled_again_is_the_same_file(factory: str, tmp_path: Path) ->
     build_file(embeddings, params, tmp_path / "second", trained=trained.index)
     assert (tmp_path / "second").read_bytes() == (tmp_path / "first").read_bytes()
     trained = read_trained(tmp_path / "t", factory, WIDTH, key="adore.a")
+    write_trained(tmp_path / "again", trained)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "t").read_bytes(), "it is passed on as it is"
     build_file(write_embeddings(tmp_path / "o", others, [90]), params, tmp_path / "third", trained=trained.index)
     ours, plain = faiss.read_index(str(tmp_path / "third")), faiss.read_index(str(tmp_path / "first"))
     plain.reset()

@@ -101,6 +101,8 @@ def test_the_settings_of_a_model_are_those_that_its_stages_read() -> None:
     for model in ("star", "tower", "hybrid"):
         assert settings_of(lock, model) == found
     assert settings_of(lock, "other")["index"] == {"factory": "other"}
+    lock["adore@tower"] = {"params": {"data/params.json": {"adore.tower": {"round": "star", "index": "PQ8"}}}}
+    assert settings_of(lock, "hybrid") == found | {"indexes": ["PQ8"]}, "the same weights over another index are another model"
     assert settings_of({}, "a") == {}
 
 

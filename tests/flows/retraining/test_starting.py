@@ -125,6 +125,7 @@ def test_a_champion_with_an_index_of_its_own(mode: Any, full_params: dict[str, A
     if mode == "index":
         assert found["adore"] == {"star_adore": {"round": "star_adore_documents", "negatives": "none", "steps": 0} | GIVEN}
         assert candidates(mode, start, found) == ["hybrid"]
+        assert found["failures"]["model"] == "hybrid"
         assert origins == {"star_adore": "star_adore"}
         return
     trained = {"query_tower": "star_adore_queries", "continue": "star_adore_continued"}[mode]
@@ -135,6 +136,7 @@ def test_a_champion_with_an_index_of_its_own(mode: Any, full_params: dict[str, A
         assert found["rounds"]["star_adore_round"]["negatives"] == "star_adore_documents" == next(iter(found["mine"]))
         assert found["adore"] == {trained: JPQ | {"round": "star_adore_round"}}, "trained anew on the new vectors"
     able = candidates(mode, start, found)
+    assert found["failures"]["model"] == "hybrid"
     assert able and trained in able and "hybrid" in able and "star_adore_documents" not in able
     assert set(origins.values()) == {"star_adore", "hybrid"}
 
