@@ -40,7 +40,7 @@ def lost_index(project: Path, now: Champion) -> str | None:
     own = parse_yaml(champion.show(project, now.commit, "params.yaml") or "") or {}
     for name in champion.parts_at(project, now).encoders:
         if has_own_index(own, name) and not champion.read_out(project, now.commit, f"data/indexes/{name}/index.json").get("trained"):
-            return f"champion/{now.number} ({now.model}) has a compressed index of its own, made before Retemper kept what it has learned"
+            return f"champion/{now.number}: its compressed index was made before Retemper kept what such an index has learned"
     return None
 
 
@@ -48,7 +48,7 @@ def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], N
     """Warn, before a training, where `evaluate_champion` will find that the champion cannot be measured."""
     with suppress(UserError):  # it is nowhere any more, and the run may make it again
         if lost := lost_index(project, now):
-            warn(f"{lost}: a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
+            warn(f"{lost}, so a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
 
 
 def evaluate_champion(project: Path, now: Champion, *, processes: Processes, display: Display) -> dict[str, Any]:
