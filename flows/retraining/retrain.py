@@ -31,6 +31,7 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.promotion import power
 from flows.promotion.rule import measure_of
 from flows.promotion.standing import standing
+from flows.repository.project import settings_errors
 from flows.retraining import decision, notify, outcome, plan
 from flows.retraining.pipeline import run_pipeline
 from flows.retraining.settings import read_retraining
@@ -52,7 +53,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
         processes = Processes()
         try:
-            with stopping_on_signals(processes):
+            with stopping_on_signals(processes), settings_errors():
                 if killed := history.remember_killed(project):
                     _notify(project, killed, display)
                 write_json(project / history.AT_WORK, asdict(begun))

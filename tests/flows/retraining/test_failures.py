@@ -1,10 +1,11 @@
-"""What a failed retraining says of the data that it had merged."""
+"""What a failed retraining says: of the data that it had merged, and of settings."""
 
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.config import Config
 
 from flows.champions import tree as retraining_tree
 from flows.intake import batches
@@ -28,3 +29,14 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     found = retrain.retrain(tmp_path).reason
     assert found.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to leave it out, if it is a batch"), found
+
+
+def test_settings_that_dvc_refuses_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    (tmp_path / "config").write_text("[core]\n    foo = 1\n")
+    monkeypatch.setattr(retrain, "_decided", lambda *_, **__: Config(str(tmp_path)))
+    found = retrain.retrain(tmp_path)
+    assert found.result == "failed" and found.reason.startswith(".dvc/config (or config.local there): refused by DVC (extra keys"), found
+    assert "Traceback" not in capsys.readouterr().err
