@@ -5,6 +5,7 @@
 
 Columns are known by their names in any case; other columns are ignored. They include the ones of sentence-transformers' training data.
 A role is the first word of a line below; one without a name (`#id=`) has no column, whatever the file has. In a name, %2C is a comma.
+Labels and scores are refused: every passage answers its query. `#label=` says that it does, whatever such a column has.
 
     query          anchor | query | question | sentence1
     passage        positive | answer | passage | text | sentence2
@@ -46,6 +47,7 @@ ROLES = {
 ASKED, SEPARATOR = re.compile(r"#(?=\w+=)"), re.compile(r",(?=\w+=)")  # before and between the columns that a SPEC names
 EXAMPLE = "pairs:FILE#query=NAME,passage=NAME"
 QUOTED = {ord(mark): f"%{ord(mark):02X}" for mark in "%,#/:"}  # those with a meaning in a SPEC, of which others show a part
+NO_LABEL = "label="  # in a SPEC: a column of LABELS is not read
 SHOWN, MOST = 40, 20  # characters of a column's name and names that a message quotes
 
 
@@ -84,13 +86,13 @@ def divided(place: str) -> tuple[str, str]:
     asked: dict[str, str] = {}
     for column in SEPARATOR.split(told[0]) if told else ():
         role, _, name = column.partition("=")
-        if role not in ROLES or role in asked:
+        if (role not in ROLES and column != NO_LABEL) or role in asked:
             found = f"{role} twice" if role in asked else f"the role {role!r}"
-            raise UserError(f"dataset 'pairs:{place}': found {found}, expected {', '.join(ROLES)}, each once; as {EXAMPLE}")
+            raise UserError(f"dataset 'pairs:{place}': found {found}, expected {', '.join(ROLES)}, or {NO_LABEL}, each once; as {EXAMPLE}")
         asked[role] = unquote(name).strip().translate(QUOTED)
     if missing := next((role for role in ("query", "passage") if asked.get(role) == ""), None):
         raise UserError(f"dataset 'pairs:{place}': found no name of the column of the {missing}, expected one; as {EXAMPLE}")
-    return file.strip(), "#" * bool(asked) + ",".join(f"{role}={asked[role]}" for role in ROLES if role in asked)
+    return file.strip(), "#" * bool(asked) + ",".join(f"{role}={asked[role]}" for role in (*ROLES, "label") if role in asked)
 
 
 def columns_of(where: str, names: Sequence[str], asked: str = "") -> Columns:
@@ -128,12 +130,14 @@ def columns_of(where: str, names: Sequence[str], asked: str = "") -> Columns:
             expected="one of them",
             remedy=f"rename or drop the others, or name the one, as {EXAMPLE}",
         )
-    if label := next((name for place, name in enumerate(lowered) if name in LABELS and place not in taken), None):
+    label = next((name for place, name in enumerate(lowered) if name in LABELS and place not in taken), None)
+    if label and "label" not in wanted:
         raise Invalid(
             where=where,
             found=f"column {label}",
             expected="rows whose passage answers the query",
-            remedy="drop the rows where it does not, and the column; retemper convert reads labels of 0 and 1 of .jsonl and .parquet",
+            remedy=f"if all do, leave the column out (pairs:FILE#{NO_LABEL}); else drop the rows, or let retemper convert read labels of 0 "
+            "and 1 of .jsonl and .parquet",
         )
     negatives = {
         place: int(found[1] or 0) for place, name in enumerate(lowered) if place not in taken and (found := NEGATIVE.fullmatch(name))

@@ -65,7 +65,10 @@ def test_columns_are_known_by_their_names_in_any_order_and_case(names: list[str]
             r"f:1: found columns answer and passage, expected one of them; rename or drop the others, or name",
         ),
         (["question", "Question", "answer"], r"found columns question and Question, expected one of them"),
-        (["query", "text", "label"], r"found column label, expected rows whose passage answers the query; .*retemper convert"),
+        (
+            ["query", "text", "label"],
+            r"found column label, expected rows whose passage answers the query; .*pairs:FILE#label=.*retemper conv",
+        ),
         (["question", "title", "answer", "negative"], r"found columns title and negative, expected one of them"),
         ([f"{n}{'x' * 50}" for n in range(30)], r"found columns 0x{39}, .* \.\.\., expected"),
     ],
@@ -82,6 +85,7 @@ def test_other_columns_are_refused_in_a_line_that_names_them(names: list[str], l
         ("faq#1.csv", "faq#1.csv", ""),
         ("faq#1.csv#passage= Antwort ,query=Frage", "faq#1.csv", "#query=Frage,passage=Antwort"),
         ("a/faq.csv#query=Frage, kurz,id=", "a/faq.csv", "#query=Frage%2C kurz,id="),
+        ("faq.csv#label=,query=Frage", "faq.csv", "#query=Frage,label="),
         ("faq.csv#query=Frage/Problem: 100 % #1", "faq.csv", "#query=Frage%2FProblem%3A 100 %25 %231"),
     ],
 )
@@ -98,6 +102,7 @@ def test_a_spec_may_name_columns(place: str, file: str, columns: str) -> None:
             r"^dataset 'pairs:f\.csv#frage=Frage': found the role 'frage', expected query, passage, title, id, query_id, split",
         ),
         ("f.csv#query=a,query=b", r"found query twice, expected .*, each once; as pairs:FILE#query=NAME,passage=NAME$"),
+        ("f.csv#label=stars", r"found the role 'label', expected .*, or label=, each once"),
         ("f.csv#query=", r"found no name of the column of the query, expected one; as pairs:FILE#"),
     ],
 )
@@ -114,6 +119,7 @@ def test_a_spec_names_columns_by_their_roles(place: str, line: str) -> None:
         (["question", "answer", "answer_long"], "#passage=answer_long", Columns(0, 2)),
         (["question", "answer", "text"], "#passage=text", Columns(0, 2)),
         (["title", "text", "id"], "#query=title", Columns(0, 1, id=2)),
+        (["query", "text", "Score", "label"], "#label=", Columns(0, 1)),
         (["Frage, kurz", "label", "negative"], "#query=Frage%2C kurz,passage=label", Columns(0, 1, negatives=(2,))),
     ],
 )
