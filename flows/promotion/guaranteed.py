@@ -52,7 +52,8 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
     """
     order = in_order(evidence.new, evidence.fresh, evidence.groups)
     if not order:
-        raise UserError(f"dev: none of {len(evidence.new)} judged queries is left to confirm a choice; add some, or set rule: not_worse")
+        none = f"none of {len(evidence.new):,} judged queries is" if len(evidence.new) != 1 else "its only judged query is not"
+        raise UserError(f"dev: {none} left to confirm a choice; add some, or set rule: not_worse")
     level = rule.alpha / rule.comparisons / evidence.looks
     against = {number: _against(evidence, values, order, level=level, rule=rule) for number, values in evidence.old.items()}
     now, champion = next(iter(evidence.old.items()))

@@ -133,7 +133,8 @@ def judge(
     from flows.promotion.groups import by_t, draws, lower_bound  # numpy and scipy: not with every command
 
     if len(new) < 2:
-        raise UserError(f"dev: found {len(new)} judged queries in common, expected at least 2 to compare models on; add queries and qrels")
+        shared = f"{len(new):,} judged {'query' if len(new) == 1 else 'queries'} in common"
+        raise UserError(f"dev: found {shared}, expected at least 2 to compare models on; add queries and qrels")
     seen = draws({query: new[query] - old[query] for query in new}, shuffled(new, groups or {}), groups or {})
     bound = lower_bound(seen, rule.alpha)
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0

@@ -173,7 +173,7 @@ def test_refusals() -> None:
     few = {"q0": 0.5, "q1": 0.5}
     assert not verdict(few, {1: few}).promoted, "two queries show nothing"
     chosen = next(query for query in NAMES if chooses(query, {}))
-    with pytest.raises(UserError, match="none of 1 judged queries is left to confirm"):
+    with pytest.raises(UserError, match="its only judged query is not left to confirm"):
         verdict({chosen: 0.5}, {1: {chosen: 0.5}})
     many = dict.fromkeys(NAMES, 3.0)
     with pytest.raises(UserError, match=r"promotion.metric: found a difference of 2.[4-7]\d*, expected differences in \[-1, 1\]; choose"):

@@ -96,7 +96,7 @@ def test_queries_of_clicks_decide_nothing(rule: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(UserError, match="measured on different queries"):
         judge(named(1), {"other": 1.0})
-    with pytest.raises(UserError, match="found 1 judged queries"):
+    with pytest.raises(UserError, match="found 1 judged query in common"):
         judge(named(1), named(1))
     sections = {"report": {"metric": "AP"}, "evaluate": {"measures": ["AP", "RR@10"]}}
     assert measure_of(Promotion(), sections) == "AP"
