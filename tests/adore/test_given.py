@@ -55,14 +55,21 @@ def test_other_documents_get_the_codes_of_untrained_centroids_and_the_scores_of_
     untrained = faiss.vector_to_array(plain.pq.centroids).reshape(2, 256, -1) + plain.quantizer.reconstruct(0).reshape(2, 1, -1)
     trained = load_file(out / "index" / LEARNED)["centroids"]
     assert np.abs(trained - untrained).max() > 0.01
-    parts = vectors.reshape(len(vectors), 2, -1).astype(np.float64)
-    codes = np.stack([((parts[:, m, None] - untrained[m]) ** 2).sum(2).argmin(1) for m in range(2)], axis=1)
     for one in (index, before):
         one.make_direct_map()
-        decoded = np.stack([one.reconstruct(row) for row in range(one.ntotal)])
-        wanted = np.concatenate([trained[m][codes[: one.ntotal, m]] for m in range(2)], axis=1)
-        np.testing.assert_allclose(decoded, wanted, rtol=1e-6, atol=1e-7)
-    assert (index.ntotal, before.ntotal) == (len(vectors), len(known))
+    decoded = np.stack([index.reconstruct(row) for row in range(len(vectors))]).reshape(len(vectors), 2, -1)
+    for m in range(2):
+        far_RC, off_RC = (
+            ((part[:, m, None].astype(np.float64) - centroids[m]) ** 2).sum(2)
+            for part, centroids in ((vectors.reshape(decoded.shape), untrained), (decoded, trained))
+        )
+        codes = off_RC.argmin(1)
+        assert off_RC.min(1).max() < 1e-10, "scored with trained centroids"
+        assert (far_RC[np.arange(len(codes)), codes] <= far_RC.min(1) + 1e-5).all(), "those of the nearest untrained ones"
+        assert (far_RC.argmin(1) == codes).mean() > 0.99
+    assert index.ntotal == len(vectors)
+    for row in range(before.ntotal):
+        assert (before.reconstruct(row) == decoded[row].ravel()).all(), "known documents as they were"
 
 
 def test_a_further_training_starts_from_the_trained_centroids(run: Run, project: Path, jpq: dict[str, str]) -> None:
