@@ -8,7 +8,7 @@ from scipy import stats
 
 from flows.experiments import several_results
 from flows.experiments.several_results import Found, Table
-from tasks.core.metrics.tested import Tested
+from tasks.core.metrics import tested
 from tasks.core.stage.errors import Problem
 
 QUERIES = [f"q{number:02}" for number in range(40)]
@@ -39,7 +39,7 @@ def found(seed: int, splits: tuple[str, ...], models: tuple[str, ...] = tuple(MO
 
 
 def table(**sets: Found) -> Table:
-    return Table(MODELS, {label: f"beir:x/{label}" for label in sets}, sets, "nDCG@10", Tested())
+    return Table(MODELS, {label: f"beir:x/{label}" for label in sets}, sets, "nDCG@10", tested.Tested())
 
 
 def test_every_model_is_tested_against_the_first_with_holms_correction() -> None:
@@ -84,7 +84,9 @@ def test_a_terminal_gets_lines_that_fit() -> None:
 
 def test_one_model_has_no_marks_and_one_data_set_no_mean() -> None:
     one = found(1, ("test",), ("init",))
-    shown = several_results.text(Table({"init": "m"}, {"nq": "x", "fiqa": "y"}, {"nq": one, "fiqa": one}, "nDCG@10", Tested()), PLAIN, None)
+    shown = several_results.text(
+        Table({"init": "m"}, {"nq": "x", "fiqa": "y"}, {"nq": one, "fiqa": one}, "nDCG@10", tested.Tested()), PLAIN, None
+    )
     mean = f"{values(1)['init'].mean():.4f}"
     assert shown.splitlines() == [
         "nDCG@10, zero-shot",
@@ -115,7 +117,7 @@ def test_a_model_that_failed_leaves_a_gap_and_the_mean_is_over_what_all_have() -
         {**given.data, "arguana": "beir:x/arguana"},
         {**given.found, "last": found(4, ("test",), ("star", "bm25"))},
         "nDCG@10",
-        Tested(),
+        tested.Tested(),
     )
     told = several_results.record(given, {"star on beir:x/fiqa": Problem("stage", "encode: failed", 1)})
     means = {model: (values(1)[model].mean() + values(3)[model].mean()) / 2 for model in MODELS}
