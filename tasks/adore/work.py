@@ -139,9 +139,11 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, tr
 
     What it has learned is kept beside it, and written before it has documents, of which there may be too many for two copies.
     """
-    if not sealed(path):
+    learned = path.with_name(LEARNED)
+    if not (sealed(path) and sealed(learned)):
         index = trained.index if trained else trained_empty(embeddings, recipe, key)
-        write_trained(path.with_name(LEARNED), Trained(recipe.factory, index))
+        write_trained(learned, Trained(recipe.factory, index))
+        seal(learned)
         build_file(embeddings, recipe, path, key, trained=index)
         seal(path)
     return open_index(path, threads=torch.get_num_threads())
