@@ -108,6 +108,7 @@ def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: st
         documents = Centroids.of(index, trained, torch.device("cpu"), f"{key}.index") if params.centroids else None
     write_outs(given, params, scratch, outs, 0, load_towers(given.round), documents)
     pass_on(given.round_state, given.state)
+    pass_on(outs.index, given.state)  # what this entry's own index has learned, if it has one
 
 
 def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps: int, towers: Towers, documents: Documents | None) -> None:

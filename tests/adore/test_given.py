@@ -80,8 +80,9 @@ def test_a_further_training_starts_from_the_trained_centroids(run: Run, project:
     assert (after["index"] == before["index"]).all(), "the codes' own centroids stay"
 
 
-def test_a_round_as_it_is_over_a_compressed_index(run: Run, project: Path) -> None:
-    out = run("untrained", "given/untrained")
+def test_a_round_as_it_is_over_a_compressed_index(run: Run, project: Path, jpq: dict[str, str]) -> None:
+    out = run("untrained", "given/untrained", round_state=jpq["round_state"])
+    assert (out / "state" / LEARNED).read_bytes() == (out / "index" / LEARNED).read_bytes(), "its own, not that of the round's weights"
     plain = faiss.deserialize_index(faiss.serialize_index(INDEXES["PQ2"]))
     plain.add(np.concatenate([block for _, block in open_embeddings(project / "embeddings").blocks()]))
     assert (out / "index/index.faiss").read_bytes() == faiss.serialize_index(plain).tobytes()
