@@ -12,6 +12,7 @@ from tasks.core.stage.errors import UserError
 
 OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
 INDEXED = ("index", "centroids", "centroid_lr", "scores", "nprobe", "ef_search", "k_factor")  # of an entry of adore: what its index is
+DOCUMENTS = "_documents"  # end of the name of a round that only encodes documents for an index
 SETTING = ("first", "second", "method", "weight", "k")  # of a fusion.json, what decides how runs are fused
 
 
@@ -107,7 +108,7 @@ def has_own_index(sections: Mapping[str, Any], name: str) -> bool:
 
 def documents_of(sections: Mapping[str, Any], name: str) -> str:
     """The name of the round of no steps that is to encode documents for model `name`: its own, unless an entry of adore has that."""
-    return f"{name}_documents" if has_own_index(sections, name) else name
+    return f"{name}{DOCUMENTS}" if has_own_index(sections, name) else name
 
 
 def with_its_index(sections: Mapping[str, Any], name: str) -> dict[str, Any]:

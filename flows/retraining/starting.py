@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flows.champions.parts import INDEXED, Parts, documents_of, has_own_index, with_its_index
+from flows.champions.parts import DOCUMENTS, INDEXED, Parts, documents_of, has_own_index, with_its_index
 from flows.parameters.checks import GIVEN_NEGATIVES, systems
 from flows.results.fusions import BM25, fusions, made_from
 from flows.retraining.modes import Mode, Retrain
@@ -102,7 +102,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
             made["bm25"] = start.own.get("bm25") or {}
         return _looked_at(made, start.model, start), dict(start.origins)
     dense, ((part, init),) = start.dense, weights.items()
-    trained, known = f"{dense}_{TRAINED[mode]}", f"{dense}_documents" if has_own_index(start.own, part) else dense
+    trained, known = f"{dense}_{TRAINED[mode]}", f"{dense}{DOCUMENTS}" if has_own_index(start.own, part) else dense
     made["rounds"] = {known: {"init": init, **AS_IT_IS}}
     tower = entry_of(start.recipe, "adore", dense)
     if mode == "continue":
@@ -150,7 +150,7 @@ def candidates(mode: Mode, start: Start, made: Mapping[str, Any]) -> list[str] |
         return [start.model]
     if not any(has_own_index(start.own, part) for part in start.parts.encoders):
         return None
-    return [name for name in systems(made) if name != f"{start.dense}_documents"]
+    return [name for name in systems(made) if name != f"{start.dense}{DOCUMENTS}"]
 
 
 def baselines_of(made: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
