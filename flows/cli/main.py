@@ -41,6 +41,7 @@ from flows.cli import (
     serve,
     sweep,
     upgrade,
+    watch,
     why,
 )
 from flows.cli.command import Check
@@ -64,6 +65,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper rounds ance --n 5 --lag 1 --init warmup", "five ANCE rounds; `retemper rounds remove ance` removes them"),
     ("retemper run --recipe zero_shot", "docs/recipes/zero_shot.yaml; `--recipe none` undoes it"),
     ("retemper run --dry-run", "which stages may run, and their time, memory and disk"),
+    ("retemper watch", "a page that follows the run: progress, curves, results so far"),
     ("retemper preview", "BM25, the encoder as it is, and a short training on a sample of the data"),
     ('retemper search "capital of France"', "the best model's top ten"),
     ("retemper evaluate --model data/encoders/star --data beir:../nfcorpus", "any model on any dataset, zero-shot"),
@@ -97,7 +99,7 @@ MORE_EXAMPLES = (  # of commands that are needed less often: below their own hel
 )
 PANELS = {  # the commands in groups, as `retemper --help` shows them
     "Start a project": (new.app, convert.app, upgrade.app),
-    "Train and measure": (preview.app, run.app, rounds.app, search.app, evaluate.app, compare.app, browse.app, sweep.app),
+    "Train and measure": (preview.app, run.app, watch.app, rounds.app, search.app, evaluate.app, compare.app, browse.app, sweep.app),
     "Retrain and serve": (retrain.app, champion.app, serve.app),
     "New data": (intake.app, clicks.app, judgments.app),
     "Explain": (lineage.app, why.app, bisect.app, exposure.app),

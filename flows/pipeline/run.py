@@ -21,6 +21,7 @@ from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.storage.cache import cache_folder, refuse_read_only
 from flows.team import remotes, sync
+from flows.watching.record import Recorder, StageNow, recording
 from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem, UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import freeze
@@ -82,7 +83,7 @@ def run(
                 display.warn(told)
 
         try:
-            with display.open(plan.graph.stages):
+            with _recorded(plan) as recorder, display.open(plan.graph.stages, recorder):
                 outcomes = _cached(plan) if nothing else _execute(plan, processes, display, clock, gate)
         except splits.Unfit:
             undo()
@@ -143,6 +144,14 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
         table = STUDIES / name.partition("@")[2] / "table.md"
         if name.startswith("study@") and outcome.state == "Cached" and table.is_file():  # one that ran has printed it
             display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
+
+
+def _recorded(plan: Plan) -> AbstractContextManager[Recorder | None]:
+    """The record of a run for `retemper watch`; one that has nothing to do leaves that of the last."""
+    if not plan.changed:
+        return nullcontext()
+    likely = {one.stage: one.seconds for one in forecasts([name for name in plan.graph.stages if name in plan.changed])}
+    return recording([StageNow(name, estimate=likely.get(name)) for name in plan.graph.stages])
 
 
 def _told_folder(whole: bool) -> Path | None:

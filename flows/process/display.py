@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from tasks.core.stage.errors import Problem, printable
 from tasks.core.stage.progress import LIVE, drawable, foot, say
@@ -49,6 +49,14 @@ class Outcome:
     work: float | None = None
 
 
+class Listener(Protocol):
+    """Is told what happens to stages, as the display is: that one began, what it says, lines that pass included, and how it ended."""
+
+    def began(self, stage: str) -> None: ...
+    def said(self, stage: str, text: str) -> None: ...
+    def ended(self, stage: str, outcome: Outcome) -> None: ...
+
+
 class Display:
     """Prints whole lines from many threads. On a terminal, rich draws below them what the running stages are doing.
 
@@ -60,13 +68,15 @@ class Display:
         self._width = 0
         self._doing: dict[str, TaskID | None] = {}
         self._foot: Progress | None = None
-        self.environment = {LIVE: "1"} if drawable(sys.stdout) else {}  # of the stages
+        self._listener: Listener | None = None
+        self._drawn = drawable(sys.stdout)
 
     @contextmanager
-    def open(self, stages: Iterable[str]) -> Iterator[None]:
-        """While `stages` run."""
+    def open(self, stages: Iterable[str], listener: Listener | None = None) -> Iterator[None]:
+        """While `stages` run. A `listener` is told what happens to them."""
         self._width = max(map(len, stages), default=0)
-        if self.environment:
+        self._listener = listener
+        if self._drawn:
             self._foot = foot(sys.stdout, "{task.description} {task.elapsed:>4.0f} s > {task.fields[text]}")
         try:
             yield
@@ -75,7 +85,12 @@ class Display:
                 self._doing.clear()
                 if self._foot:
                     self._foot.stop()
-                self._foot = None
+                self._foot = self._listener = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the stages: whether somebody follows their progress."""
+        return {LIVE: "1"} if self._drawn or self._listener else {}
 
     def farewell(self) -> str:
         """What a stopped run keeps, and how to resume it; nothing is drawn from now on. Takes no lock: a signal handler calls it."""
@@ -99,6 +114,8 @@ class Display:
         """A stage runs from now until it `ended`."""
         with self._guard:
             self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="at work") if self._foot else None
+        if self._listener:
+            self._listener.began(stage)
 
     def alone(self, stage: str) -> bool:
         """Whether no other stage runs."""
@@ -110,10 +127,14 @@ class Display:
         with self._guard:
             if self._foot and (task := self._doing.get(stage)) is not None:
                 self._foot.update(task, text=printable(text))
+        if self._listener:
+            self._listener.said(stage, printable(text))
 
     def output(self, stage: str, text: str) -> None:
         """A line of a stage's own output."""
         self.line(f"{stage:{self._width}} | {text}")
+        if self._listener:
+            self._listener.said(stage, printable(text))
 
     def ended(self, stage: str, outcome: Outcome) -> None:
         with self._guard:
@@ -121,6 +142,8 @@ class Display:
             if self._foot and task is not None:
                 self._foot.update(task, visible=False, refresh=True)
             self._say(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}", sys.stdout)
+        if self._listener:
+            self._listener.ended(stage, outcome)
 
     def _say(self, text: str, stream: TextIO) -> None:
         if self._foot and drawable(stream):

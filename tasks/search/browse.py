@@ -1,12 +1,8 @@
-"""A local page to compare two systems query by query, and to judge what they find. `python -m tasks.search.browse`.
-
-It listens on this machine only, and answers no request that names another host or comes from another page: what a browser
-shows elsewhere can neither read the corpus nor write a judgment.
-"""
+"""A local page to compare two systems query by query, and to judge what they find. `python -m tasks.search.browse`."""
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from importlib.resources import files
 from itertools import islice
@@ -15,10 +11,11 @@ from threading import Lock
 from typing import Any
 
 import pyarrow as pa
-from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
+from tasks.core.charts.local import local_app, serve_local
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json, write_text
@@ -27,8 +24,6 @@ from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
 from tasks.search.__main__ import open_systems, system_arguments, texts_found
 from tasks.search.lists import LexicalSystem, Systems
 
-HOST = "127.0.0.1"
-SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 MOST = 100  # documents of an answer
 TYPED = "browse-"  # begins the ids of queries that are typed in the page
 
@@ -100,20 +95,9 @@ class Judgments:
 
 def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: LexicalSystem) -> FastAPI:
     """The page and what it asks for. BM25's analysis, that of `lexical`, says what matches."""
-    app = FastAPI(title="retemper browse", docs_url=None, redoc_url=None, openapi_url=None)
+    app = local_app("retemper browse")
     page = files("tasks.search").joinpath("browse.html").read_text(encoding="utf-8")
     searching = Lock()  # one at a time: the index and the encoder use all threads already
-
-    @app.middleware("http")
-    async def same_origin(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        host = request.headers.get("host", "").rsplit(":", 1)[0]
-        origin = request.headers.get("origin")
-        if host not in (HOST, "localhost", "testserver") or (origin is not None and origin.split("://")[-1] != request.headers.get("host")):
-            return JSONResponse({"detail": "this page answers only to itself"}, status_code=403)
-        response = await answer(request)
-        response.headers["Content-Security-Policy"] = SOURCES
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
 
     @app.get("/", response_class=HTMLResponse)
     def index() -> str:
@@ -192,21 +176,11 @@ def arguments() -> ArgumentParser:
 
 
 def main() -> None:
-    import socket
-
-    import uvicorn
-
     given = arguments().parse_args()
     systems = open_systems(given, resident=True)
     given.systems = systems.names
     app = create_app(systems, Corpus(given), Judgments(given.batch, given.split), LexicalSystem(given.lexical))
-    with socket.socket() as listener:
-        try:
-            listener.bind((HOST, given.port))
-        except OSError:
-            raise UserError(f"--port {given.port}: is taken, expected a free one; choose another, or 0") from None
-        print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C ends it; judgments are written to {given.batch})", flush=True)
-        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])
+    serve_local(app, given.port, f"judgments are written to {given.batch}")
 
 
 if __name__ == "__main__":

@@ -98,5 +98,6 @@
   addEventListener("hashchange", unfold);
   document.addEventListener("toggle", (event) => event.target.open && drawAll(event.target), true);
   unfold();
+  window.drawCharts = (root) => Promise.all(drawAll(root)); // for a page whose charts change
   Promise.all(drawAll(document)).then(() => (document.body.dataset.ready = ""));
 })();

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+ASKS = f"{POLICY}; connect-src 'self'"  # of a page that asks its own server
 
 
 class Cell(NamedTuple):
@@ -25,14 +26,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f}\u00a0%"
 
 
-def head(title: str) -> Markup:
+def head(title: str, policy: str = POLICY) -> Markup:
     """What stands in <head>."""
     style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
     return Markup(
         '<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
         "<title>{}</title>\n<style>\n{}</style>"
-    ).format(Markup(POLICY), title, style)
+    ).format(Markup(policy), title, style)
 
 
 @cache
@@ -46,11 +47,11 @@ def scripts() -> Markup:
     return Markup(f"<script>{bundle}</script>\n<script>\n{own}</script>")
 
 
-def page(heading: str, body: Markup) -> str:
+def page(heading: str, body: Markup, policy: str = POLICY) -> str:
     """A whole page."""
     return Markup(
         '<!doctype html>\n<html lang="en">\n<head>\n{}\n</head>\n<body><main><h1>{}</h1>{}</main>\n{}\n</body>\n</html>\n'
-    ).format(head(heading), heading, body, scripts())
+    ).format(head(heading, policy), heading, body, scripts())
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, words: Container[str] = ()) -> Markup:

@@ -1,0 +1,37 @@
+"""How busy this machine is."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+ASKED = ("utilization.gpu", "memory.used", "memory.total")
+ANSWER_SECONDS = 5
+
+
+def busy(folder: Path) -> str:
+    """`2 cores 97 % busy, 6.2 of 23.5 GiB of memory, 80.1 GiB of disk free`; of GPUs, too, where nvidia-smi answers."""
+    import psutil  # type: ignore[import-untyped]
+
+    memory, gib = psutil.virtual_memory(), 2**30
+    told = [
+        f"{os.cpu_count()} cores {psutil.cpu_percent():.0f} % busy",
+        f"{(memory.total - memory.available) / gib:.1f} of {memory.total / gib:.1f} GiB of memory",
+        f"{shutil.disk_usage(folder).free / gib:.1f} GiB of disk free",
+    ]
+    return ", ".join([*told, *_gpus()])
+
+
+def _gpus() -> list[str]:
+    tool = shutil.which("nvidia-smi")
+    if not tool:
+        return []
+    try:
+        command = [tool, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+        rows = [[float(cell) for cell in line.split(",")] for line in asked.stdout.splitlines() if line.strip()]
+        return [
+            f"GPU {number} {use:.0f} % busy, {used / 1024:.1f} of {whole / 1024:.1f} GiB" for number, (use, used, whole) in enumerate(rows)
+        ]
+    except (subprocess.SubprocessError, OSError, ValueError):
+        return []

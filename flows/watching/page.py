@@ -1,0 +1,198 @@
+"""The page of `retemper watch`, in parts that it replaces as they change: what runs now, curves, results, all stages."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from flows.process.display import clock
+from flows.results import metrics
+from flows.watching.record import RunNow, StageNow
+from flows.watching.runs import Seen, seconds_left, share
+from tasks.core.charts.curves import Curve, load_curves
+from tasks.core.charts.page import ASKS, page, table
+from tasks.core.charts.vega import curve_lines, figure, legend
+from tasks.core.stage.errors import UserError, counted
+from tasks.core.stage.files import partial
+
+LOGS = Path(".retemper/logs")
+LAST_BYTES, LAST_LINES = 8192, 14  # of a log
+# Stages that train, by the folder of their curves.
+TRAINED = {"train": "data/curves", "adore": "data/curves", "reranker": "data/curves", "pretrain": "data/pretrain_curves"}
+MEASURED = ("evaluate", "evaluate_adore", "evaluate_fuse")
+SHOWN = ("ran", "failed", "stopped", "running")  # states of stages that took time
+WORDS = {
+    "running": "running",
+    "done": "done",
+    "failed": "failed",
+    "stopped": "stopped; the same command resumes",
+    "killed": "killed: its process is gone; the same command resumes",
+}
+
+
+def shell(project: str) -> str:
+    """The page, before anything is known."""
+    own = (Path(__file__).parent / "watch.css").read_text(encoding="utf-8")
+    script = (Path(__file__).parent / "watch.js").read_text(encoding="utf-8")
+    parts = Markup("").join(Markup('<section id="{}"></section>').format(name) for name in ("now", "charts", "results", "stages"))
+    body = Markup('<style>{}</style><nav id="runs"></nav><div id="state" role="status"></div>{}<p class="note" id="machine"></p>{}')
+    return page(project, body.format(Markup(own), parts, Markup("<script>{}</script>").format(Markup(script))), ASKS)
+
+
+def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None) -> dict[str, str]:
+    """HTML by the id of what it fills. Equal bytes where nothing has changed but the time, except for `state`, `now`, and `stages`."""
+    now = time.time() if now is None else now
+    if chosen is None:
+        none = Markup("<p>No run is recorded in this project yet; <code>retemper run</code> begins one.</p>")
+        return {"runs": "", "state": none, "now": "", "charts": "", "results": "", "stages": ""}
+    return {
+        "runs": _runs(seen, chosen) if len(seen) > 1 else "",
+        "state": _state(chosen, now),
+        "now": _at_work(chosen, now),
+        "charts": _charts(chosen),
+        "results": _results(chosen),
+        "stages": _stages(chosen.run, chosen.alive, now),
+    }
+
+
+def summary(seen: Seen, now: float | None = None) -> str:
+    """`running, 12 of 37 stages, 3m12s, about 9m04s left`; for the page's title too."""
+    now, run = time.time() if now is None else now, seen.run
+    done = sum(stage.state in ("ran", "cached") for stage in run.stages)
+    ended = run.ended or (now if seen.alive else _last_word(run))
+    told = [WORDS[seen.state], f"{done} of {counted(len(run.stages), 'stages')}", clock(ended - run.began)]
+    if seen.alive:
+        left, whole = seconds_left(run, now)
+        told.append(f"about {clock(left)} left" if whole else f"{clock(left)} or more left" if left else "time left unknown")
+    return ", ".join(told)
+
+
+def _last_word(run: RunNow) -> float:
+    return max([run.began, *(at for stage in run.stages for at in (stage.began, stage.ended) if at is not None)])
+
+
+def _runs(seen: Sequence[Seen], chosen: Seen) -> Markup:
+    link = Markup('<div><a href="?place={}"{}>{}</a> <span class="note">{}</span></div>')
+    current = Markup(' aria-current="page"')
+    return Markup("").join(
+        link.format(quote(one.place), current if one is chosen else Markup(""), one.place, WORDS[one.state].partition(";")[0])
+        for one in seen
+    )
+
+
+def _state(seen: Seen, now: float) -> Markup:
+    where = f"process {seen.run.process} on {seen.run.host}"
+    told = Markup('<p class="lead"><code>{}</code> in {}, since {} ({})<br><b class="{}">{}</b></p>').format(
+        seen.run.command, seen.place, seen.since, where, seen.state, summary(seen, now)
+    )
+    problem = Markup('<p class="worse">{}</p>').format(seen.run.problem) if seen.run.problem not in ("", "stopped") else Markup("")
+    links = [
+        Markup('<a href="{}?place={}" target="_blank">{}</a>').format(kind, quote(seen.place), kind)
+        for kind, path in PAGES.items()
+        if not seen.alive and (seen.folder / path).is_file()
+    ]
+    return told + problem + (Markup("<nav>{}</nav>").format(Markup(" ").join(links)) if links else Markup(""))
+
+
+PAGES = {"report": Path(".retemper/report.html"), "timeline": LOGS / "timeline.html"}  # of a run that has ended
+
+
+def _at_work(seen: Seen, now: float) -> Markup:
+    """A card for each stage that runs or has failed, with the end of its log."""
+    cards = []
+    for stage in seen.run.stages:
+        if stage.state not in ("running", "failed", "stopped"):
+            continue
+        ended = stage.ended or (now if seen.alive else _last_word(seen.run))
+        took = clock(ended - (stage.began or ended))
+        likely = f" of about {clock(stage.estimate)}" if stage.estimate is not None and stage.state == "running" else ""
+        done = share(stage.said)
+        bar = Markup('<progress max="1" value="{:.4f}"></progress>').format(done) if done is not None and seen.alive else Markup("")
+        told = Markup('<p class="said">{}</p>').format(stage.problem or stage.said) if stage.problem or stage.said else Markup("")
+        log = last_lines(seen.folder, stage.name)
+        shown = Markup('<pre tabindex="0">{}</pre>').format("\n".join(log)) if log else Markup("")
+        cards.append(
+            Markup('<article class="{}"><h2>{} <span class="note">{}{}</span></h2>{}{}{}</article>').format(
+                stage.state, stage.name, took, likely, bar, told, shown
+            )
+        )
+    return Markup("").join(cards)
+
+
+def last_lines(folder: Path, stage: str) -> list[str]:
+    """The end of what a stage and DVC have printed, in the run that goes on, else in the last one."""
+    log = folder / LOGS / f"{stage}.log"
+    for path in (partial(log), log):
+        try:
+            with path.open("rb") as handle:
+                handle.seek(max(0, path.stat().st_size - LAST_BYTES))
+                return handle.read().decode("utf-8", "replace").splitlines()[-LAST_LINES:]
+        except OSError:
+            continue
+    return []
+
+
+def _charts(seen: Seen) -> Markup:
+    """The curves of the trainings of this run, those at work included."""
+    found: dict[str, list[str]] = {}
+    for stage in seen.run.stages:
+        kind, _, name = stage.name.partition("@")
+        if kind in TRAINED and stage.state in SHOWN:
+            found.setdefault(TRAINED[kind], []).append(name)
+    told = Markup("")
+    for folder, names in found.items():
+        curves = live_curves(seen.folder / folder, names)
+        shown = {metric: lines for metric, lines in curves.items() if metric == "loss" or metric.startswith("validation ")}
+        if shown:
+            order = [name for name in names if any(line.name == name for lines in shown.values() for line in lines)]
+            drawn = (figure(curve_lines(lines, metric, order), f"{metric} over steps") for metric, lines in shown.items())
+            told += legend(order) + Markup('<div class="charts">{}</div>').format(Markup("").join(drawn))
+    return Markup("<h2>Training</h2>{}").format(told) if told else Markup("")
+
+
+def live_curves(folder: Path, names: Sequence[str]) -> dict[str, list[Curve]]:
+    """`load_curves`; of a training at work, from the folder that it writes, which becomes its curves at the end."""
+    found: dict[str, list[Curve]] = {}
+    for name in names:
+        own = load_curves(folder, [partial(folder / name).name]) or load_curves(folder, [name])
+        for metric, lines in own.items():
+            found.setdefault(metric, []).extend(Curve(name, line.points) for line in lines)
+    return found
+
+
+def _results(seen: Seen) -> Markup:
+    """The measures of the systems that this run has evaluated, or found in the cache."""
+    done = {stage.name.partition("@") for stage in seen.run.stages if stage.state in ("ran", "cached")}
+    names = {name for kind, _, name in done if kind in MEASURED}
+    try:
+        found = metrics.read_metrics(seen.folder / metrics.METRICS)
+    except UserError:  # being replaced
+        return Markup("")
+    header, rows = metrics.rows({name: one for name, one in found.items() if name in names})
+    dev = [row for row in rows if row[1] == "dev"]
+    return Markup("<h2>Results so far</h2>{}").format(table(header, dev)) if dev else Markup("")
+
+
+def _stages(run: RunNow, alive: bool, now: float) -> Markup:
+    """All stages: a bar over time for what ran, the rest in a line each state."""
+    ran = sorted((stage for stage in run.stages if stage.state in SHOWN and stage.began is not None), key=lambda stage: stage.began or 0)
+    end = run.ended or (now if alive else _last_word(run))
+    whole = max(end - run.began, 1e-9)
+    rows = Markup("").join(_row(stage, run.began, whole, end=end) for stage in ran)
+    rest = Markup("")
+    for state, words in (("cached", "From the cache"), ("waiting", "Waiting"), ("skipped", "Not begun")):
+        names = [stage.name for stage in run.stages if stage.state == state]
+        if names:
+            rest += Markup("<p><b>{} ({})</b> {}</p>").format(words, len(names), ", ".join(names))
+    return Markup('<h2>Stages</h2><div class="gantt">{}</div>{}').format(rows, rest)
+
+
+def _row(stage: StageNow, first: float, whole: float, *, end: float) -> Markup:
+    began, ended = stage.began or first, stage.ended or end
+    left, width = 100 * (began - first) / whole, 100 * (ended - began) / whole
+    bar = Markup('<span class="bar"><i class="{}" style="left:{:.2f}%;width:{:.2f}%"></i></span>').format(stage.state, left, width)
+    return Markup('<div><span class="name">{}</span>{}<span class="took">{}{}</span></div>').format(
+        stage.name, bar, clock(ended - began), "" if stage.state == "ran" else f", {stage.state}"
+    )

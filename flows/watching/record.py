@@ -1,0 +1,145 @@
+"""What a run is doing, as a file for `retemper watch`: its stages, how each stands, and the last that it said.
+
+The file is replaced when a stage begins or ends, and within SECONDS of what a stage says. No stage reads it. A full or
+read-only disk costs the file, never the run.
+"""
+
+import json
+import os
+import shlex
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.process.display import Outcome
+from tasks.core.stage.files import from_record, partial
+
+RECORD = Path(".retemper/run.json")
+SECONDS = 1.0
+State = Literal["waiting", "running", "ran", "cached", "failed", "stopped", "skipped"]
+
+
+@dataclass(frozen=True)
+class StageNow:
+    """How a stage stands. `estimate`: the seconds that it may take, if a record says; times are seconds since the epoch."""
+
+    name: str
+    state: State = "waiting"
+    estimate: float | None = None
+    began: float | None = None
+    ended: float | None = None
+    said: str = ""  # its last line
+    problem: str = ""  # why it failed
+
+
+@dataclass(frozen=True)
+class RunNow:
+    """A run: what was typed, its process, and its stages in topological order. `born`: when the process began, for its number may be
+    another one's later. `ended`: None while it runs, and of one that was killed.
+    """
+
+    command: str
+    process: int
+    born: float
+    host: str
+    began: float
+    stages: tuple[StageNow, ...]
+    ended: float | None = None
+    problem: str = ""
+
+
+class Recorder:
+    """Keeps the file, from many threads. It listens to a run's display."""
+
+    def __init__(self, run: RunNow, path: Path = RECORD) -> None:
+        self._run, self._path = replace(run, stages=()), path
+        self._stages = {stage.name: stage for stage in run.stages}
+        self._guard, self._late = threading.Lock(), False
+        self._write()
+
+    def began(self, stage: str) -> None:
+        """A stage has its device, and begins."""
+        self._change(stage, state="running", began=time.time())
+
+    def said(self, stage: str, text: str) -> None:
+        """A line of a stage's output or progress."""
+        with self._guard:
+            self._stages[stage] = replace(self._stages[stage], said=text)
+            if not self._late:
+                self._late = True
+                timer = threading.Timer(SECONDS, self._catch_up)
+                timer.daemon = True
+                timer.start()
+
+    def ended(self, stage: str, outcome: Outcome) -> None:
+        """A stage has ended."""
+        problem = outcome.problem.message if outcome.problem else ""
+        self._change(stage, state=outcome.state.lower(), ended=time.time(), problem=problem)
+
+    def finish(self, problem: str = "") -> None:
+        """The run has ended: what runs was stopped, what waits was not begun."""
+        now = time.time()
+        with self._guard:
+            for name, stage in self._stages.items():
+                if stage.state == "running":
+                    self._stages[name] = replace(stage, state="stopped", ended=now)
+                elif stage.state == "waiting":
+                    self._stages[name] = replace(stage, state="skipped")
+            self._run = replace(self._run, ended=now, problem=problem)
+            self._write()
+
+    def _change(self, stage: str, **fields: Any) -> None:
+        with self._guard:
+            self._stages[stage] = replace(self._stages[stage], **fields)
+            self._write()
+
+    def _catch_up(self) -> None:
+        with self._guard:
+            if self._late:
+                self._write()
+
+    def _write(self) -> None:
+        self._late = False
+        text = json.dumps(asdict(replace(self._run, stages=tuple(self._stages.values()))))
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            partial(self._path).write_text(text, encoding="utf-8")  # not flushed to disk: after a power cut, nothing runs
+            partial(self._path).replace(self._path)
+
+
+@contextmanager
+def recording(stages: Sequence[StageNow], path: Path = RECORD) -> Iterator[Recorder]:
+    """Record a run of this process, until it has ended, one way or another."""
+    import psutil  # type: ignore[import-untyped]
+
+    born = psutil.Process().create_time()
+    recorder = Recorder(RunNow(_command(), os.getpid(), born, socket.gethostname(), time.time(), tuple(stages)), path)
+    try:
+        yield recorder
+    except BaseException as error:
+        recorder.finish("stopped" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__)
+        raise
+    recorder.finish()
+
+
+def _command() -> str:
+    """What was typed; of a process of Prefect's or of a retraining, what began it."""
+    script = Path(sys.argv[0])
+    begun = "schedule" if "prefect" in script.parts else "retrain" if script.name == "alone.py" else ""
+    return shlex.join(["retemper", begun] if begun else ["retemper", *sys.argv[1:]])
+
+
+def read(path: Path = RECORD) -> RunNow | None:
+    """What was recorded last; None without a file, or where another version wrote it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        stages = tuple(from_record(StageNow, stage) for stage in found["stages"])
+        return from_record(RunNow, {**found, "stages": stages})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,48 @@
+"""A page that one person opens on the machine on which its server runs.
+
+It listens on this machine only, and answers no request that names another host or comes from another page: what a browser shows elsewhere
+can neither read it nor write through it.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from tasks.core.stage.errors import UserError
+
+HOST = "127.0.0.1"
+SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+
+
+def local_app(title: str) -> FastAPI:
+    """An empty application with that guard."""
+    app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.middleware("http")
+    async def same_origin(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        host = request.headers.get("host", "").rsplit(":", 1)[0]
+        origin = request.headers.get("origin")
+        if host not in (HOST, "localhost", "testserver") or (origin is not None and origin.split("://")[-1] != request.headers.get("host")):
+            return JSONResponse({"detail": "this page answers only to itself"}, status_code=403)
+        response = await answer(request)
+        response.headers["Content-Security-Policy"] = SOURCES
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    return app
+
+
+def serve_local(app: FastAPI, port: int, note: str) -> None:
+    """Print the address and `note`, and serve until the process is stopped. UserError where `port` is taken; 0: any that is free."""
+    import uvicorn
+
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the same port again, right after the last server
+        try:
+            listener.bind((HOST, port))
+        except OSError:
+            raise UserError(f"--port {port}: is taken, expected a free one; choose another, or 0") from None
+        print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C ends it; {note})", flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])

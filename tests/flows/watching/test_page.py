@@ -1,0 +1,87 @@
+"""What the page shows of a run, as HTML."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from flows.watching.page import LAST_LINES, last_lines, parts, shell, summary
+from flows.watching.record import RunNow, StageNow
+from flows.watching.runs import Seen
+from tasks.core.stage.files import write_json
+
+STAGES = (
+    StageNow("prepare", "cached"),
+    StageNow("train@a", "ran", None, 10.0, 40.0),
+    StageNow("evaluate@a", "ran", None, 40.0, 50.0),
+    StageNow("train@b", "running", 120.0, 50.0, said="train b: 30/40 steps, <3/s>"),
+    StageNow("evaluate@b"),
+)
+RUN = RunNow("retemper run", 7, 1.0, "host", 10.0, STAGES)
+
+
+def seen(folder: Path, run: RunNow = RUN, alive: bool = True) -> Seen:
+    return Seen("this folder", folder, run, alive)
+
+
+def test_a_summary_for_each_state(tmp_path: Path) -> None:
+    assert summary(seen(tmp_path), 80.0) == "running, 3 of 5 stages, 1m10s, 1m30s or more left"
+    known = replace(RUN, stages=STAGES[:-1])
+    assert summary(seen(tmp_path, known), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
+    assert summary(seen(tmp_path, replace(RUN, stages=STAGES[-1:])), 80.0) == "running, 0 of 1 stage, 1m10s, time left unknown"
+    assert summary(seen(tmp_path, alive=False), 999.0) == "killed: its process is gone; the same command resumes, 3 of 5 stages, 40.0 s"
+    done = replace(RUN, ended=70.0, stages=STAGES[:3])
+    assert summary(seen(tmp_path, done, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
+
+
+def test_what_runs_has_its_progress_and_its_log(tmp_path: Path) -> None:
+    logs = tmp_path / ".retemper/logs"
+    logs.mkdir(parents=True)
+    (logs / "train@b.log").write_text("of the run before\n")
+    (logs / ".train@b.log.partial").write_text("".join(f"line {n}\n" for n in range(99)) + "an <odd> one\n")
+    now = parts([seen(tmp_path)], seen(tmp_path), 80.0)["now"]
+    assert '<progress max="1" value="0.7500">' in now and "30.0 s of about 2m00s" in now
+    assert "train b: 30/40 steps, &lt;3/s&gt;" in now and "an &lt;odd&gt; one" in now, "escaped"
+    assert "line 98" in now and "of the run before" not in now and f"line {98 - LAST_LINES}" not in now
+    assert now.count("<article") == 1
+    (logs / ".train@b.log.partial").unlink()
+    assert last_lines(tmp_path, "train@b") == ["of the run before"] and last_lines(tmp_path, "prepare") == []
+
+
+def test_a_failed_stage_says_why(tmp_path: Path) -> None:
+    failed = replace(RUN, ended=70.0, stages=(*STAGES[:3], StageNow("train@b", "failed", None, 50.0, 60.0, problem="no <file>")))
+    found = parts([], seen(tmp_path, failed, alive=False), 80.0)
+    assert "no &lt;file&gt;" in found["now"] and 'class="failed"' in found["now"] and "<progress" not in found["now"]
+    assert '<b class="failed">failed, 3 of 4 stages' in found["state"]
+
+
+def test_bars_curves_and_results(tmp_path: Path) -> None:
+    loss = tmp_path / "data/curves/a/plots/metrics/train/loss.tsv"
+    loss.parent.mkdir(parents=True)
+    loss.write_text("step\tloss\n0\t1.5\n1\t0.75\n")
+    for name, value in (("a", 0.75), ("old", 0.99)):
+        write_json(tmp_path / f"data/metrics/{name}.json", {"dev": {"nDCG@10": value}, "test": {"nDCG@10": 0.125}})
+    found = parts([], seen(tmp_path), 80.0)
+    assert '<i class="ran" style="left:0.00%;width:42.86%">' in found["stages"], "30 of 70 seconds"
+    assert '<i class="running" style="left:57.14%;width:42.86%">' in found["stages"]
+    assert "<b>From the cache (1)</b> prepare" in found["stages"] and "<b>Waiting (1)</b> evaluate@b" in found["stages"]
+    assert '"y":0.75' in found["charts"] and "loss over steps" in found["charts"]
+    assert "0.7500" in found["results"] and "0.9900" not in found["results"], "of this run's systems alone"
+    assert "0.1250" not in found["results"], "on dev: models are chosen by it"
+    (tmp_path / "data/curves/.b.partial").mkdir()
+    loss.parents[2].rename(tmp_path / "data/curves/.b.partial/plots")
+    assert '"name":"b"' in parts([], seen(tmp_path), 80.0)["charts"], "of a training at work"
+    (tmp_path / "data/metrics/a.json").write_text("{")
+    assert parts([], seen(tmp_path), 80.0)["results"] == ""
+
+
+def test_a_page_of_a_run_that_ended_leads_to_its_report(tmp_path: Path) -> None:
+    (tmp_path / ".retemper").mkdir()
+    (tmp_path / ".retemper/report.html").write_text("a report")
+    ended = seen(tmp_path, replace(RUN, ended=70.0), alive=False)
+    other = Seen(".retemper/tree", tmp_path, RUN, True)
+    found = parts([other, ended], ended, 80.0)
+    assert '<a href="report?place=this%20folder"' in found["state"] and "timeline" not in found["state"]
+    assert '<a href="?place=.retemper/tree">' in found["runs"] and '<a href="?place=this%20folder" aria-current="page">' in found["runs"]
+    assert "report?" not in parts([ended], seen(tmp_path), 80.0)["state"], "it is of an earlier run while this one goes on"
+    assert parts([], None)["state"].startswith("<p>No run")
+    assert "connect-src &#39;self&#39;" in shell("<b>") or "connect-src 'self'" in shell("<b>")
+    assert "<h1>&lt;b&gt;</h1>" in shell("<b>")

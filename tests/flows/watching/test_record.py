@@ -1,0 +1,124 @@
+"""The file in which a run says what it is doing."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.process.display import Outcome
+from flows.watching import record
+from flows.watching.record import RECORD, Recorder, RunNow, StageNow, read, recording
+from tasks.core.stage.errors import Problem
+
+RUN = RunNow("retemper run", 7, 1.0, "host", 100.0, (StageNow("prepare", estimate=3.0), StageNow("train@a"), StageNow("report")))
+
+
+def states(path: Path) -> dict[str, str]:
+    found = read(path)
+    assert found is not None
+    return {stage.name: stage.state for stage in found.stages}
+
+
+def test_stages_begin_progress_and_end(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    recorder = Recorder(RUN, path)
+    assert read(path) == RUN
+    recorder.began("prepare")
+    recorder.ended("prepare", Outcome("Cached"))
+    recorder.began("train@a")
+    assert states(path) == {"prepare": "cached", "train@a": "running", "report": "waiting"}
+    recorder.ended("train@a", Outcome("Failed", 1.0, 2, Problem("invalid", "no such file", 2)))
+    found = read(path)
+    assert found is not None and found.ended is None
+    assert found.stages[1].problem == "no such file" and (found.stages[1].began or 0) <= (found.stages[1].ended or 0)
+    recorder.finish()
+    assert states(path) == {"prepare": "cached", "train@a": "failed", "report": "skipped"}
+
+
+def test_what_is_said_is_written_a_little_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+
+    def said() -> str:
+        found = read(path)
+        assert found is not None
+        return found.stages[1].said
+
+    monkeypatch.setattr(record, "SECONDS", 0.05)
+    recorder = Recorder(RUN, path)
+    for step in range(3):
+        recorder.said("train@a", f"{step}/3 steps")
+    deadline = time.monotonic() + 60
+    while said() != "2/3 steps":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    monkeypatch.setattr(record, "SECONDS", 3600.0)
+    recorder.said("train@a", "done")
+    assert said() == "2/3 steps", "not at once: the file would be written for each line"
+    recorder.began("report")
+    assert said() == "done", "with the next change"
+
+
+def test_a_run_that_ends_early_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with pytest.raises(KeyboardInterrupt), recording(RUN.stages, path) as recorder:
+        recorder.began("prepare")
+        raise KeyboardInterrupt(2)
+    found = read(path)
+    assert found is not None and found.problem == "stopped" and found.ended and found.process == os.getpid()
+    assert states(path) == {"prepare": "stopped", "train@a": "skipped", "report": "skipped"}
+    with pytest.raises(OSError), recording(RUN.stages, path):
+        raise OSError("no such disk")
+    found = read(path)
+    assert found is not None and found.problem == "no such disk"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["/x/bin/retemper", "run", "--set", "a=b c"], "retemper run --set 'a=b c'"),
+        (["/x/flows/cli/__main__.py", "retrain"], "retemper retrain"),
+        (["/x/flows/pipeline/alone.py", "--with-dev"], "retemper retrain"),
+        (["/x/site-packages/prefect/flow_engine.py"], "retemper schedule"),
+    ],
+)
+def test_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str) -> None:
+    monkeypatch.setattr(record.sys, "argv", words)
+    with recording((), tmp_path / "run.json"):
+        found = read(tmp_path / "run.json")
+    assert found is not None and found.command == told
+
+
+def test_a_disk_that_takes_nothing_costs_the_file_alone(tmp_path: Path) -> None:
+    (tmp_path / ".retemper").write_text("a file in the folder's place")
+    with recording(RUN.stages, tmp_path / RECORD) as recorder:
+        recorder.began("prepare")
+    assert read(tmp_path / RECORD) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"stages": 3}', '{"stages": [{}]}', json.dumps({"stages": []})])
+def test_another_version_or_half_a_file_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    assert read(tmp_path / "run.json") is None
+
+
+def test_many_threads_leave_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    stages = tuple(StageNow(f"stage{n}") for n in range(8))
+    recorder = Recorder(RunNow("retemper run", 7, 1.0, "host", 100.0, stages), path)
+
+    def work(name: str) -> None:
+        for _ in range(20):
+            recorder.began(name)
+            recorder.said(name, "1/2 steps")
+            assert read(path) is not None
+            recorder.ended(name, Outcome("Ran"))
+
+    threads = [threading.Thread(target=work, args=(stage.name,)) for stage in stages]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(states(path).values()) == {"ran"}

@@ -1,0 +1,93 @@
+"""Runs as they are found: in the project and its worktrees, alive or not, and the time that they still need."""
+
+import json
+import os
+import socket
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.watching.record import RECORD, RunNow, StageNow
+from flows.watching.runs import Seen, find, seconds_left, share
+
+OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
+
+
+def left(run: RunNow, folder: Path) -> None:
+    (folder / RECORD).parent.mkdir(parents=True, exist_ok=True)
+    (folder / RECORD).write_text(json.dumps(asdict(run)))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project in a folder of its repository, as `retemper new` may make one, with a worktree in it."""
+    folder = tmp_path / "repository" / "below"
+    folder.mkdir(parents=True)
+    (folder / "params.yaml").write_text("a: 1\n")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "start"), ("worktree", "add", "-q", "--detach", "below/.retemper/tree")):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=folder.parent, check=True)
+    return folder
+
+
+def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
+    assert find(project) == []
+    left(replace(OURS, ended=200.0), project)
+    left(replace(OURS, began=50.0, command="retemper retrain"), project / ".retemper/tree/below")
+    found = find(project)
+    assert [(one.place, one.state, one.run.command) for one in found] == [
+        (".retemper/tree/below", "running", "retemper retrain"),
+        ("this folder", "done", "retemper run"),
+    ]
+    assert found[0].folder == (project / ".retemper/tree/below").resolve()
+
+
+@pytest.mark.parametrize(
+    ("run", "state"),
+    [
+        (OURS, "running"),
+        (replace(OURS, born=OURS.born - 60), "killed"),  # the number is another process's now
+        (replace(OURS, process=2**22 + 7), "killed"),
+        (replace(OURS, host="another", process=2**22 + 7), "running"),
+        (replace(OURS, ended=200.0), "done"),
+        (replace(OURS, ended=200.0, problem="stopped"), "stopped"),
+        (replace(OURS, ended=200.0, problem="no such disk"), "failed"),
+        (replace(OURS, ended=200.0, stages=(StageNow("prepare", "failed"),)), "failed"),
+        (replace(OURS, ended=200.0, problem="stopped", stages=(StageNow("a", "failed"),)), "failed"),
+    ],
+)
+def test_how_a_run_stands(project: Path, run: RunNow, state: str) -> None:
+    left(run, project)
+    assert [one.state for one in find(project)] == [state]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("train star: 120/400 steps, 3.2/s, 0m40s, 1m20s left, loss 0.5", 0.3),
+        ("encode: 1,500/2,000 documents, 9.1/s, 0m40s", 0.75),
+        ("encode: 1,500 documents, 9.1/s", None),
+        ("resumed: 0/0 steps", None),
+        ("at 3/4 of a/b", None),
+        ("again: 5/4 steps", 1.0),
+        ("", None),
+    ],
+)
+def test_the_share_that_is_done(said: str, expected: float | None) -> None:
+    assert share(said) == expected
+
+
+def test_the_time_left_is_what_stages_may_take() -> None:
+    stages = (StageNow("a", "ran", 50.0, 0.0, 40.0), StageNow("b", "running", 30.0, 100.0), StageNow("c", estimate=7.0))
+    run = replace(OURS, stages=stages)
+    assert seconds_left(run, 110.0) == (27.0, True), "20 of b, 7 of c"
+    assert seconds_left(run, 140.0) == (7.0, True), "b is late, and says nothing"
+    late = replace(stages[1], said="train: 30/40 steps")
+    assert seconds_left(replace(run, stages=(late,)), 160.0) == (20.0, True), "late, and three quarters are done"
+    assert seconds_left(replace(run, stages=(*stages, StageNow("d"))), 110.0) == (27.0, False), "d is unknown"
+    unknown = StageNow("b", "running", None, 100.0, said="train: 1/4 steps")
+    assert seconds_left(replace(run, stages=(unknown,)), 110.0) == (30.0, True)
+    assert seconds_left(replace(run, stages=(StageNow("a", "skipped"),)), 110.0) == (0.0, True)
+    assert Seen("this folder", Path(), run, True).state == "running"

@@ -1,0 +1,141 @@
+"""`retemper watch`: in a terminal, as JSON, over HTTP, and its page in a browser, beside real runs of a toy project."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from flows.watching.record import RECORD, read
+from flows.watching.watch import create_app
+
+
+def until_said(folder: Path, stage: str, text: str) -> None:
+    """Wait for a line of a stage."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        if (run := read(folder / RECORD)) and any(one.name == stage and one.said == text for one in run.stages):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{stage} never said {text!r}")
+
+
+def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
+    assert served.call("watch", "--text").stdout == "no run is recorded in this project yet; retemper run begins one\n"
+    served.acts(encoders__a="hang")
+    run = served.start("run", "evaluate@a")
+    served.at_work("encoders/a")
+    until_said(served.folder, "train@a", "half way")
+    told = served.call("watch", "--text").stdout.splitlines()
+    assert told[0].startswith("retemper run evaluate@a, in this folder, since 20")
+    assert told[0].partition(": ")[2].startswith("running, 1 of 3 stages, ") and told[0].endswith("left unknown")
+    assert told[1:] == ["  train@a: half way", "  waiting: evaluate@a"]
+    (found,) = json.loads(served.call("watch", "--json").stdout)
+    assert (found["state"], found["process"], found["place"]) == ("running", run.pid, "this folder")
+    assert [(stage["name"], stage["state"]) for stage in found["stages"]] == [
+        ("prepare", "ran"),
+        ("train@a", "running"),
+        ("evaluate@a", "waiting"),
+    ]
+    client = TestClient(create_app(served.folder))
+    shown = client.get("/api/now").json()
+    assert shown["title"].startswith("running, 1 of 3 stages") and "half way" in shown["parts"]["now"]
+
+    run.send_signal(signal.SIGKILL)
+    run.communicate(timeout=300)
+    assert served.gone()
+    assert (
+        served.call("watch", "--text")
+        .stdout.partition(": ")[2]
+        .startswith("killed: its process is gone; the same command resumes, 1 of 3 stages")
+    )
+    served.acts(encoders__a="fail")
+    assert served.call("run", "evaluate@a").returncode == 2
+    told = served.call("watch", "--text").stdout.splitlines()
+    assert told[0].partition(": ")[2].startswith("failed, 1 of 3 stages")
+    assert told[1:] == ["  train@a: corpus.tsv:7: found 2 columns, expected 3; add the tab"]
+    served.acts()
+    served.run("evaluate@a")
+    assert served.call("watch", "--text").stdout.partition(": ")[2].startswith("done, 3 of 3 stages")
+    before = (served.folder / RECORD).read_bytes()
+    served.run("evaluate@a")
+    assert (served.folder / RECORD).read_bytes() == before, "a run without work leaves the record of the last one that had some"
+
+
+def test_what_the_server_refuses(finished: Any) -> None:
+    client = TestClient(create_app(finished.folder))
+    assert client.get("/").status_code == 200
+    assert client.get("/api/now", params={"place": "none"}).status_code == 404
+    for path in ("/none", "/report/../../params.yaml", "/params.yaml"):
+        assert client.get(path).status_code == 404
+    assert client.get("/timeline").headers["content-type"].startswith("text/html")
+    for headers in ({"host": "elsewhere.org"}, {"origin": "http://elsewhere.org"}):
+        assert client.get("/api/now", headers=headers).status_code == 403
+
+
+@pytest.fixture
+def address(finished: Any) -> Iterator[str]:
+    """The page over a finished project, on a free port of loopback."""
+    server = uvicorn.Server(uvicorn.Config(create_app(finished.folder), host="127.0.0.1", port=0, log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (390, "dark")])
+def test_the_page_follows_in_a_browser(browser: Any, address: str, finished: Any, width: int, scheme: str) -> None:
+    loss = finished.folder / "data/curves/a/plots/metrics/train/loss.tsv"
+    loss.parent.mkdir(parents=True)
+    loss.write_text("step\tloss\n0\t1.5\n1\t0.75\n")
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    tab = context.new_page()
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text))
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto(address)
+    tab.locator("#state b.done").wait_for()
+    tab.locator("#charts svg").first.wait_for()
+    assert "done, 6 of 6 stages" in tab.title()
+    assert tab.locator(".gantt > div").count() == 6 and "0.5000" in tab.locator("#results").inner_text()
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no scrolling sideways"
+    loss.write_text("step\tloss\n0\t1.5\n1\t0.75\n2\t0.5\n")
+    drawn = tab.locator("#charts > div:only-child script")
+    deadline = time.monotonic() + 120
+    while '"y":0.5' not in str(drawn.text_content()):
+        assert time.monotonic() < deadline
+        tab.wait_for_timeout(50)
+    tab.locator("#charts svg").first.wait_for()
+    assert said == []
+    context.close()
+
+
+def test_a_taken_port_is_one_line(finished: Any) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = finished.call("watch", "--port", str(port))
+    assert (done.returncode, done.stderr) == (2, f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n")
+
+
+def test_ctrl_c_ends_it_quietly(finished: Any) -> None:
+    process = finished.start("watch")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors and process.returncode in (0, 130)
