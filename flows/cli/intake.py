@@ -38,12 +38,14 @@ def show(context: typer.Context, as_json: Json = False) -> int:
 
 @app.command(cls=ProjectCommand)
 def check(
-    context: typer.Context, folder: Annotated[Path, typer.Argument(help="A batch, before it is put into the inbox.")], as_json: Json = False
+    context: typer.Context,
+    batch: Annotated[Path, typer.Argument(help="A folder, or a file of pairs, before it is put into the inbox.")],
+    as_json: Json = False,
 ) -> int:
-    """Check a folder as the next retraining would; status 1 if it would be quarantined. Nothing is kept."""
+    """Check a batch as the next retraining would; status 1 if it would be quarantined. Nothing is kept."""
     from flows.intake.inbox import check_folder
 
-    found = check_folder(*rule(), Path.cwd(), folder=folder)
+    found = check_folder(*rule(), Path.cwd(), folder=batch)
     _show(found, as_json or context.obj)
     return 0 if found.state == "accepted" else 1
 

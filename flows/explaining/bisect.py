@@ -177,7 +177,8 @@ def range_of(inbox: Inbox, now: Champion | None, good: str | None, *, bad: str |
     names = list(inbox.batches)
     if not names:
         raise UserError(
-            f"{FILE}: found no batches to search, expected an intake.inbox with some, mode append, and dataset.source in BEIR or CSV form"
+            f"{FILE}: found no batches to search, expected an intake.inbox with some, mode append, and dataset.source beir:, csv:, or "
+            "pairs:"
         )
     for option, name in (("--good", good), ("--bad", bad)):
         if name is not None and name not in names:

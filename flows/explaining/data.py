@@ -46,7 +46,7 @@ class Inbox:
         if not names:
             return Data(self._source, self._describe(self._source), ())
         out = self._place(names)
-        folders = [parse_dataset(self._source).folder, *(self.batches[name] for name in names)]
+        folders = [inbox.data_folder(intake(), self._source, Path.cwd()), *(self.batches[name] for name in names)]
         batches.unite(folders, out / "merged", out / "stamp.json")
         spec = f"beir:{(out / 'merged').resolve()}"
         return Data(spec, self._describe(spec), names)

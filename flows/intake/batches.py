@@ -1,6 +1,7 @@
 """Merges batches with the data set: documents and queries by id, judgments and negatives by pair; the later wins.
 
-A batch is a folder in BEIR or CSV form (flows.intake.records) of which any part may be missing. Nothing is ever removed from an
+A batch is a folder in BEIR or CSV form (flows.intake.records) of which any part may be missing, or a file of pairs, for which such a
+folder is made (flows.intake.pairs_files). Nothing is ever removed from an
 inbox: the result is a function of dataset.source and the batches, so a run that was killed or repeated changes nothing.
 """
 
@@ -13,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from flows.intake.pairs_files import origin
 from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
 from tasks.core.sources.datasets import PATH_KINDS, local_path
 from tasks.core.sources.grades import is_heading
@@ -88,8 +90,8 @@ def _told(message: str, project: Path) -> str:
         with (project / OUT / found[1]).open(encoding="utf-8") as handle:
             wanted = next(islice(handle, int(found[2]) - 1, None), "").rstrip("\n")
         paths = next(([path] for path in reversed(paths) if _has_line(path, wanted)), paths)
-    last = f"{', '.join(map(str, paths[-NAMED:]))}{f' and {len(paths) - NAMED} before' if len(paths) > NAMED else ''}"
-    return f"{message} (merged from {last}; to leave it out, if it is a batch, begin its folder's name with a dot)"
+    last = f"{', '.join(str(origin(path)) for path in paths[-NAMED:])}{f' and {len(paths) - NAMED} before' if len(paths) > NAMED else ''}"
+    return f"{message} (merged from {last}; to leave it out, if it is a batch, begin its name with a dot)"
 
 
 def _has_line(path: Path, wanted: str) -> bool:

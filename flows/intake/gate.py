@@ -18,6 +18,7 @@ from flows.intake.records import Document, Files, Judged, Query, files_of, headl
 from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.trec_ids import WHITE
+from tasks.core.text.plain import named
 
 VERSION = 3  # of what is checked: raise it with a new reason to keep a batch out, and batches that are in are checked once more
 MOST = 100  # lines of a batch that are named; the others are counted
@@ -89,7 +90,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         for place, document in enumerate(block):
             _check_id(document, findings, settings, repeated=keys[place] in own)
             if settings.empty and is_blank(document):
-                findings.add(EMPTY, f"{document.at}: document {document.id!r} has an empty title and text")
+                findings.add(EMPTY, f"{document.at}: {named('document', document.id, repr(document.id))} has an empty title and text")
             if is_new[place]:
                 new += 1
                 duplicates += bool(is_known_text[place] or text_keys[place] in own_texts)
@@ -103,7 +104,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         for query, key in zip(some, keys, strict=True):
             _check_id(query, findings, settings, repeated=key in asked)
             if settings.empty and is_blank(query):
-                findings.add(EMPTY, f"{query.at}: query {query.id!r} has an empty text")
+                findings.add(EMPTY, f"{query.at}: {named('query', query.id, repr(query.id))} has an empty text")
             asked[key] = query.id
         questions.add(keys, [query.text for query in some])
 

@@ -16,6 +16,7 @@ from flows.intake.batches import OUT, absolute, unite
 from flows.intake.foreseen import Settings, settings_of
 from flows.intake.gate import VERSION, Checked, check, may_come
 from flows.intake.known import Known
+from flows.intake.pairs_files import PairsFiles, is_batch, told
 from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
@@ -25,12 +26,12 @@ from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import marks_digest, read_marks
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml
 
 PARAMS = Path("params.yaml")
-READABLE = ("beir", "csv")
+READABLE = ("beir", "csv", "pairs")
 Say = Callable[[str], None]
 
 
@@ -63,7 +64,7 @@ def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, pro
         good = [inbox.folder / batch.name for batch in batches if batch.state == "accepted"]
         if good and intake.mode == "append":
             try:
-                unite([*inbox.sources, *good])
+                unite(inbox.folders([*inbox.sources, *good]))
             except (UserError, OSError):
                 if all(inbox.stamp(path) == batch.stamp for path, batch in _paired(inbox, batches)):
                     raise
@@ -78,7 +79,7 @@ def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, pro
         keep(project, batch)
     write_json(INTAKE, [batch.record for batch in batches])
     if good:
-        spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else _spec_of(good[-1])
+        spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else inbox.spec_of(good[-1])
     return Taken(spec, tuple(batches), bad, missing)
 
 
@@ -93,12 +94,19 @@ def states(intake: Intake, source: str, project: Path) -> list[Batch]:
 
 
 def merged(intake: Intake, source: str, project: Path) -> list[Path]:
-    """The batches that a retraining merges, in that order: all that are complete but those that this machine keeps out.
+    """Folders of the batches that a retraining merges, in that order: all that are complete but those that this machine keeps out.
 
     UserError where the inbox is unavailable.
     """
     inbox = _inbox(intake, source, project)
-    return [path for path in inbox.look() if not ((one := inbox.remembered(path)) and one.state == "quarantined")]
+    return inbox.folders([path for path in inbox.look() if not ((one := inbox.remembered(path)) and one.state == "quarantined")])
+
+
+def data_folder(intake: Intake, source: str, project: Path) -> Path:
+    """The folder of the data set that batches are merged with; UserError where it has none."""
+    inbox = _inbox(intake, source, project)
+    inbox.mergeable()
+    return inbox.folders(inbox.sources)[0]
 
 
 def data_set(intake: Intake, source: str, project: Path) -> Known | None:
@@ -108,10 +116,10 @@ def data_set(intake: Intake, source: str, project: Path) -> Known | None:
 
 
 def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:
-    """What the gate finds in `folder`, against the data set and the accepted batches; nothing is kept."""
+    """What the gate finds in `folder`, or a file of pairs, against the data set and the accepted batches; nothing is kept."""
     inbox = _inbox(intake, source, project)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder, expected a batch")
+    if not folder.exists():
+        raise UserError(f"{folder}: no such folder or file, expected a batch")
     if intake.mode == "append":
         inbox.mergeable()
     accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
@@ -160,17 +168,32 @@ class Inbox:
         return self.project / local_path(self.intake.inbox or "")
 
     @property
+    def files(self) -> PairsFiles:
+        """How files of pairs are read."""
+        return PairsFiles(self.project, parse_dataset(self.spec), self.marks, self.intake.mode == "replace", self.processes)
+
+    @property
     def sources(self) -> list[Path]:
-        """The data set's folder; none under `replace`, where a batch is a whole data set."""
+        """The data set's folder, or file of pairs; none under `replace`, where a batch is a whole data set."""
         spec = parse_dataset(self.spec)
         return [spec.folder] if self.intake.mode == "append" and spec.kind in READABLE else []
+
+    def folders(self, paths: Sequence[Path]) -> list[Path]:
+        """The folders that are read for data set and batches: their own, or for a file of pairs, one that is made of it."""
+        return [self.files.folder(path) for path in paths]
+
+    def spec_of(self, path: Path) -> str:
+        """The SPEC of a batch that is a whole data set."""
+        if path.is_file():
+            return self.files.spec(path)
+        return f"{'csv' if files_of(path).csv else 'beir'}:{path.resolve()}"
 
     def mergeable(self) -> None:
         """UserError where nothing can be added to the source, or where it is not there."""
         if not self.sources:
             raise UserError(
-                f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, found dataset.source {self.spec}; use replace, "
-                f"or make one: retemper convert FOLDER --data {shlex.quote(self.spec)}, then dataset.source=beir:FOLDER"
+                f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, or of pairs, found dataset.source {self.spec}; use "
+                f"replace, or make one: retemper convert FOLDER --data {shlex.quote(self.spec)}, then dataset.source=beir:FOLDER"
             )
         dataset_files(parse_dataset(self.spec), needs_qrels=False)  # where it is away, the batches are not the data set
 
@@ -184,12 +207,12 @@ class Inbox:
             raise UserError(f"{FILE}: intake.inbox: missing, so there are no batches; name a folder")
         if not self.folder.is_dir():
             raise UserError(f"{FILE}: intake.inbox: {self.folder}: no such folder; create it, or give access")
-        return sorted(path for path in self.folder.iterdir() if path.is_dir())
+        return sorted(path for path in self.folder.iterdir() if is_batch(path))
 
     def missing(self) -> tuple[str, ...]:
         """Batches of the last merge that are gone; not those set aside by a leading dot. UserError where all are: an unmounted share?"""
         before = _merged() if self.intake.mode == "append" else []
-        gone = tuple(name for name in before if not any((self.folder / f"{dot}{name}").is_dir() for dot in ("", ".")))
+        gone = tuple(name for name in before if not any((self.folder / f"{dot}{name}").exists() for dot in ("", ".")))
         if gone and len(gone) == len(before):
             raise UserError(
                 f"{self.folder}: found no batch of the last retraining, expected {', '.join(gone)}; mount the folder, put them back, or go "
@@ -198,10 +221,10 @@ class Inbox:
         return gone
 
     def is_being_written(self, path: Path) -> bool:
-        """By its name; because it has no file yet; or because one has changed only now."""
-        if path.name.startswith("."):
+        """By its name; because it has no file, or a file of pairs no byte, yet; or because one has changed only now."""
+        if path.name.startswith(".") or (path.is_file() and not path.stat().st_size):
             return True
-        times = [file.stat().st_mtime for file in path.rglob("*") if file.is_file()]
+        times = [file.stat().st_mtime for file in _files_of(path)]
         return not times or abs(time.time() - max(times)) < self.intake.settle_seconds  # far in the future: an archive's time
 
     def stamp(self, path: Path) -> str:
@@ -236,9 +259,9 @@ class Inbox:
     def known(self, accepted: Sequence[Path]) -> Known:
         """The data set with the batches in it."""
         known = Known(2 * self.intake.gate.sample, self.marks)
-        for folder in self.sources:
+        for folder in self.folders(self.sources):
             known.add(folder, batch=False)
-        for folder in accepted if self.intake.mode == "append" else ():
+        for folder in self.folders(accepted) if self.intake.mode == "append" else ():
             known.add(folder)
         return known
 
@@ -256,7 +279,7 @@ class Inbox:
                     if result[path].state == "accepted":
                         waiting.remove(path)
                         if self.intake.mode == "append":
-                            known.add(path)
+                            known.add(self.files.folder(path))
                 waiting = [path for path in waiting if may_come(result[path].reason)] if len(waiting) < before else []
         return [result[path] for path in found]
 
@@ -278,17 +301,20 @@ class Inbox:
         rules, stamp = self.intake.gate, self.stamp(path)
         begun = Batch(path.name, "quarantined", stamp, self.beside(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds"))
         try:
-            if not files_of(path).all():
+            folder = self.files.folder(path)
+            if not files_of(folder).all():
                 raise UserError(
                     f"{path}: found no corpus, queries or qrels, expected corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or .csv"
                 )
-            checked = check(path, known, self.settings, size=rules.sample)
+            checked = check(folder, known, self.settings, size=rules.sample)
+        except DiskError:
+            raise
         except (UserError, OSError) as error:
             return replace(begun, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
         begun = replace(
             begun,
-            wrong=tuple(checked.findings.reasons()),
-            lines=tuple(checked.findings.lines),
+            wrong=tuple(told(line, folder, path) for line in checked.findings.reasons()),
+            lines=tuple(told(line, folder, path) for line in checked.findings.lines),
             documents=checked.documents,
             new=checked.new,
             duplicates=checked.duplicates,
@@ -344,14 +370,14 @@ def _duplicates(checked: Checked, rules: Gate) -> list[str]:
     ]
 
 
-def _stats_of(folder: Path) -> str:
-    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(folder.rglob("*")) if file.is_file()]
+def _files_of(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _stats_of(path: Path) -> str:
+    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in _files_of(path)]
     return " ".join(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)
 
 
 def _paired(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:
     return [(inbox.folder / batch.name, batch) for batch in batches]
-
-
-def _spec_of(folder: Path) -> str:
-    return f"{'csv' if files_of(folder).csv else 'beir'}:{folder.resolve()}"

@@ -40,7 +40,11 @@ class Gate(Params):
 class Intake(Params):
     """Where new data comes from, besides `dataset.source` itself, which may grow or change at any time."""
 
-    inbox: str | None = Field(None, min_length=1, description="folder of batches: BEIR or CSV folders, taken in the order of their names")
+    inbox: str | None = Field(
+        None,
+        min_length=1,
+        description="folder of batches, each a BEIR or CSV folder, or a file of questions and answers; taken in the order of their names",
+    )
     mode: Literal["append", "replace"] = Field(
         "append", description="append: dataset.source and every batch, merged by id, the later wins; replace: the last batch alone"
     )

@@ -17,7 +17,6 @@ from typing import Any
 
 from flows.process import locks
 from flows.process.display import text_table
-from flows.process.processes import ask
 from flows.repository.git import git
 from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
 from flows.repository.project import repository
@@ -28,21 +27,30 @@ from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
 from flows.team import exposure, gc, sweep
 from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, other_shards, remote_places
+from flows.team.own_tables import own_sources, source_notes, withdraw
 from flows.team.sync import reason
-from tasks.core.sources.datasets import local_path
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
 from tasks.core.stage.errors import DiskError, UserError, counted
 from tasks.core.stage.files import write_text
-from tasks.core.stage.params import read_yaml
 
-SETTINGS = Path("retraining.yaml")
 FOUND = Path(".retemper/forgetting/found.json")  # until all of it is removed and looked for
 # Of .retemper: unfinished or derived, made again when needed; and what nobody can make again, so it is named and not removed.
-REBUILT = ("scratch", "dataset", "dataset.json", "champion", "reference", "serving", "evaluate", "preview", "why/data", "bisect/data")
+REBUILT = (
+    "scratch",
+    "dataset",
+    "dataset.json",
+    "pairs",
+    "champion",
+    "reference",
+    "serving",
+    "evaluate",
+    "preview",
+    "why/data",
+    "bisect/data",
+)
 OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets; their dvc.lock stays
 OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
-FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tables
 
 Tell = Callable[[str], None]
 
@@ -182,27 +190,6 @@ def open_remotes(repo: Any) -> Iterator[Remote]:
             raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
 
 
-def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
-    """The user's own tables: the data set, if it is a folder of lines or rows, batches of the inbox, judgments of browse."""
-    kind, _, place = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", "")).partition(":")
-    if kind in FOLDERS and local_path(place).is_dir():
-        yield kind, (local_path(place).absolute(),)
-    settings = read_yaml(SETTINGS) if SETTINGS.exists() else {}
-    inbox = (settings.get("intake") or {}).get("inbox")
-    batches = sorted(path.absolute() for path in local_path(inbox).glob("*") if path.is_dir()) if inbox else []
-    judged = Path(".retemper/judged").absolute()
-    if batches:
-        yield "batch", tuple(batches)
-    if judged.is_dir():
-        yield "beir", (judged,)
-
-
-def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
-    """Run tasks.prepare.withdraw."""
-    asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry}
-    return ask("tasks.prepare.withdraw", asked)
-
-
 def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> Iterator[Path]:
     """Files of a working tree with the content of one of `oids`."""
     for path in sweep.files_below(tree / "data"):
@@ -211,16 +198,6 @@ def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> It
     for path in (tree / "data").rglob("*"):  # links into the cache
         if path.is_symlink() and may_hold(path.relative_to(tree).as_posix(), kinds) and object_id(path.resolve()) in oids:
             yield path
-
-
-def source_notes(lines: Mapping[str, int]) -> Iterator[str]:
-    """What the user must do about the source."""
-    source = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", ""))
-    if source.partition(":")[0] not in FOLDERS:
-        yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"
-    for path in lines:
-        if git("ls-files", "--error-unmatch", path, check=False):
-            yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"
 
 
 def remember(plan: Plan) -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.errors import UserError
-from tasks.core.text.plain import Shares
+from tasks.core.text.plain import Shares, digest
 from tasks.prepare.readers.kinds import read
-from tasks.prepare.readers.pairs import digest
 
 ROWS = [  # question, answer, split
     ("How do I reset it?", "Hold the button.", "train"),
@@ -168,3 +167,13 @@ def test_an_id_that_no_text_has_is_free_for_another(prepare: Any, put: Any) -> N
         f"pairs:{put({'a.csv': 'question,answer,id' + chr(10) + 'a,x,1' + chr(10) + 'b,X,2' + chr(10) + 'c,y,2' + chr(10)}) / 'a.csv'}"
     )
     assert [doc for doc, _, _ in got.documents] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"), [("one,\ntwo,x", "document has an empty title and text"), ("one,x\n ,y", "query has an empty text")]
+)
+def test_an_empty_text_is_named_by_its_place(prepare: Any, put: Any, rows: str, what: str) -> None:
+    """Not by an id that is made of nothing."""
+    folder = put({"faq.csv": f"question,answer\n{rows}\n"})
+    with pytest.raises(UserError, match=rf"faq.csv:{2 + rows.startswith('one,x')}: the {what}; fill it"):
+        prepare(f"pairs:{folder / 'faq.csv'}")

@@ -26,11 +26,13 @@ from tasks.core.stage.errors import Invalid, Unavailable, UserError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 EXPECTED = "a file of queries and answers: .csv, .tsv, .jsonl, each plain or .gz, or .parquet"
+PACKED = (".gz", ".zst", ".bz2", ".xz", ".zip")
+SHEETS = (".xlsx", ".xls", ".xlsm", ".ods", ".numbers")
 OTHERS = {  # of files that may well hold pairs
     ".json": "write one object a line, as .jsonl",
     ".txt": "save it as .csv or .tsv",
-    **dict.fromkeys((".xlsx", ".xls", ".xlsm", ".ods", ".numbers"), "save it as CSV in UTF-8"),
-    **dict.fromkeys((".zip", ".zst", ".bz2", ".xz"), "unpack it"),
+    **dict.fromkeys(SHEETS, "save it as CSV in UTF-8"),
+    **dict.fromkeys(PACKED[1:], "unpack it"),
 }
 ANCHORS = ("anchor", "query", "question", "sentence1")
 PASSAGES = ("positive", "answer", "passage", "text", "sentence2")
@@ -67,6 +69,13 @@ class Columns:
 def ending(path: Path) -> str:
     """What a file's name says of its form, in lower case; without .gz."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def is_pairs_file(path: Path) -> bool:
+    """Whether a file's name says that it has pairs, in a form that is read or not: what is in an inbox beside batches has other names."""
+    name, last = path.name.lower(), Path(path.name.lower()).suffix
+    told = Path(name.removesuffix(last)).suffix if last in PACKED else last
+    return path.is_file() and told in (*ENDINGS, *SHEETS) and not name.startswith("~$")  # Excel's lock
 
 
 def pairs_file(path: Path) -> Path:

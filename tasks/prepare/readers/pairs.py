@@ -5,29 +5,28 @@ them; without an id, it is 16 hexadecimal digits of the SHA-256 of such a text. 
 document several queries. Negatives are documents, too.
 
 Without a column split, every query is of train. Where no row is of dev or test, a tenth of the training queries becomes that split, by a
-hash of their text: a query stays where it is when the file grows, and equal ones are in one split.
+hash of their text: a query stays where it is when the file grows, and equal ones are in one split. Beside another data set (`Beside`), a
+query of that one stays where that one has it.
 
 In memory at any time: 100 bytes a document, and where there are ids, three times as much again a document and a query.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
 from tasks.core.sources.pairs import ANCHORS, PASSAGES, Columns, columns_of, ending, pairs_file
 from tasks.core.stage.errors import Invalid, UserError
-from tasks.core.text.plain import SHARE, Shares, plain
+from tasks.core.text.plain import SHARE, Shares, digest
 from tasks.prepare.readers.csv_tables import read_cells
 from tasks.prepare.readers.lines import SHOWN, read_objects
 from tasks.prepare.readers.parquet import as_id, as_string, as_text, names_of, read_rows
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
 
 NEEDED = f"{' | '.join(ANCHORS)}, {' | '.join(PASSAGES)}"
-DIGITS = 16  # of an id
 
 
 class Row(NamedTuple):
@@ -63,14 +62,24 @@ class Ids:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """The data set that a file adds to: `known` are its queries' splits by the `digest` of their texts, `splits` those of which its own
+    file has rows."""
+
+    known: Mapping[str, str] = field(default_factory=dict)
+    splits: Collection[str] = ()
+
+
+@dataclass(frozen=True)
 class Names:
-    """The columns that the SPEC asks for, the ids that the file gives, by `digest`, and the shares of its training queries that become dev
-    and test."""
+    """The columns that the SPEC asks for, the ids that the file gives, by `digest`, the shares of its training queries that become dev
+    and test, and the splits of `known` ones."""
 
     asked: str
     documents: dict[str, str]
     queries: dict[str, str]
     shares: Shares
+    known: Mapping[str, str]
 
     def document(self, row: Row) -> str:
         return self._document(digest(row.passage, row.title))
@@ -83,15 +92,21 @@ class Names:
         return self.queries.get(found, found)
 
     def split(self, row: Row) -> str:
-        return self.shares.split(row.split, row.query)
+        """A row of dev or test is one; a row of train is where its query is known to be, or by a hash of it."""
+        known = self.known.get(digest(row.query)) if self.known and row.split == "train" else None
+        return known or self.shares.split(row.split, row.query)
 
     def _document(self, found: str) -> str:
         return self.documents.get(found, found)
 
 
-def read(file: Path, asked: str = "") -> Source:
-    """The pairs of `file`, whose columns the SPEC may have `asked` for; it is read once for its ids and splits before this returns."""
-    documents_of, queries_of, splits = Ids("id"), Ids("query_id"), set[str]()
+def read(file: Path, asked: str = "", beside: Beside | None = None) -> Source:
+    """The pairs of `file`, whose columns the SPEC may have `asked` for; it is read once for its ids and splits before this returns.
+
+    `beside`: the data set that they are added to.
+    """
+    beside = beside or Beside()
+    documents_of, queries_of, splits = Ids("id"), Ids("query_id"), {*beside.splits}
     for row in rows(pairs_file(file), asked):
         splits.add(row.split)
         if row.document:
@@ -99,7 +114,7 @@ def read(file: Path, asked: str = "") -> Source:
         if row.query_id:
             queries_of.add(row.at, row.query_id, digest(row.query))
     shares = Shares(*(SHARE * (split not in splits) for split in ("dev", "test")))
-    names = Names(asked, documents_of.found, queries_of.found, shares)
+    names = Names(asked, documents_of.found, queries_of.found, shares, beside.known)
     return Source(
         documents=partial(documents, file, names),
         queries={"": partial(queries, file, names)},
@@ -138,12 +153,6 @@ def negatives(file: Path, names: Names) -> Iterator[Negative]:
             yield Negative(row.at, names.query(row), names.negative(text))
 
 
-def digest(text: str, title: str = "") -> str:
-    """What texts have that are equal but for case and blanks."""
-    told = f"{plain(title)}\n{plain(text)}" if title.strip() else plain(text)
-    return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
-
-
 def rows(file: Path, asked: str) -> Iterator[Row]:
     """Every row. UserError, with the place, for columns that are not there, and for what cannot be read."""
     for at, columns, cells in _cells(file, asked):
@@ -162,6 +171,11 @@ def rows(file: Path, asked: str) -> Iterator[Row]:
             "train" if columns.split is None else _split(at, cell(columns.split)),
             [as_text(at, cells[place]) for place in columns.negatives if cells[place]],
         )
+
+
+def columns_in(file: Path, asked: str) -> Columns | None:
+    """The places of the columns of `file`; None where it has no row."""
+    return next((columns for _, columns, _ in _cells(pairs_file(file), asked)), None)
 
 
 def _cells(file: Path, asked: str) -> Iterator[tuple[At, Columns, Sequence[Any]]]:

@@ -195,7 +195,7 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None
     (folders[3] / "qrels/dev.tsv").rename(folders[3] / "qrels/test.tsv")
     out = tmp_path / OUT
     unite(folders, out, tmp_path / STAMP)
-    how = "to leave it out, if it is a batch, begin its folder's name with a dot"
+    how = "to leave it out, if it is a batch, begin its name with a dot"
     for place, files in {
         "qrels/dev.tsv:3": ["2/qrels/dev.tsv"],
         "qrels/dev.tsv": ["1/qrels/dev.tsv", "2/qrels/dev.tsv", "3/qrels/dev.tsv"],

@@ -272,7 +272,8 @@ def test_a_batch_that_cannot_be_merged_is_not_checked_against_nothing(project: P
         lambda: accept(RULE, "msmarco:base", project, name="1"),
     ):
         with pytest.raises(
-            UserError, match=r"append needs a data set in BEIR or CSV form, found dataset\.source msmarco:.*convert FOLDER --data msmarco:"
+            UserError,
+            match=r"or of pairs, found dataset\.source msmarco:.*convert FOLDER --data msmarco:",
         ):
             ask()
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.storage.cache import file_md5, folder_digest, object_path
-from flows.team import forget, holdings, sweep
+from flows.team import forget, holdings, own_tables, sweep
 from flows.team.holdings import Entry, Remote, Store
 from tasks.core.sources.forgotten import mark, read_marks
 from tasks.core.tables.parquet import write_table
@@ -283,8 +283,12 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
     for name, file, text in (("1", "corpus.csv", "id,text\nd1,secret\n"), ("2", "corpus.jsonl", '{"_id": "d1", "text": "secret"}\n')):
         (tmp_path / "inbox" / name).mkdir(parents=True)
         (tmp_path / "inbox" / name / file).write_text(text)
-    ((kind, folders),) = forget.own_sources()
-    found = forget.withdraw(kind, folders, [mark("document", "d1")], dry=True)
+    (tmp_path / "inbox/3.csv").write_text("question,answer\n")
+    ((kind, folders),) = own_tables.own_sources()
+    assert [note for note in own_tables.source_notes({}) if "inbox" in note] == [
+        "files of the inbox are not changed (3.csv), but retrainings leave the records out; delete their rows there"
+    ]
+    found = own_tables.withdraw(kind, folders, [mark("document", "d1")], dry=True)
     assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
 
 
@@ -309,7 +313,7 @@ def test_a_table_with_semicolons_stays_byte_for_byte_but_for_its_rows(tmp_path: 
     for name, lines in rows.items():
         path = tmp_path / (f"{name}.gz" if packed else name)
         path.write_bytes(gzip.compress(b"".join(lines)) if packed else b"".join(lines))
-    found = forget.withdraw("csv", [tmp_path], [mark("document", "d1"), mark("query", "q2")], dry=False)
+    found = own_tables.withdraw("csv", [tmp_path], [mark("document", "d1"), mark("query", "q2")], dry=False)
     assert sorted(found["texts"]) == ["sec, ret", "secret"]
     for name, lines in rows.items():
         path = tmp_path / (f"{name}.gz" if packed else name)
@@ -324,7 +328,7 @@ def test_a_header_with_two_delimiters_stops_before_anything_is_removed(tmp_path:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(SystemExit):
-        forget.withdraw("csv", [tmp_path], [mark("document", "d1")], dry=True)
+        own_tables.withdraw("csv", [tmp_path], [mark("document", "d1")], dry=True)
     said = capfd.readouterr().err
     assert said.startswith(f"retemper: {tmp_path}/queries.csv:1: found commas and semicolons in the header") and said.count("\n") == 1
     assert all((tmp_path / name).read_text() == text for name, text in files.items())
@@ -341,9 +345,9 @@ def test_a_corrupt_gzip_in_the_inbox_is_named(
     file.parent.mkdir(parents=True)
     whole = gzip.compress(b'{"_id": "d1", "text": "secret"}\n')
     file.write_bytes(whole[:-9] if damage == "truncated" else whole[:10] + b"\xff" + whole[11:])
-    ((kind, folders),) = forget.own_sources()
+    ((kind, folders),) = own_tables.own_sources()
     with pytest.raises(SystemExit) as ended:
-        forget.withdraw(kind, folders, [mark("document", "d1")], dry=True)
+        own_tables.withdraw(kind, folders, [mark("document", "d1")], dry=True)
     said = capfd.readouterr().err
     assert (ended.value.code, said.count("\n")) == (2, 1)
     assert said.startswith(f"retemper: {file}: corrupt gzip (") and said.endswith("; replace or remove it, then run again\n")

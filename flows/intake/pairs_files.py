@@ -1,0 +1,123 @@
+"""A file of pairs as a batch: a BEIR folder with its rows is read in its place.
+
+The folder is .retemper/pairs/KEY/NAME of the project, written by a process of its own (tasks.prepare.pairs_batch), and again where the
+file, its columns, the data set, or what is forgotten has changed. Lines of the folder are told as rows of the file.
+"""
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from flows.process import locks
+from flows.process.problems import Problems
+from flows.process.processes import Processes, environment
+from tasks.core.sources.datasets import DatasetSpec, dataset_files, parse_dataset
+from tasks.core.sources.forgotten import marks_digest
+from tasks.core.sources.pairs import is_pairs_file, pairs_file
+from tasks.core.stage.errors import DiskError, UserError
+from tasks.core.stage.files import file_stamp, new_folder, read_json, write_json
+
+FOLDER = Path(".retemper/pairs")
+OF = "of.json"  # in each folder: what it was made of
+VERSION = 1  # of what is written: raise it with a change there
+ROOT = Path(__file__).resolve().parents[2]  # of the code that is running, whatever the current folder has
+LEAKING = re.compile(r"\bquery '([^']*)' (?=has the text|is judged)")
+
+
+@dataclass(frozen=True)
+class PairsFiles:
+    """The files of pairs of a project, whose data set is `source`, with an absolute path; `marks`: of what is forgotten.
+
+    `alone`: a file is a data set by itself, so nothing is read beside it.
+    """
+
+    project: Path
+    source: DatasetSpec
+    marks: Collection[str] = ()
+    alone: bool = False
+    processes: Processes = field(default_factory=Processes)
+
+    def spec(self, path: Path) -> str:
+        """The SPEC of a file of the inbox: its columns are those that the data set names for its own."""
+        return f"pairs:{path.resolve()}{self.source.columns}"
+
+    def folder(self, path: Path) -> Path:
+        """`path`, if it is a folder, else the folder that has the rows of the file. UserError where they cannot be read."""
+        if path.is_dir():
+            return path
+        own = self.source.kind == "pairs" and path.resolve() == self.source.folder.resolve()
+        base = "" if self.alone or own else str(self.source)
+        beside = dataset_files(self.source, needs_qrels=False) if base else ()
+        folder = (self.project / FOLDER / hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16] / path.name).resolve()
+        about = {
+            "version": VERSION,
+            "source": self.spec(pairs_file(path)),
+            "base": base,
+            "files": [file_stamp(path), *([str(one), *file_stamp(one)] for one in beside)],
+            "marks": marks_digest(self.marks),
+        }
+        about = json.loads(json.dumps(about))
+        with locks.in_turn(folder.parent.with_suffix(".lock")):  # a check by hand may run beside a retraining
+            if not (folder / OF).exists() or read_json(folder / OF) != about:
+                with new_folder(folder) as made:
+                    self._write(about["source"], base, made)
+                    write_json(made / OF, about)
+        return folder
+
+    def _write(self, source: str, base: str, folder: Path) -> None:
+        said = list[str]()
+        with TemporaryDirectory() as scratch:
+            problems, asked = Problems(Path(scratch, "problems")), Path(scratch, "asked.json")
+            asked.write_text(json.dumps({"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder)}))
+            command = [sys.executable, "-m", "tasks.prepare.pairs_batch", str(asked)]
+            failed = self.processes.run(command, said.append, environment(**problems.environment), ROOT)
+            told = problems.take()
+        if told:
+            raise (DiskError if told[0].kind == DiskError.kind else UserError)(told[0].message)
+        if failed:
+            raise RuntimeError(f"{command[2]} ended with status {failed}: {said[-1] if said else 'without a word'}")
+
+
+def is_batch(path: Path) -> bool:
+    """Whether an entry of an inbox is a batch: a folder, or a file whose name says that it has pairs."""
+    return path.is_dir() or is_pairs_file(path)
+
+
+def origin(path: Path) -> Path:
+    """The file of pairs that a file of a folder stands for; any other path as it is."""
+    found = next((folder / OF for folder in path.parents if (folder / OF).is_file()), None)
+    return parse_dataset(read_json(found)["source"]).folder if found else path
+
+
+def told(text: str, folder: Path, file: Path) -> str:
+    """A message on `folder` in terms of the `file` that it stands for."""
+    if folder == file:
+        return text
+
+    def row(found: re.Match[str]) -> str:
+        return f"{file}:{_line(folder / f'{found[1]}.places', int(found[2]))}"
+
+    def query(found: re.Match[str]) -> str:
+        number = _number(folder / "queries.jsonl", found[1])
+        return f"{file}:{_line(folder / 'queries.places', number)}: {found[0]}" if number else found[0]
+
+    place = re.escape(str(folder))
+    text = re.sub(rf"{place}/(corpus|queries)\.jsonl:(\d+)", row, text)
+    return LEAKING.sub(query, re.sub(rf"{place}(/[^\s:]+)?", str(file).replace("\\", r"\\"), text))
+
+
+def _line(places: Path, number: int) -> str:
+    with places.open(encoding="utf-8") as handle:
+        return next(islice(handle, number - 1, None), "").strip()
+
+
+def _number(queries: Path, name: str) -> int:
+    """The line of a query, 0 where it is not in the file."""
+    with queries.open(encoding="utf-8") as handle:
+        return next((number for number, line in enumerate(handle, 1) if json.loads(line)["_id"] == name), 0)

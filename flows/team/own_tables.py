@@ -1,0 +1,52 @@
+"""The user's own tables, from which forgotten records are taken out, or where that is left to them, a note on it."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.process.processes import ask
+from flows.repository.git import git
+from tasks.core.sources.datasets import local_path
+from tasks.core.sources.pairs import is_pairs_file
+from tasks.core.stage.params import read_yaml
+
+SETTINGS = Path("retraining.yaml")
+FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tables
+
+
+def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
+    """The user's own tables: the data set, if it is a folder of lines or rows, batches of the inbox, judgments of browse."""
+    kind, _, place = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", "")).partition(":")
+    if kind in FOLDERS and local_path(place).is_dir():
+        yield kind, (local_path(place).absolute(),)
+    batches = [path for path in inbox_entries() if path.is_dir()]
+    judged = Path(".retemper/judged").absolute()
+    if batches:
+        yield "batch", tuple(batches)
+    if judged.is_dir():
+        yield "beir", (judged,)
+
+
+def inbox_entries() -> list[Path]:
+    """What is in the inbox, if there is one, by name."""
+    settings = read_yaml(SETTINGS) if SETTINGS.exists() else {}
+    inbox = (settings.get("intake") or {}).get("inbox")
+    return sorted(path.absolute() for path in local_path(inbox).glob("*")) if inbox else []
+
+
+def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
+    """Run tasks.prepare.withdraw."""
+    asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry}
+    return ask("tasks.prepare.withdraw", asked)
+
+
+def source_notes(lines: Mapping[str, int]) -> Iterator[str]:
+    """What the user must do about the source."""
+    source = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", ""))
+    if source.partition(":")[0] not in FOLDERS:
+        yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"
+    if files := [path.name for path in inbox_entries() if is_pairs_file(path)]:
+        yield f"files of the inbox are not changed ({', '.join(files)}), but retrainings leave the records out; delete their rows there"
+    for path in lines:
+        if git("ls-files", "--error-unmatch", path, check=False):
+            yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"

@@ -1,0 +1,109 @@
+"""Write a file of pairs as a BEIR folder, as more rows of the data set that it will be merged with. The process behind a file in an inbox
+(flows.intake.tables): `python -m tasks.prepare.pairs_batch ASKED`.
+
+ASKED is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER}.
+A query of the data set, known by its text, keeps its split. Where the data set is a file of pairs itself, equal texts have equal ids, and
+new queries are divided as if the rows were in that file. `corpus.places` and `queries.places` in FOLDER have a line for each of theirs:
+the row of the file that it came from.
+"""
+
+import json
+import sys
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from tasks.core.sources.datasets import DatasetSpec, parse_dataset
+from tasks.core.sources.pairs import Columns
+from tasks.core.stage.entry import stage
+from tasks.core.stage.errors import Invalid, UserError
+from tasks.core.tables.schemas import SPLITS
+from tasks.core.text.plain import digest
+from tasks.prepare.beir_folder import write_beir
+from tasks.prepare.forgotten import without
+from tasks.prepare.readers import kinds, pairs
+from tasks.prepare.readers.pairs import Beside, columns_in, rows
+from tasks.prepare.source import Document, Query, Source
+
+Record = TypeVar("Record", Document, Query)
+NAMING = ("title", "id", "query_id")  # columns that say which texts are one record
+
+
+def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
+    """The pairs of a file beside the data set `base`. UserError for a file without a row, and for one that names its records in another
+    way than a base of pairs."""
+    columns = columns_in(spec.folder, spec.columns)
+    if columns is None:
+        raise UserError(f"{spec.folder}: found no row, expected a query and the passage that answers it; add one")
+    if base is None:
+        return pairs.read(spec.folder, spec.columns)
+    splits = set[str]()
+    if base.kind == "pairs":
+        _refuse_other_names(spec, columns, base)
+        splits = {row.split for row in rows(base.folder, base.columns)}
+    wanted = {digest(row.query) for row in rows(spec.folder, spec.columns)}
+    known = splits_of(kinds.read(base, needs_qrels=False), wanted)
+    return pairs.read(spec.folder, spec.columns, Beside(known, splits))
+
+
+def splits_of(source: Source, wanted: Collection[str]) -> dict[str, str]:
+    """The splits of a data set's judged queries whose texts have a `wanted` digest."""
+    found: dict[str, str] = {}
+    for split in SPLITS:
+        if split not in source.qrels:
+            continue
+        queries = source.queries.get(split) or source.queries[""]
+        ids = {query.id: told for query in queries() if (told := digest(query.text)) in wanted}
+        for qrel in source.qrels[split]() if ids else ():
+            if qrel.query in ids:
+                found.setdefault(ids[qrel.query], split)
+    return found
+
+
+def write(source: Source, folder: Path) -> None:
+    """Write the pairs and their places to an empty folder; without qrels of splits that have none."""
+    places: dict[str, list[int]] = {"corpus": [], "queries": []}
+    noted = replace(
+        source,
+        documents=lambda: _noted(source.documents(), places["corpus"]),
+        queries={"": lambda: _noted(source.queries[""](), places["queries"])},
+    )
+    done = write_beir(noted, folder)
+    for split in SPLITS:
+        if not done.judgments[split]:
+            (folder / f"qrels/{split}.tsv").unlink()
+    for name, lines in places.items():
+        (folder / f"{name}.places").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _noted(records: Iterator[Record], places: list[int]) -> Iterator[Record]:
+    for record in records:
+        places.append(record.at.line)
+        yield record
+
+
+def _refuse_other_names(spec: DatasetSpec, columns: Columns, base: DatasetSpec) -> None:
+    """Equal texts would have two ids."""
+    theirs = columns_in(base.folder, base.columns)
+    for role in NAMING if theirs else ():
+        ours, other = (getattr(one, role) is not None for one in (columns, theirs))
+        if ours != other and not (role == "title" and columns.id is not None):
+            has, lacks = (spec.folder, base.folder) if ours else (base.folder, spec.folder)
+            raise Invalid(
+                where=str(spec.folder),
+                found=f"{'a' if ours else 'no'} column {role}, {'unlike' if ours else 'which is in'} the data set's file {base.folder}",
+                expected="it in both or in neither, so that equal texts are one record",
+                remedy=f"add it to {lacks.name}, drop it from {has.name}, or leave it out of both: dataset.source=pairs:FILE#{role}=",
+            )
+
+
+def main(asked: str) -> None:
+    told = json.loads(Path(asked).read_text(encoding="utf-8"))
+    base = parse_dataset(told["base"]) if told["base"] else None
+    write(without(read(parse_dataset(told["source"]), base), frozenset(told["marks"])), Path(told["folder"]))
+
+
+if __name__ == "__main__":
+    with stage():
+        main(sys.argv[1])
