@@ -1,8 +1,8 @@
 """Merges batches with the data set: documents and queries by id, judgments and negatives by pair; the later wins.
 
 A batch is a folder in BEIR or CSV form (flows.intake.records) of which any part may be missing, or a file of pairs, for which such a
-folder is made (flows.intake.pairs_files). Nothing is ever removed from an
-inbox: the result is a function of dataset.source and the batches, so a run that was killed or repeated changes nothing.
+folder is made (flows.intake.pairs_files). Nothing is ever removed from an inbox: the result is a function of dataset.source and the
+batches, so a run that was killed or repeated changes nothing.
 """
 
 import json

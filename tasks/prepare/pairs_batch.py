@@ -1,5 +1,5 @@
 """Write a file of pairs as a BEIR folder, as more rows of the data set that it will be merged with. The process behind a file in an inbox
-(flows.intake.tables): `python -m tasks.prepare.pairs_batch ASKED`.
+(flows.intake.pairs_files): `python -m tasks.prepare.pairs_batch ASKED`.
 
 ASKED is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER}.
 A query of the data set, known by its text, keeps its split. Where the data set is a file of pairs itself, equal texts have equal ids, and
