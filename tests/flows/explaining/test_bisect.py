@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from flows.champions import tree
+from flows.champions.champion import Champion
 from flows.explaining import bisect
-from flows.explaining.bisect import Range, Train, search
+from flows.explaining.bisect import Range, Train, model_of, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired
+from flows.repository.git import git
 from flows.repository.worktree import SOURCE
 from flows.storage.cache import objects
 
@@ -116,6 +119,27 @@ def test_differences_are_paired() -> None:
     assert mean == pytest.approx(0.25)
     assert error == pytest.approx(0.25 / math.sqrt(3))
     assert paired([1.0], [0.5]) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("adore", "origins", "expected"),
+    [
+        ({"tower": {}}, {"tower_queries": "tower", "tower_documents": "tower"}, "tower"),
+        ({"tower": {}, "tower_queries": {}}, {"tower_queries": "tower"}, "tower_queries"),
+        ({"tower": {}}, {}, "tower_queries"),
+    ],
+)
+def test_a_champion_that_was_trained_further_is_searched_as_the_model_that_it_comes_from(
+    adore: dict[str, Any], origins: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet", folder=tmp_path)
+    record = {"id": "1", "result": "promoted", "reason": "", "when": "now", "how": {"mode": "query_tower", "origins": origins}}
+    (tmp_path / tree.RECORD).write_text(json.dumps(record))
+    git("add", tree.RECORD, folder=tmp_path)
+    git("-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "--quiet", "-m", "one", folder=tmp_path)
+    now = Champion(1, "tower_queries", "promoted", "now", commit=git("rev-parse", "HEAD", folder=tmp_path).strip())
+    assert model_of(now, {"rounds": {"a": {}}, "adore": adore}) == expected
 
 
 @pytest.fixture
