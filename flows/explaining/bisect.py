@@ -75,6 +75,7 @@ class Range:
         return math.ceil(math.log2(self.bad - self.good))
 
 
+@locks.only_run(FOLDER / "bisect.lock")  # also for a dry run: which batches the champion has is found in the folder that trainings read
 def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print the batch of the inbox that makes the model worse. Returns the exit status: 1 where the search is not sure.
 
@@ -102,7 +103,6 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
         return 0
     with (
         stopping_on_signals(processes),
-        locks.only_run(FOLDER / "bisect.lock"),
         Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output) as bench,
     ):
 

@@ -18,9 +18,11 @@ from flows.explaining.bisect import Range, Train, model_of, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired
+from flows.process import locks
 from flows.repository.git import git
 from flows.repository.worktree import SOURCE
 from flows.storage.cache import objects
+from tasks.core.stage.errors import UserError
 
 NAMES = [f"b{number:02}" for number in range(16)]
 WHOLE = Range(NAMES, 0, 16)
@@ -140,6 +142,14 @@ def test_a_champion_that_was_trained_further_is_searched_as_the_model_that_it_co
     git("-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "--quiet", "-m", "one", folder=tmp_path)
     now = Champion(1, "tower_queries", "promoted", "now", commit=git("rev-parse", "HEAD", folder=tmp_path).strip())
     assert model_of(now, {"rounds": {"a": {}}, "adore": adore}) == expected
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_bisection_leaves_the_data_of_another_alone(dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would remove the merged batches that the other trains on."""
+    monkeypatch.chdir(tmp_path)
+    with locks.only_run(bisect.FOLDER / "bisect.lock"), pytest.raises(UserError, match="another run is in progress"):
+        bisect.bisect(model=None, good=None, bad=None, follow="HEAD", measure=None, dry_run=dry_run, as_json=False)
 
 
 @pytest.fixture
