@@ -12,7 +12,9 @@ app = group()
 @app.command(cls=ProjectCommand)
 def bisect(
     *,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="The model to look at (default: the champion's).")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model to look at (default: the champion's, or what that was trained from).")
+    ] = None,
     good: Annotated[
         str | None, typer.Option(metavar="BATCH", help="The last batch that does no harm (default: the last that the champion has).")
     ] = None,

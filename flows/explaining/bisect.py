@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.champions import history
 from flows.champions.champion import Champion, current
 from flows.explaining import costs
 from flows.explaining.data import Inbox
@@ -74,6 +75,7 @@ class Range:
         return math.ceil(math.log2(self.bad - self.good))
 
 
+@locks.only_run(FOLDER / "bisect.lock")  # also for a dry run: which batches the champion has is found in the folder that trainings read
 def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print the batch of the inbox that makes the model worse. Returns the exit status: 1 where the search is not sure.
 
@@ -83,10 +85,11 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
     inbox, now = Inbox(FOLDER / "data", sections), current(Path.cwd())
     chosen = range_of(inbox, now, good, bad=bad)
-    model = model or (now.model if now else None)
+    own = model_of(now, sections) if now else None
+    model = model or own
     if model is None:
         raise UserError("bisect: there is no champion yet, so no model to look at; name one: --model NAME")
-    measure = measure or (now.measure if now and now.model == model else "") or metric_of(sections)
+    measure = measure or (now.measure if now and model == own else "") or metric_of(sections)
     refuse_unmeasured(measure, sections)
     refuse_other_graph(commit, sections, model)
     source = _source(commit, sections, inbox)
@@ -100,7 +103,6 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
         return 0
     with (
         stopping_on_signals(processes),
-        locks.only_run(FOLDER / "bisect.lock"),
         Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output) as bench,
     ):
 
@@ -124,6 +126,15 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     else:
         print(printable(text(found, chosen, what=f"{measure} of {model}", trained=bench.trained)))
     return 0 if found.batch is None or found.probability >= Search.SURE else 1
+
+
+def model_of(now: Champion, sections: Mapping[str, Any]) -> str:
+    """The champion's model as params.yaml names it: a retraining that starts from a champion gives what it trains another name."""
+    if any(now.model in (sections.get(section) or {}) for section in TRAINED):
+        return now.model
+    entry = history.recorded(Path.cwd(), now.commit)
+    how = entry.how if entry else None
+    return str(((how or {}).get("origins") or {}).get(now.model, now.model))
 
 
 def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> None:

@@ -145,12 +145,15 @@ def _looked_at(made: dict[str, Any], model: str, start: Start) -> dict[str, Any]
 
 
 def candidates(mode: Mode, start: Start, made: Mapping[str, Any]) -> list[str] | None:
-    """The systems of such a params.yaml that may become champion; None: all. A round that only encodes documents for an index is none."""
+    """The systems of such a params.yaml that may become champion; None: all.
+
+    A champion with a compressed index of its own keeps one: a round, which is searched uncompressed, does not take its place.
+    """
     if mode == "index":
         return [start.model]
     if not any(has_own_index(start.own, part) for part in start.parts.encoders):
         return None
-    return [name for name in systems(made) if name != f"{start.dense}{DOCUMENTS}"]
+    return [name for name in systems(made) if name not in made["rounds"]]
 
 
 def baselines_of(made: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,13 +11,18 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from flows.champions import tree
+from flows.champions.champion import Champion
 from flows.explaining import bisect
-from flows.explaining.bisect import Range, Train, search
+from flows.explaining.bisect import Range, Train, model_of, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired
+from flows.process import locks
+from flows.repository.git import git
 from flows.repository.worktree import SOURCE
 from flows.storage.cache import objects
+from tasks.core.stage.errors import UserError
 
 NAMES = [f"b{number:02}" for number in range(16)]
 WHOLE = Range(NAMES, 0, 16)
@@ -116,6 +121,35 @@ def test_differences_are_paired() -> None:
     assert mean == pytest.approx(0.25)
     assert error == pytest.approx(0.25 / math.sqrt(3))
     assert paired([1.0], [0.5]) == (0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("adore", "origins", "expected"),
+    [
+        ({"tower": {}}, {"tower_queries": "tower", "tower_documents": "tower"}, "tower"),
+        ({"tower": {}, "tower_queries": {}}, {"tower_queries": "tower"}, "tower_queries"),
+        ({"tower": {}}, {}, "tower_queries"),
+    ],
+)
+def test_a_champion_that_was_trained_further_is_searched_as_the_model_that_it_comes_from(
+    adore: dict[str, Any], origins: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    git("init", "--quiet", folder=tmp_path)
+    record = {"id": "1", "result": "promoted", "reason": "", "when": "now", "how": {"mode": "query_tower", "origins": origins}}
+    (tmp_path / tree.RECORD).write_text(json.dumps(record))
+    git("add", tree.RECORD, folder=tmp_path)
+    git("-c", "user.name=t", "-c", "user.email=t@example.com", "commit", "--quiet", "-m", "one", folder=tmp_path)
+    now = Champion(1, "tower_queries", "promoted", "now", commit=git("rev-parse", "HEAD", folder=tmp_path).strip())
+    assert model_of(now, {"rounds": {"a": {}}, "adore": adore}) == expected
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_bisection_leaves_the_data_of_another_alone(dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would remove the merged batches that the other trains on."""
+    monkeypatch.chdir(tmp_path)
+    with locks.only_run(bisect.FOLDER / "bisect.lock"), pytest.raises(UserError, match="another run is in progress"):
+        bisect.bisect(model=None, good=None, bad=None, follow="HEAD", measure=None, dry_run=dry_run, as_json=False)
 
 
 @pytest.fixture
