@@ -17,8 +17,9 @@ from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, refuse_other_scores, search_indexed
 from tasks.core.retrieval.gpu.indexes import on_device
-from tasks.core.retrieval.queries import encode_queries, part_size, ranked_queries, search_embeddings
-from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
+from tasks.core.retrieval.passages import best_passages
+from tasks.core.retrieval.queries import encode_queries, part_size, search_embeddings
+from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats, ranked_tables
 from tasks.core.stage.devices import Precision, choose_device
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
@@ -139,8 +140,8 @@ class QuerySearch:
     def _search(self, first: int) -> Iterator[pa.Table]:
         asked, (query_ids, ids) = np.array(self.vectors[first : first + self.size]), self._ids
         excluded = None if self.excluded is None else self.excluded - first * len(ids)
-        names = query_ids.slice(first, self.size)
-        yield from ranked_queries(asked, self._best, names, ids, self.owners, self.depth, self.shown, 0, excluded, self.size)
+        scores, found = best_passages(self._best, asked, self.owners, self.depth)
+        yield from ranked_tables(scores, found, query_ids.slice(first, self.size), ids, self.owners, self.shown, excluded)
 
     def _best(self, asked: Vectors, rows: int) -> tuple[Floats, Ints]:
         if self.index is None:

@@ -1,19 +1,15 @@
 """Query vectors and the exact search over a corpus's embeddings, as mine, retrieve and index need them."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import torch
 
 from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, exact_search
-from tasks.core.retrieval.passages import best_passages, rows_at_first
-from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats, Ids, ranked_tables
+from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
 from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
@@ -74,27 +70,3 @@ def part_size(rows: int, device: torch.device | None = None) -> int:
     """
     most = (HELD_GPU if device is not None and device.type == "cuda" else HELD) // (rows + MARGIN)
     return most // QUERY_BLOCK * QUERY_BLOCK or max(FEWEST, most)
-
-
-def ranked_queries(
-    queries_QD: Vectors,
-    search: Callable[[Vectors, int], tuple[Floats, Ints]],
-    query_ids: pa.Array,
-    document_ids: Ids,
-    owners: npt.NDArray[np.int32],
-    searched: int,
-    depth: int,
-    skip: int = 0,
-    excluded: Ints | None = None,
-    size: int | None = None,
-) -> Iterator[pa.Table]:
-    """The `depth` documents behind the first `skip` and `excluded` ones (see `ranked_tables`) of any number of queries, of
-    `searched` documents each; `search` is `best_passages`'.
-
-    Parts have `size` queries (none: `part_size`).
-    """
-    size = size or part_size(rows_at_first(searched, owners))
-    for start in range(0, len(queries_QD), size):
-        scores, found = best_passages(search, queries_QD[start : start + size], owners, searched)
-        left_out = None if excluded is None else excluded - start * len(document_ids)
-        yield from ranked_tables(scores, found, query_ids.slice(start, size), document_ids, owners, depth, skip, left_out)

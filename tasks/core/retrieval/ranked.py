@@ -51,13 +51,12 @@ def ranked_tables(
     document_ids: Ids,
     owners: npt.NDArray[np.int32],
     depth: int,
-    skip: int = 0,
     excluded: Ints | None = None,
 ) -> Iterator[pa.Table]:
     """Search results as ranked documents (schema RANKED), QUERY_BLOCK queries a table.
 
     A document appears once, by its best passage (MaxP). `excluded` are keys query * O + document that are removed
-    before ranks are given; the top `skip` of the rest are removed; `depth` are kept, ranks from 1.
+    before ranks are given; `depth` are kept, ranks from 1.
     """
     total = len(document_ids)
     excluded = None if excluded is None else np.sort(excluded)
@@ -78,8 +77,8 @@ def ranked_tables(
             here = np.searchsorted(excluded, [start * total, (start + len(rows)) * total])
             kept &= ~np.isin(key, excluded[here[0] : here[1]])
         query, score, which = query[kept], score[kept], which[kept]
-        rank = np.arange(len(query)) - np.searchsorted(query, query) + 1 - skip
-        window = (rank >= 1) & (rank <= depth)
+        rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
+        window = rank <= depth
         columns = [query_ids.take(pa.array(query[window])), found_ids.take(pa.array(which[window])), rank[window], score[window]]
         yield pa.table(
             [pa.array(c, type=f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, RANKED, strict=True)], schema=RANKED

@@ -39,7 +39,6 @@ def brute_force(
     owners: list[int],
     ids: list[str],
     depth: int,
-    skip: int = 0,
     out: set[tuple[int, int]] = frozenset(),
 ) -> Lists:
     """What a dense retriever returns, by a loop over all pairs in float64."""
@@ -51,7 +50,7 @@ def brute_force(
             best[owners[row]] = max(score, best.get(owners[row], -np.inf))
         left = [(score, ids[doc]) for doc, score in best.items() if (q, doc) not in out]
         ordered = sorted(sorted(left, key=lambda pair: pair[1].encode(), reverse=True), key=lambda pair: -pair[0])
-        lists[f"q{q}"] = [(doc, rank, score) for rank, (score, doc) in enumerate(ordered[skip : skip + depth], 1)]
+        lists[f"q{q}"] = [(doc, rank, score) for rank, (score, doc) in enumerate(ordered[:depth], 1)]
     return lists
 
 
@@ -160,17 +159,17 @@ def test_document_appears_once_by_its_best_passage(depth: int) -> None:
     assert all(len(rows) == min(depth, 30) for rows in found.values())
 
 
-@pytest.mark.parametrize("skip", [0, 1, 5])
-def test_excluded_documents_leave_no_rank_and_skipped_ones_come_after_them(skip: int) -> None:
-    draw = np.random.default_rng(skip)
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_excluded_documents_leave_no_rank(seed: int) -> None:
+    draw = np.random.default_rng(seed)
     asked, vectors = draw.normal(size=(6, 5)).astype(np.float32), draw.normal(size=(40, 5)).astype(np.float32)
     order = np.argsort(-(asked @ vectors.T), axis=1)
     out = {(q, int(doc)) for q in range(6) for doc in order[q, : 2 * q]} | {(0, int(order[0, 3]))}  # q5: the ten best are positives
     excluded = np.array([q * 40 + doc for q, doc in out], dtype=np.int64)
     scores, rows = exact_search(asked, blocks(vectors, 20), 40, CPU)
     ids = names("d", 40)
-    found = as_lists(ranked_tables(scores, rows, names("q", 6), ids, np.arange(40, dtype=np.int32), 7, skip, excluded), 6)
-    equal(found, brute_force(asked, vectors, list(range(40)), ids.to_pylist(), 7, skip, out))
+    found = as_lists(ranked_tables(scores, rows, names("q", 6), ids, np.arange(40, dtype=np.int32), 7, excluded), 6)
+    equal(found, brute_force(asked, vectors, list(range(40)), ids.to_pylist(), 7, out))
     assert not {(int(q[1:]), int(doc[1:])) for q, rows in found.items() for doc, *_ in rows} & out
     assert all([rank for _, rank, _ in rows] == list(range(1, 8)) for rows in found.values())
 
@@ -195,11 +194,11 @@ def test_more_queries_than_a_block_holds(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(cpu, "FEWEST", 1)
     monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
     scores, rows = exact_search(asked, blocks(vectors, 9), 6, CPU)
-    tables = list(ranked_tables(scores, rows, names("q", 11), ids, owners, 5, 0, excluded))
+    tables = list(ranked_tables(scores, rows, names("q", 11), ids, owners, 5, excluded))
     assert [table["query"].combine_chunks().unique().to_pylist() for table in tables] == [
         [f"q{q}" for q in part] for part in (range(4), range(4, 8), range(8, 11))
     ]
-    equal(as_lists(iter(tables), 11), brute_force(asked, vectors, list(range(25)), ids.to_pylist(), 5, 0, out))
+    equal(as_lists(iter(tables), 11), brute_force(asked, vectors, list(range(25)), ids.to_pylist(), 5, out))
 
 
 def test_id_order_is_that_of_bytes() -> None:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.retrieval import parts
+from tasks.core.retrieval import parts, ranked
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.parts import searched, searchers, shared_size
-from tasks.core.retrieval.ranked import QUERY_BLOCK
+from tasks.core.retrieval.parts import Parts, QuerySearch, searched, searchers, shared_size
+from tasks.core.retrieval.ranked import QUERY_BLOCK, ranked_tables
 from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
@@ -37,6 +37,31 @@ def test_a_part_has_the_bits_of_the_whole(blocks: int) -> None:
     parts = [exact_search(asked[first : first + size], shards, 10, device) for first in range(0, len(asked), size)]
     for place in (0, 1):
         assert np.concatenate([part[place] for part in parts]).tobytes() == whole[place].tobytes()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 19])
+def test_tables_of_parts_are_those_of_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bit for bit where parts are whole blocks; what is excluded is a part's own."""
+    draw = np.random.default_rng(0)
+    asked, vectors = draw.normal(size=(19, 24)).astype(np.float32), draw.normal(size=(60, 24)).astype(np.float32)
+    names, ids, owners = pa.array([f"q{n}" for n in range(19)]), pa.array([f"d{n}" for n in range(60)]), np.arange(60, dtype=np.int32)
+    excluded = np.array([q * 60 + doc for q in range(19) for doc in draw.integers(0, 60, 20)])
+    monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
+
+    def best(part: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        return exact_search(part, [(0, vectors[:31]), (31, vectors[31:])], rows, torch.device("cpu"))
+
+    nowhere = Path()
+    search = QuerySearch(nowhere, nowhere, nowhere, None, nowhere, "fp32", 5, 3, size, Runtime(), Parts(None), excluded)
+    vars(search).update(vectors=asked, owners=owners, _ids=(names, ids), _best=best)
+    tables = [table for first in range(0, 19, size) for table in search.part(first)]
+    table = pa.concat_tables(tables).combine_chunks()
+    whole = pa.concat_tables(ranked_tables(*best(asked, 5), names, ids, owners, 3, excluded)).combine_chunks()
+    if size >= ranked.QUERY_BLOCK and size % ranked.QUERY_BLOCK == 0:
+        assert table.equals(whole)
+    assert table.drop(["score"]).equals(whole.drop(["score"]))
+    np.testing.assert_allclose(table["score"], whole["score"], rtol=1e-6)
+    assert len(table) > 19
 
 
 def test_one_process_searches_an_index_on_one_machine() -> None:
