@@ -8,25 +8,34 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tasks.core.models.bi_encoder import average_with, load_towers, odd_temperature, save_towers, truncate
+from tasks.core.models.bi_encoder import Towers, average_with, load_towers, odd_temperature, save_towers, truncate
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.training.companions import pass_on
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import replayed_from
-from tasks.train.batches import check_training_set, read_training_set, sampled_queries, schedule_of, seen_before, steps_of, with_weights
+from tasks.train.batches import (
+    TrainingSet,
+    check_training_set,
+    read_training_set,
+    sampled_queries,
+    schedule_of,
+    seen_before,
+    steps_of,
+    with_weights,
+)
 from tasks.train.frozen import Frozen
 from tasks.train.guide import make_guide
 from tasks.train.lora import adapt, merge
 from tasks.train.params import Round
 from tasks.train.step import make_step
-from tasks.train.validation import MEASURE, hold_out, make_validation
+from tasks.train.validation import MEASURE, Sample, hold_out, make_validation
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -48,40 +57,14 @@ def train_round(
     name, dtype = args.name, compute_dtype(device, params.precision)
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
-    if params.width is not None:
-        truncate(towers, params.width, f"params.yaml: rounds.{name}.width")
-    if params.adapters:
-        print(f"{name}: {adapt(towers, params.adapters, params.seed, f'params.yaml: rounds.{name}.lora')}")
-    if params.projector != "none":
-        print(f"{name}: projector {params.projector}, {add_projector(towers, params.projector, args.init, params.seed)}")
+    shape(towers, args, params)
     module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
     steps = before = 0
     order: dict[str, int] = {}
     if params.steps != 0:
-        qrels = args.corpus / "qrels" / "train.parquet"
-        everything = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params, scratch)
-        if args.weights and params.positive_ranks is None:
-            everything = with_weights(everything, queries, documents, qrels, weights=args.weights / "train.parquet")
-        queries_N, line = replayed_from(
-            args.init_state,
-            everything.queries,
-            queries.folder / "ids.parquet",
-            share=params.replay,
-            seed=params.split_seed,
-            key=f"rounds.{name}",
-        )
-        if line:
-            print(f"{name}: {line}")
-        data, validation = replace(everything, queries=queries_N), None
-        if params.validate_every:
-            data, sample = hold_out(data, params)
-            print(f"{name}: validation: {sample.told(data)}")
-            measure = make_validation(towers, queries, documents, sample, device, dtype)
-            validation = Validation(MEASURE, measure, params.validate_every, params.keep == "best", params.patience)
-        data = sampled_queries(data, params)
-        print(check_training_set(data, params))
+        data, sample = training_data(args, params, queries, documents, scratch)
         if line := odd_temperature(towers.document.shape, params.temperature):
             print(f"{name}: {line}")
         steps = steps_of(data, params)
@@ -93,7 +76,10 @@ def train_round(
             before = behind if params.optimizer_from == "continue" else 0
         schedule = schedule_of(steps, before, params)
         what = f"train {name} ({device.type}, {str(dtype).removeprefix('torch.')})"
-        guide = None
+        validation = guide = None
+        if sample is not None and params.validate_every:
+            measure = make_validation(towers, queries, documents, sample, device, dtype)
+            validation = Validation(MEASURE, measure, params.validate_every, params.keep == "best", params.patience)
         if params.guide == "init":
             guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
         compute = Compute(device, dtype, kept_tokens(runtime, device, module, towers.document.transformer.config), gang)
@@ -113,3 +99,34 @@ def train_round(
     write_json(outs.curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
     texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
     save_towers(towers, tokenizer, outs.encoder, queries.max_length, **texts)
+
+
+def shape(towers: Towers, args: Namespace, params: Round) -> None:
+    """Bring the towers that a round starts from to its own form: width, adapters, projector."""
+    if params.width is not None:
+        truncate(towers, params.width, f"params.yaml: rounds.{args.name}.width")
+    if params.adapters:
+        print(f"{args.name}: {adapt(towers, params.adapters, params.seed, f'params.yaml: rounds.{args.name}.lora')}")
+    if params.projector != "none":
+        print(f"{args.name}: projector {params.projector}, {add_projector(towers, params.projector, args.init, params.seed)}")
+
+
+def training_data(args: Namespace, params: Round, queries: Tokens, documents: Tokens, scratch: Path) -> tuple[TrainingSet, Sample | None]:
+    """What is trained on: judged queries with their negatives, without those that are not replayed, held out, or left out of a sample. And
+    what is held out for validation, if any.
+    """
+    qrels, sample = args.corpus / "qrels" / "train.parquet", None
+    data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params, scratch)
+    if args.weights and params.positive_ranks is None:
+        data = with_weights(data, queries, documents, qrels, weights=args.weights / "train.parquet")
+    ids, key = queries.folder / "ids.parquet", f"rounds.{args.name}"
+    queries_N, line = replayed_from(args.init_state, data.queries, ids, share=params.replay, seed=params.split_seed, key=key)
+    if line:
+        print(f"{args.name}: {line}")
+    data = replace(data, queries=queries_N)
+    if params.validate_every:
+        data, sample = hold_out(data, params)
+        print(f"{args.name}: validation: {sample.told(data)}")
+    data = sampled_queries(data, params)
+    print(check_training_set(data, params))
+    return data, sample
