@@ -392,7 +392,7 @@ def test_every_command_is_in_a_group_of_the_help_and_has_an_example_that_it_take
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     commands = get_command(cli.build()).commands  # type: ignore[attr-defined]
-    assert len(commands) == 30
+    assert len(commands) == 31
     for name, command in commands.items():
         assert command.rich_help_panel in cli.PANELS, name
         assert command.epilog.startswith(f"Example: retemper {name}"), name
