@@ -73,7 +73,7 @@ def _show(batch: "Batch", as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(batch), indent=2, ensure_ascii=False))
         return
-    told = [batch.line, *(f"  {line}" for line in batch.lines[:SHOWN])]
+    told = [batch.line, *(f"  {line}" for line in batch.lines[:SHOWN] if line not in batch.wrong)]
     if (left := len(batch.lines) - SHOWN) > 0:
         told.append(f"  and {left} more line{'s' * (left != 1)}: --json")
     if batch.state != "accepted" or batch.by == "hand":

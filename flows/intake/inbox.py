@@ -25,6 +25,7 @@ from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, is_news, ke
 from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
+from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import marks_digest, read_marks
 from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.files import read_json, write_json
@@ -123,7 +124,10 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
     if intake.mode == "append":
         inbox.mergeable()
     accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
-    return inbox.check(folder, inbox.known(accepted), [])
+    found = inbox.check(folder, inbox.known(accepted), [])
+    if intake.inbox is None or folder.parent.resolve() != inbox.folder.resolve():
+        inbox.files.drop(folder)
+    return found
 
 
 def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
@@ -148,7 +152,8 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
 def _inbox(intake: Intake, source: str, project: Path) -> "Inbox":
     sections = read_yaml(PARAMS) if PARAMS.exists() else {}
     rules = settings_of(sections, whole=intake.mode == "replace")
-    return Inbox(project, intake, absolute(source, project), rules, read_marks(), print, Processes())
+    marks = read_marks() | read_marks(project / FORGOTTEN)  # forgotten in the project, and not yet in the commit that a worktree has
+    return Inbox(project, intake, absolute(source, project), rules, marks, print, Processes())
 
 
 @dataclass

@@ -6,7 +6,9 @@ file, its columns, the data set, or what is forgotten has changed. Lines of the 
 
 import hashlib
 import json
+import os
 import re
+import shutil
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -44,17 +46,18 @@ class PairsFiles:
     processes: Processes = field(default_factory=Processes)
 
     def spec(self, path: Path) -> str:
-        """The SPEC of a file of the inbox: its columns are those that the data set names for its own."""
-        return f"pairs:{path.resolve()}{self.source.columns}"
+        """The SPEC of a file of the inbox: its columns are those that the data set names for its own; a link keeps its name."""
+        return f"pairs:{path.parent.resolve() / path.name}{self.source.columns}"
 
     def folder(self, path: Path) -> Path:
         """`path`, if it is a folder, else the folder that has the rows of the file. UserError where they cannot be read."""
         if path.is_dir():
             return path
-        own = self.source.kind == "pairs" and path.resolve() == self.source.folder.resolve()
-        base = "" if self.alone or own else str(self.source)
+        if not os.access(path, os.R_OK):  # not a fault of the disk, which would end the retraining
+            raise UserError(f"{path}: no permission to read it, expected a file of pairs; give access")
+        base = "" if self.alone or self._is_source(path) else str(self.source)
         beside = dataset_files(self.source, needs_qrels=False) if base else ()
-        folder = (self.project / FOLDER / hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16] / path.name).resolve()
+        folder = self._place(path)
         about = {
             "version": VERSION,
             "source": self.spec(pairs_file(path)),
@@ -69,6 +72,18 @@ class PairsFiles:
                     self._write(about["source"], base, made)
                     write_json(made / OF, about)
         return folder
+
+    def drop(self, path: Path) -> None:
+        """Remove the folder that was made of a file; the data set's own stays, since others may read it now."""
+        if not self._is_source(path):
+            shutil.rmtree(self._place(path), ignore_errors=True)
+
+    def _is_source(self, path: Path) -> bool:
+        return self.source.kind == "pairs" and path.resolve() == self.source.folder.resolve()
+
+    def _place(self, path: Path) -> Path:
+        key = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
+        return (self.project / FOLDER / key / path.name).resolve()
 
     def _write(self, source: str, base: str, folder: Path) -> None:
         said = list[str]()

@@ -27,7 +27,7 @@ from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
 from flows.team import exposure, gc, sweep
 from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, other_shards, remote_places
-from flows.team.own_tables import own_sources, source_notes, withdraw
+from flows.team.own_tables import held_in_inbox, own_sources, source_notes, withdraw
 from flows.team.sync import reason
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
 from tasks.core.stage.errors import DiskError, UserError, counted
@@ -119,6 +119,8 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
         told = withdraw(kind, folders, marks, dry=True)
         lines |= told["files"]
         holdings.texts |= set(told["texts"])
+    inbox = held_in_inbox(marks)
+    holdings.texts |= set(inbox["texts"])
     gone = set(holdings.oids)
     runs = tuple(path for path, entry in recorded_runs(root) if any(oid in gone for oid, _ in outs(entry)))
     files = tuple(path for tree in trees for path in held_files(tree, gone, kinds))
@@ -129,7 +131,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
     plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
     plan.notes += [f"{one}: neither in the cache nor on a remote, so what was made from it is not known" for one in holdings.unread]
-    plan.notes += [*source_notes(lines), *losses.values()]
+    plan.notes += [*source_notes(lines, inbox["files"]), *losses.values()]
     return plan
 
 

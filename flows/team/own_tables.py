@@ -7,7 +7,8 @@ from typing import Any
 from flows.process.processes import ask
 from flows.repository.git import git
 from tasks.core.sources.datasets import local_path
-from tasks.core.sources.pairs import is_pairs_file
+from tasks.core.sources.pairs import divided, is_pairs_file
+from tasks.core.stage.errors import counted
 from tasks.core.stage.params import read_yaml
 
 SETTINGS = Path("retraining.yaml")
@@ -16,7 +17,7 @@ FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tabl
 
 def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
     """The user's own tables: the data set, if it is a folder of lines or rows, batches of the inbox, judgments of browse."""
-    kind, _, place = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", "")).partition(":")
+    kind, _, place = _source().partition(":")
     if kind in FOLDERS and local_path(place).is_dir():
         yield kind, (local_path(place).absolute(),)
     batches = [path for path in inbox_entries() if path.is_dir()]
@@ -36,17 +37,31 @@ def inbox_entries() -> list[Path]:
 
 def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.withdraw."""
-    asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry}
+    own, _, place = _source().partition(":")
+    columns = divided(place)[1] if own == "pairs" else ""
+    asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
     return ask("tasks.prepare.withdraw", asked)
 
 
-def source_notes(lines: Mapping[str, int]) -> Iterator[str]:
-    """What the user must do about the source."""
-    source = str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", ""))
+def held_in_inbox(marks: Collection[str]) -> Any:
+    """What files of pairs of the inbox have of the records, as `withdraw` says it; they are not changed."""
+    files = [path for path in inbox_entries() if is_pairs_file(path)]
+    return withdraw("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}
+
+
+def source_notes(lines: Mapping[str, int], held: Mapping[str, int]) -> Iterator[str]:
+    """What the user must do about the source, and about files of the inbox that have records (0: nobody knows)."""
+    source = _source()
     if source.partition(":")[0] not in FOLDERS:
         yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"
-    if files := [path.name for path in inbox_entries() if is_pairs_file(path)]:
-        yield f"files of the inbox are not changed ({', '.join(files)}), but retrainings leave the records out; delete their rows there"
+    if found := [f"{Path(path).name} ({counted(count, 'records')})" for path, count in held.items() if count]:
+        yield f"files of the inbox are not changed, but retrainings leave the records out; delete their rows there: {', '.join(found)}"
+    if unread := [Path(path).name for path, count in held.items() if not count]:
+        yield f"files of the inbox that cannot be read, so whether they have the records is not known: {', '.join(unread)}"
     for path in lines:
         if git("ls-files", "--error-unmatch", path, check=False):
             yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"
+
+
+def _source() -> str:
+    return str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", ""))

@@ -1,10 +1,11 @@
 """Take records out of a source's own files: a BEIR folder's lines, a CSV folder's rows. The process behind `retemper forget`.
 
-A batch of the inbox may be either, with any part missing.
+A batch of the inbox may be either, with any part missing. Files of pairs ("pairs", in place of folders) are only looked at; one that
+cannot be read has 0 records.
 
 Reads a JSON object from standard input and prints one. What is not taken out stays byte for byte; a file is replaced by one rename.
 
-    {"kind": "beir" | "csv" | "batch", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false}
+    {"kind": "beir" | "csv" | "batch" | "pairs", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false, "columns": "#..."}
     {"files": {FILE: records taken out}, "texts": [TEXT, ...]}
 """
 
@@ -22,6 +23,7 @@ from tasks.core.sources.forgotten import mark
 from tasks.core.stage.entry import stage
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
+from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
 from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
 
@@ -41,6 +43,17 @@ def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> t
                 if not dry:
                     _rewrite(path, (raw for raw, text in records(form, name, path, marks) if text is None))
     return counts, texts
+
+
+def held(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, int], list[str]]:
+    """How many records of `marks` a file of pairs has, none or by file, and their texts. `columns`: those that the data set names."""
+    try:
+        source = pairs.read(file, columns)
+        texts = [one.text for one in source.documents() if mark("document", one.id) in marks]
+        texts += [one.text for one in source.queries[""]() if mark("query", one.id) in marks]
+    except (UserError, OSError):
+        return {str(file): 0}, []
+    return ({str(file): len(texts)} if texts else {}), texts
 
 
 def forms(folder: Path) -> tuple[str, ...]:
@@ -153,8 +166,12 @@ def main() -> None:
     asked = json.load(sys.stdin)
     counts: dict[str, int] = {}
     texts: list[str] = []
-    for folder in asked["folders"]:
-        more, found = withdraw(asked["kind"], Path(folder), frozenset(asked["marks"]), dry=asked["dry"])
+    marks = frozenset(asked["marks"])
+    for folder in map(Path, asked["folders"]):
+        if asked["kind"] == "pairs":
+            more, found = held(folder, asked["columns"], marks)
+        else:
+            more, found = withdraw(asked["kind"], folder, marks, dry=asked["dry"])
         counts |= more
         texts += found
     print(json.dumps({"files": counts, "texts": texts}))

@@ -15,3 +15,8 @@ def test_ten_lines_of_a_batch_are_printed_and_the_others_counted(capsys: pytest.
     assert said[1:12] == [*(f"  x:{line}" for line in range(1, 11)), "  and 2 more lines: --json"]
     _show(batch, True)
     assert len(json.loads(capsys.readouterr().out)["lines"]) == 12
+
+
+def test_a_line_that_is_the_reason_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _show(Batch("b.csv", "quarantined", wrong=("b.csv:3: not UTF-8",), lines=("b.csv:3: not UTF-8",)), False)
+    assert capsys.readouterr().out.count("not UTF-8") == 1

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -202,6 +203,25 @@ def test_a_file_that_is_being_written_waits(project: Path, take: Take) -> None:
     assert take()["a.csv"].state == "accepted"
 
 
+def test_a_link_is_read_by_its_own_name(project: Path, take: Take) -> None:
+    """What it points to may have any name, as in a store of files by their digests."""
+    write(project / "blob", "question,answer", "one,eins")
+    (project / "inbox/a.csv").symlink_to("../blob")
+    assert take()["a.csv"].state == "accepted"
+    write(project / "blob", "question,answer", "one,eins", "two,")
+    assert f"{project}/inbox/a.csv:3: " in take()["a.csv"].reason
+
+
+def test_an_unreadable_file_keeps_only_itself_out(project: Path, take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        write(project / f"inbox/{name}.csv", "question,answer", f"{name},x {name}")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "a.csv" and access(path, mode))  # root may read all
+    found = take()
+    assert (found["a.csv"].state, found["b.csv"].state) == ("quarantined", "accepted")
+    assert found["a.csv"].reason == f"{project}/inbox/a.csv: no permission to read it, expected a file of pairs; give access"
+
+
 def test_a_file_that_is_gone_is_missing(project: Path, take: Take) -> None:
     for name in ("a", "b"):
         write(project / f"inbox/{name}.csv", "question,answer", f"{name},x {name}")
@@ -230,10 +250,24 @@ def test_forgotten_records_are_in_no_folder(project: Path, take: Take) -> None:
     assert not [path for path in (project / ".retemper").rglob("*.jsonl") if "secret words" in path.read_text()]
 
 
+def test_what_the_project_has_forgotten_stays_out_of_a_worktree(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose commit may be older than forgotten.txt: the file in the inbox still has the record."""
+    write(project / "inbox/a.csv", "question,answer", "one,secret words", "two,zwei")
+    write(project / "forgotten.txt", f"document {mark('document', digest('secret words'))} 2026-11-29")
+    tree = project / "tree"
+    tree.mkdir()
+    monkeypatch.chdir(tree)
+    assert take_in(RULE, BASE, project, say=lambda _: None).batches[0].documents == 1
+    assert {"zwei"} == {*merged(tree)["corpus"].values()} - {f"answer {n}" for n in range(60)}
+
+
 def test_check_reads_a_file_anywhere(project: Path) -> None:
     file = write(project / "new.csv", "question,answer", "one,eins", *rows(0, 5))
     found = check_folder(RULE, BASE, project, folder=file)
     assert (found.name, found.state, found.documents, found.new) == ("new.csv", "accepted", 6, 1)
+    assert not [*(project / FOLDER).glob("*/new.csv")], "nothing of it is kept"
+    check_folder(RULE, BASE, project, folder=project / "faq.csv")
+    assert [*(project / FOLDER).glob("*/faq.csv")], "the data set's own, which others may be reading, is"
     with pytest.raises(UserError, match="no such folder or file"):
         check_folder(RULE, BASE, project, folder=project / "other.csv")
 

@@ -20,6 +20,7 @@ from flows.team.holdings import Entry, Remote, Store
 from tasks.core.sources.forgotten import mark, read_marks
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
+from tasks.core.text.plain import digest
 
 
 def texts_of(path: Path) -> str:
@@ -283,13 +284,30 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
     for name, file, text in (("1", "corpus.csv", "id,text\nd1,secret\n"), ("2", "corpus.jsonl", '{"_id": "d1", "text": "secret"}\n')):
         (tmp_path / "inbox" / name).mkdir(parents=True)
         (tmp_path / "inbox" / name / file).write_text(text)
-    (tmp_path / "inbox/3.csv").write_text("question,answer\n")
     ((kind, folders),) = own_tables.own_sources()
-    assert [note for note in own_tables.source_notes({}) if "inbox" in note] == [
-        "files of the inbox are not changed (3.csv), but retrainings leave the records out; delete their rows there"
-    ]
     found = own_tables.withdraw(kind, folders, [mark("document", "d1")], dry=True)
     assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
+
+
+def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not changed; one that cannot be read ends nothing."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("dataset: {source: 'pairs:faq.csv#query=Frage,passage=Antwort'}\n")
+    (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
+    (tmp_path / "inbox").mkdir()
+    rows = {"1": "eins,Secret  words\nzwei,x\n", "2": "drei,y\n", "3": "Eins,y\nvier,secret words\n"}
+    for name, text in rows.items():
+        (tmp_path / f"inbox/{name}.csv").write_text(f"Frage,Antwort\n{text}")
+    (tmp_path / "inbox/4.csv").write_bytes("Frage,Antwort\nfür,x\n".encode("latin-1"))
+    held = own_tables.held_in_inbox([mark("document", digest("secret words")), mark("query", digest("eins"))])
+    assert {Path(name).name: count for name, count in held["files"].items()} == {"1.csv": 2, "3.csv": 2, "4.csv": 0}
+    assert {*held["texts"]} == {"Secret  words", "eins", "secret words", "Eins"}
+    assert [note for note in own_tables.source_notes({}, held["files"]) if "inbox" in note] == [
+        "files of the inbox are not changed, but retrainings leave the records out; delete their rows there: 1.csv (2 records), "
+        "3.csv (2 records)",
+        "files of the inbox that cannot be read, so whether they have the records is not known: 4.csv",
+    ]
+    assert (tmp_path / "inbox/1.csv").read_text() == f"Frage,Antwort\n{rows['1']}"
 
 
 @pytest.mark.parametrize("packed", [False, True])
