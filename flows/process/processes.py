@@ -42,8 +42,8 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def typed() -> str:
-    """What was typed: of a run that another command began, that command; of a process of Prefect's, `retemper schedule`."""
-    begun = ["schedule"] if "prefect" in Path(sys.argv[0]).parts else sys.argv[1:]
+    """What was typed: of a run that another command began, that command; of a scheduled one, `retemper schedule`."""
+    begun = ["schedule"] if Path(sys.argv[0]).parent.name in ("prefect", "scheduling") else sys.argv[1:]
     return os.environ.get(TYPED) or shlex.join(["retemper", *begun])
 
 

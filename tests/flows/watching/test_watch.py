@@ -154,6 +154,26 @@ def test_what_is_read_stays_while_the_rest_changes(browser: Any, address: str, f
     tab.close()
 
 
+def test_long_names_fit_a_phone(browser: Any, address: str, finished: Any) -> None:
+    record = json.loads((finished.folder / RECORD).read_text())
+    record |= {"process": os.getpid(), "born": psutil.Process().create_time(), "ended": None, "command": f"retemper run {'a' * 90}"}
+    record["stages"][0] |= {"state": "running", "name": f"train@{'b' * 90}", "said": "c" * 90}
+    record["stages"][1] |= {"state": "failed", "name": f"train@{'d' * 90}", "problem": "e" * 90}
+    record["stages"][2] |= {"state": "waiting", "name": f"train@{'f' * 90}"}
+    (finished.folder / RECORD).write_text(json.dumps(record))
+    tree = finished.folder / ".retemper/tree"
+    finished.command("git", "worktree", "add", "--detach", str(tree))
+    (tree / RECORD).parent.mkdir()
+    (tree / RECORD).write_text(json.dumps(record))
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(address)
+    tab.locator("article").nth(1).wait_for()
+    tab.locator("#stages p").first.wait_for()
+    assert tab.locator("#runs div").count() == 2
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no scrolling sideways"
+    tab.close()
+
+
 def test_a_taken_port_is_one_line(finished: Any) -> None:
     import socket
 
