@@ -75,8 +75,10 @@ def summary(seen: Seen, now: float | None = None) -> str:
     if seen.alive:
         left, whole = seconds_left(run, now)
         several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate is one after another
-        most = "at most " if several else ""
-        told.append(f"{most}about {clock(left)} left" if whole else f"{clock(left)} or more left" if left else "time left unknown")
+        if left:
+            told.append(f"{'at most ' if several else ''}about {clock(left)} left" if whole else f"{clock(left)} or more left")
+        elif not whole:
+            told.append("time left unknown")
     silent = now - seen.heard
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
         told.append(f"not heard from for {clock(silent)}")
