@@ -22,7 +22,7 @@ from flows.pipeline.stage import find_devices
 from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import tell
-from flows.process.processes import Processes, Stopped, stopping_on_signals
+from flows.process.processes import TYPED, Processes, Stopped, stopping_on_signals, typed
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import (
     RUN,
@@ -320,7 +320,7 @@ def _run_point(
         if " | " in line or line.startswith("retemper: "):
             display.output(point.name, line)
 
-    status, problems = run_in(tree, run, processes, show=show, env={**own, **home, **turns})
+    status, problems = run_in(tree, run, processes, show=show, env={TYPED: f"{typed()}: {point.name}", **own, **home, **turns})
     if processes.stopped:
         raise Stopped
     if status:

@@ -4,7 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from flows.repository.graph import DEFAULT_TARGET
 from flows.results import generations, metrics, pages, timing
 from flows.storage.cache import cache_folder, refuse_read_only
 from flows.team import remotes, sync
-from flows.watching.record import Recorder, StageNow, recording
+from flows.watching.record import Recorder, StageNow, read, recording
 from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem, UserError
 from tasks.core.stage.files import write_text
 from tasks.core.stage.frozen import freeze
@@ -147,10 +147,13 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
 
 
 def _recorded(plan: Plan) -> AbstractContextManager[Recorder | None]:
-    """The record of a run for `retemper watch`; one that has nothing to do leaves that of the last."""
+    """The record of a run for `retemper watch`; one that has nothing to do leaves that of the last, if that is done."""
     if not plan.changed:
-        return nullcontext()
-    likely = {one.stage: one.seconds for one in forecasts([name for name in plan.graph.stages if name in plan.changed])}
+        last = read()
+        return nullcontext() if last and last.is_done else recording([StageNow(name, "cached") for name in plan.graph.stages])
+    likely: dict[str, float | None] = {}
+    with suppress(UserError, OSError):  # without estimates, a run is as good
+        likely = {one.stage: one.seconds for one in forecasts([name for name in plan.graph.stages if name in plan.changed])}
     return recording([StageNow(name, estimate=likely.get(name)) for name in plan.graph.stages])
 
 

@@ -114,8 +114,8 @@ class Display:
         """A stage runs from now until it `ended`."""
         with self._guard:
             self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="at work") if self._foot else None
-        if self._listener:
-            self._listener.began(stage)
+        if listener := self._listener:  # a run that ends takes it away meanwhile
+            listener.began(stage)
 
     def alone(self, stage: str) -> bool:
         """Whether no other stage runs."""
@@ -127,14 +127,14 @@ class Display:
         with self._guard:
             if self._foot and (task := self._doing.get(stage)) is not None:
                 self._foot.update(task, text=printable(text))
-        if self._listener:
-            self._listener.said(stage, printable(text))
+        if listener := self._listener:
+            listener.said(stage, printable(text))
 
     def output(self, stage: str, text: str) -> None:
         """A line of a stage's own output."""
         self.line(f"{stage:{self._width}} | {text}")
-        if self._listener:
-            self._listener.said(stage, printable(text))
+        if listener := self._listener:
+            listener.said(stage, printable(text))
 
     def ended(self, stage: str, outcome: Outcome) -> None:
         with self._guard:
@@ -142,8 +142,8 @@ class Display:
             if self._foot and task is not None:
                 self._foot.update(task, visible=False, refresh=True)
             self._say(f"{stage:{self._width}} {outcome.state} in {clock(outcome.seconds)}", sys.stdout)
-        if self._listener:
-            self._listener.ended(stage, outcome)
+        if listener := self._listener:
+            listener.ended(stage, outcome)
 
     def _say(self, text: str, stream: TextIO) -> None:
         if self._foot and drawable(stream):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tasks.core.stage.errors import USER_ERROR
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5
 LAST_RESORT_SECONDS = 2.0
+TYPED = "RETEMPER_TYPED"  # environment: of a run that another command began, what was typed
 
 
 class Stopped(Exception):
@@ -37,6 +39,12 @@ def environment(**extra: str) -> dict[str, str]:
         **MALLOC,
     }
     return {**os.environ, **ours, **extra}
+
+
+def typed() -> str:
+    """What was typed: of a run that another command began, that command; of a scheduled one, `retemper schedule`."""
+    begun = ["schedule"] if Path(sys.argv[0]).parent.name in ("prefect", "scheduling") else sys.argv[1:]
+    return os.environ.get(TYPED) or shlex.join(["retemper", *begun])
 
 
 def ask(module: str, question: Mapping[str, Any]) -> Any:

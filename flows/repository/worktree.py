@@ -16,7 +16,7 @@ from pathlib import Path
 from flows.parameters.sources import source_keys
 from flows.process import locks
 from flows.process.problems import Problems
-from flows.process.processes import Processes, environment
+from flows.process.processes import TYPED, Processes, environment, typed
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
 from flows.repository.project import edit_settings
@@ -88,7 +88,7 @@ def run_in(
     """
     reported = Problems(tree / ".retemper/second-tree.problem.json")
     path = os.pathsep.join(filter(None, [str(tree.absolute()), os.environ.get("PYTHONPATH", "")]))
-    ours = {"PYTHONPATH": path, SECOND: "1", **(env or {}), **reported.environment}
+    ours = {"PYTHONPATH": path, SECOND: "1", TYPED: typed(), **(env or {}), **reported.environment}
     try:
         status = processes.run(run, show, environment(**ours), tree)
     finally:

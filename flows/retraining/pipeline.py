@@ -13,7 +13,7 @@ from flows.pipeline.alone import WITH_DEV
 from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import Problems
-from flows.process.processes import Processes, environment
+from flows.process.processes import TYPED, Processes, environment, typed
 from tasks.core.stage.errors import Problem, UserError
 
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
@@ -44,7 +44,7 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
         reported = Problems(server.HOME.parent / "pipeline.problem.json")
         command = [sys.executable, "-m", "flows.pipeline.alone", WITH_DEV, *targets]
         try:
-            status = again(lambda: processes.run(command, display.line, {**env, **reported.environment}))
+            status = again(lambda: processes.run(command, display.line, {**env, TYPED: typed(), **reported.environment}))
         finally:
             problems = reported.take()
         if status:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 ASKED = ("utilization.gpu", "memory.used", "memory.total")
 ANSWER_SECONDS = 5
+LOOKED = 0.2  # seconds; without, psutil tells what was since the last question of the same thread, and 0 to the first
 
 
 def busy(folder: Path) -> str:
@@ -15,7 +16,7 @@ def busy(folder: Path) -> str:
 
     memory, gib = psutil.virtual_memory(), 2**30
     told = [
-        f"{os.cpu_count()} cores {psutil.cpu_percent():.0f} % busy",
+        f"{os.cpu_count()} cores {psutil.cpu_percent(LOOKED):.0f} % busy",
         f"{(memory.total - memory.available) / gib:.1f} of {memory.total / gib:.1f} GiB of memory",
         f"{shutil.disk_usage(folder).free / gib:.1f} GiB of disk free",
     ]

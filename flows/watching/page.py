@@ -1,5 +1,6 @@
 """The page of `retemper watch`, in parts that it replaces as they change: what runs now, curves, results, all stages."""
 
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from markupsafe import Markup
 
 from flows.process.display import clock
 from flows.results import metrics
-from flows.watching.record import RunNow, StageNow
+from flows.watching.record import StageNow
 from flows.watching.runs import Seen, seconds_left, share
 from tasks.core.charts.curves import Curve, load_curves
 from tasks.core.charts.page import ASKS, page, table
@@ -19,6 +20,7 @@ from tasks.core.stage.files import partial
 
 LOGS = Path(".retemper/logs")
 LAST_BYTES, LAST_LINES = 8192, 14  # of a log
+SILENT = 60.0  # seconds after which a run on another machine, which cannot be asked, may be dead
 # Stages that train, by the folder of their curves.
 TRAINED = {"train": "data/curves", "adore": "data/curves", "reranker": "data/curves", "pretrain": "data/pretrain_curves"}
 MEASURED = ("evaluate", "evaluate_adore", "evaluate_fuse")
@@ -27,9 +29,10 @@ WORDS = {
     "running": "running",
     "done": "done",
     "failed": "failed",
-    "stopped": "stopped; the same command resumes",
-    "killed": "killed: its process is gone; the same command resumes",
+    "stopped": "stopped",
+    "killed": "killed (its process is gone)",
 }
+RESUMES = "the same command resumes"
 
 
 def shell(project: str) -> str:
@@ -37,48 +40,61 @@ def shell(project: str) -> str:
     own = (Path(__file__).parent / "watch.css").read_text(encoding="utf-8")
     script = (Path(__file__).parent / "watch.js").read_text(encoding="utf-8")
     parts = Markup("").join(Markup('<section id="{}"></section>').format(name) for name in ("now", "charts", "results", "stages"))
-    body = Markup('<style>{}</style><nav id="runs"></nav><div id="state" role="status"></div>{}<p class="note" id="machine"></p>{}')
-    return page(project, body.format(Markup(own), parts, Markup("<script>{}</script>").format(Markup(script))), ASKS)
+    top = Markup('<style>{}</style><nav id="runs" aria-label="Runs"></nav><div id="state"></div><p id="spoken" role="status"></p>')
+    end = Markup('<p class="note" id="machine"></p><script>{}</script>')
+    return page(project, top.format(Markup(own)) + parts + end.format(Markup(script)), ASKS)
 
 
-def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None) -> dict[str, str]:
-    """HTML by the id of what it fills. Equal bytes where nothing has changed but the time, except for `state`, `now`, and `stages`."""
+def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None, *, place: str | None = None) -> dict[str, str]:
+    """HTML by the id of what it fills. Equal bytes where nothing has changed but the time, except for `state`, `now`, and `stages`.
+
+    Of a `place` whose tree is gone, as trees of evaluations are in the end, the page keeps what it shows.
+    """
     now = time.time() if now is None else now
+    if chosen is None and place is not None:
+        gone = Markup('<p>No run in {}: the trees of some commands end with them. <a href="/">What runs now</a></p>')
+        return {"runs": _runs(seen, chosen), "state": gone.format(place)}
     if chosen is None:
         none = Markup("<p>No run is recorded in this project yet; <code>retemper run</code> begins one.</p>")
-        return {"runs": "", "state": none, "now": "", "charts": "", "results": "", "stages": ""}
+        return {"runs": "", "state": none, "spoken": "", "now": "", "charts": "", "results": "", "stages": ""}
     return {
         "runs": _runs(seen, chosen) if len(seen) > 1 else "",
         "state": _state(chosen, now),
+        "spoken": Markup("{}").format(_counts(chosen)),
         "now": _at_work(chosen, now),
         "charts": _charts(chosen),
         "results": _results(chosen),
-        "stages": _stages(chosen.run, chosen.alive, now),
+        "stages": _stages(chosen, now),
     }
 
 
 def summary(seen: Seen, now: float | None = None) -> str:
     """`running, 12 of 37 stages, 3m12s, about 9m04s left`; for the page's title too."""
     now, run = time.time() if now is None else now, seen.run
-    done = sum(stage.state in ("ran", "cached") for stage in run.stages)
-    ended = run.ended or (now if seen.alive else _last_word(run))
-    told = [WORDS[seen.state], f"{done} of {counted(len(run.stages), 'stages')}", clock(ended - run.began)]
+    told = [_counts(seen), clock(seen.until(now) - run.began)]
     if seen.alive:
         left, whole = seconds_left(run, now)
-        told.append(f"about {clock(left)} left" if whole else f"{clock(left)} or more left" if left else "time left unknown")
-    return ", ".join(told)
+        several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate is one after another
+        if left:
+            told.append(f"{'at most ' if several else ''}about {clock(left)} left" if whole else f"{clock(left)} or more left")
+        elif not whole:
+            told.append("time left unknown")
+    silent = now - seen.heard
+    if seen.alive and run.host != socket.gethostname() and silent > SILENT:
+        told.append(f"not heard from for {clock(silent)}")
+    return ", ".join(told) + (f"; {RESUMES}" if seen.state in ("stopped", "killed") else "")
 
 
-def _last_word(run: RunNow) -> float:
-    return max([run.began, *(at for stage in run.stages for at in (stage.began, stage.ended) if at is not None)])
+def _counts(seen: Seen) -> str:
+    done = sum(stage.state in ("ran", "cached") for stage in seen.run.stages)
+    return f"{WORDS[seen.state]}, {done} of {counted(len(seen.run.stages), 'stages')}"
 
 
-def _runs(seen: Sequence[Seen], chosen: Seen) -> Markup:
-    link = Markup('<div><a href="?place={}"{}>{}</a> <span class="note">{}</span></div>')
+def _runs(seen: Sequence[Seen], chosen: Seen | None) -> Markup:
+    link = Markup('<div><a href="?place={}"{}>{}</a> <span class="note">{}, {}</span></div>')
     current = Markup(' aria-current="page"')
     return Markup("").join(
-        link.format(quote(one.place), current if one is chosen else Markup(""), one.place, WORDS[one.state].partition(";")[0])
-        for one in seen
+        link.format(quote(one.place), current if one is chosen else Markup(""), one.run.command, one.place, one.state) for one in seen
     )
 
 
@@ -105,17 +121,21 @@ def _at_work(seen: Seen, now: float) -> Markup:
     for stage in seen.run.stages:
         if stage.state not in ("running", "failed", "stopped"):
             continue
-        ended = stage.ended or (now if seen.alive else _last_word(seen.run))
+        ended = stage.ended or seen.until(now)
         took = clock(ended - (stage.began or ended))
         likely = f" of about {clock(stage.estimate)}" if stage.estimate is not None and stage.state == "running" else ""
         done = share(stage.said)
-        bar = Markup('<progress max="1" value="{:.4f}"></progress>').format(done) if done is not None and seen.alive else Markup("")
+        bar = Markup("")
+        if done is not None and seen.alive:
+            bar = Markup('<progress max="1" value="{:.4f}" aria-label="{}"></progress>').format(done, stage.name)
         told = Markup('<p class="said">{}</p>').format(stage.problem or stage.said) if stage.problem or stage.said else Markup("")
         log = last_lines(seen.folder, stage.name)
-        shown = Markup('<pre tabindex="0">{}</pre>').format("\n".join(log)) if log else Markup("")
+        shown = Markup("")
+        if log:
+            shown = Markup('<pre tabindex="0" role="region" aria-label="end of the log of {}">{}</pre>').format(stage.name, "\n".join(log))
         cards.append(
-            Markup('<article class="{}"><h2>{} <span class="note">{}{}</span></h2>{}{}{}</article>').format(
-                stage.state, stage.name, took, likely, bar, told, shown
+            Markup('<article class="{}" data-key="{}"><h2>{} <span class="note">{}{}</span></h2>{}{}{}</article>').format(
+                stage.state, stage.name, stage.name, took, likely, bar, told, shown
             )
         )
     return Markup("").join(cards)
@@ -175,10 +195,10 @@ def _results(seen: Seen) -> Markup:
     return Markup("<h2>Results so far</h2>{}").format(table(header, dev)) if dev else Markup("")
 
 
-def _stages(run: RunNow, alive: bool, now: float) -> Markup:
+def _stages(seen: Seen, now: float) -> Markup:
     """All stages: a bar over time for what ran, the rest in a line each state."""
+    run, end = seen.run, seen.until(now)
     ran = sorted((stage for stage in run.stages if stage.state in SHOWN and stage.began is not None), key=lambda stage: stage.began or 0)
-    end = run.ended or (now if alive else _last_word(run))
     whole = max(end - run.began, 1e-9)
     rows = Markup("").join(_row(stage, run.began, whole, end=end) for stage in ran)
     rest = Markup("")

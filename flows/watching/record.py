@@ -6,9 +6,7 @@ read-only disk costs the file, never the run.
 
 import json
 import os
-import shlex
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,10 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.process.display import Outcome
+from flows.process.processes import typed
 from tasks.core.stage.files import from_record, partial
 
 RECORD = Path(".retemper/run.json")
 SECONDS = 1.0
+LONGEST = 500  # characters of a line that are kept
 State = Literal["waiting", "running", "ran", "cached", "failed", "stopped", "skipped"]
 
 
@@ -53,12 +53,17 @@ class RunNow:
     ended: float | None = None
     problem: str = ""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, and all of its stages are up to date."""
+        return self.ended is not None and not self.problem and all(stage.state in ("ran", "cached") for stage in self.stages)
+
 
 class Recorder:
     """Keeps the file, from many threads. It listens to a run's display."""
 
     def __init__(self, run: RunNow, path: Path = RECORD) -> None:
-        self._run, self._path = replace(run, stages=()), path
+        self._run, self._path = replace(run, stages=()), path.absolute()  # a retraining changes its folder afterwards
         self._stages = {stage.name: stage for stage in run.stages}
         self._guard, self._late = threading.Lock(), False
         self._write()
@@ -70,7 +75,7 @@ class Recorder:
     def said(self, stage: str, text: str) -> None:
         """A line of a stage's output or progress."""
         with self._guard:
-            self._stages[stage] = replace(self._stages[stage], said=text)
+            self._stages[stage] = replace(self._stages[stage], said=text[:LONGEST])
             if not self._late:
                 self._late = True
                 timer = threading.Timer(SECONDS, self._catch_up)
@@ -119,20 +124,13 @@ def recording(stages: Sequence[StageNow], path: Path = RECORD) -> Iterator[Recor
     import psutil  # type: ignore[import-untyped]
 
     born = psutil.Process().create_time()
-    recorder = Recorder(RunNow(_command(), os.getpid(), born, socket.gethostname(), time.time(), tuple(stages)), path)
+    recorder = Recorder(RunNow(typed(), os.getpid(), born, socket.gethostname(), time.time(), tuple(stages)), path)
     try:
         yield recorder
     except BaseException as error:
         recorder.finish("stopped" if isinstance(error, KeyboardInterrupt) else str(error) or type(error).__name__)
         raise
     recorder.finish()
-
-
-def _command() -> str:
-    """What was typed; of a process of Prefect's or of a retraining, what began it."""
-    script = Path(sys.argv[0])
-    begun = "schedule" if "prefect" in script.parts else "retrain" if script.name == "alone.py" else ""
-    return shlex.join(["retemper", begun] if begun else ["retemper", *sys.argv[1:]])
 
 
 def read(path: Path = RECORD) -> RunNow | None:

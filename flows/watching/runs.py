@@ -6,22 +6,26 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.repository.git import git
+from flows.repository.git import GitFailed, git
 from flows.watching.record import RECORD, RunNow, StageNow, read
 
 BORN = 5.0  # seconds by which the start of one process may be told differently
 SHARE = re.compile(r": ([\d,]+)/([\d,]+)\b")  # of a line of tasks.core.stage.progress
+LEFT = re.compile(r", (?:(\d+)h(\d\d)m|(\d+)m(\d\d)s) left\b")  # of such a line, too
 DONE = ("ran", "cached", "failed", "stopped", "skipped")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A run, and where: `place` is its folder, as seen from the project's. `alive`: whether it still runs."""
+    """A run, and where: `place` is its folder, as seen from the project's. `alive`: whether it still runs. `heard`: when its record was
+    written, in seconds since the epoch.
+    """
 
     place: str
     folder: Path
     run: RunNow
     alive: bool
+    heard: float
 
     @property
     def since(self) -> str:
@@ -35,19 +39,39 @@ class Seen:
             return "running"
         if self.run.ended is None:
             return "killed"
-        if any(stage.state == "failed" for stage in self.run.stages):
-            return "failed"
-        return ("stopped" if self.run.problem == "stopped" else "failed") if self.run.problem else "done"
+        if self.run.problem == "stopped" and not any(stage.state == "failed" for stage in self.run.stages):
+            return "stopped"
+        return "done" if self.run.is_done else "failed"
+
+    def until(self, now: float) -> float:
+        """The time up to which something is known of the run."""
+        return self.run.ended or (now if self.alive else self.heard)
 
 
 def find(project: Path) -> list[Seen]:
     """All runs that are recorded: those that still run first, then the latest."""
-    prefix = git("rev-parse", "--show-prefix", folder=project)
-    trees = [line.removeprefix("worktree ") for line in git("worktree", "list", "--porcelain", folder=project).splitlines()]
-    folders = {project.resolve(), *(Path(tree, prefix).resolve() for tree in trees if tree.startswith("/"))}
-    found = [(folder, read(folder / RECORD)) for folder in sorted(folders)]
-    seen = [Seen(_place(folder, project.resolve()), folder, run, _alive(run)) for folder, run in found if run]
+    here = project.resolve()
+    seen = [one for folder in sorted({here, *_trees(here)}) if (one := _look(folder, here))]
     return sorted(seen, key=lambda one: (not one.alive, -one.run.began))
+
+
+def _trees(project: Path) -> list[Path]:
+    """The project's folder in each worktree; none where git refuses (it is another user's), for what runs here is known all the same."""
+    try:
+        prefix = git("rev-parse", "--show-prefix", folder=project)
+        listed = git("worktree", "list", "--porcelain", folder=project).splitlines()
+    except (GitFailed, OSError):
+        return []
+    return [Path(line.removeprefix("worktree "), prefix).resolve() for line in listed if line.startswith("worktree /")]
+
+
+def _look(folder: Path, project: Path) -> Seen | None:
+    run = read(folder / RECORD)
+    try:
+        heard = (folder / RECORD).stat().st_mtime
+    except OSError:  # its tree has just ended
+        return None
+    return Seen(_place(folder, project), folder, run, _alive(run), heard) if run else None
 
 
 def share(said: str) -> float | None:
@@ -57,6 +81,13 @@ def share(said: str) -> float | None:
         return None
     done, whole = (int(part.replace(",", "")) for part in found.groups())
     return min(done / whole, 1.0) if whole else None
+
+
+def bar_left(said: str) -> float:
+    """The seconds that a line of progress says are left of its own work: of a resumed one, too, whose share says little. 0 without."""
+    found = LEFT.search(said)
+    hours, minutes, of_minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
+    return 3600.0 * hours + 60 * (minutes + of_minutes) + seconds
 
 
 def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, bool]:
@@ -72,14 +103,11 @@ def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, bool]:
 
 
 def _rest(stage: StageNow, now: float) -> float | None:
-    """Seconds that a stage still needs, by its estimate; one that takes longer than that, by its own progress."""
+    """Seconds that a stage still needs: as its own progress says, else by its estimate."""
+    if stage.began is not None and (left := bar_left(stage.said)):
+        return left
     spent = now - stage.began if stage.began is not None else 0.0
-    if stage.estimate is not None and stage.estimate > spent:
-        return stage.estimate - spent
-    done = share(stage.said)
-    if stage.began is not None and done:
-        return spent * (1 - done) / done
-    return None if stage.estimate is None else 0.0
+    return max(stage.estimate - spent, 0.0) if stage.estimate is not None else None
 
 
 def _place(folder: Path, project: Path) -> str:

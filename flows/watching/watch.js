@@ -1,17 +1,28 @@
-// Asks the server every two seconds, and replaces the parts that have changed.
+// Asks the server every two seconds, and changes what has changed.
 (() => {
   "use strict";
 
   const shown = {};
   const asked = "api/now" + location.search;
 
+  // Makes `place` look like `next`, and leaves what is the same: its focus, its scrolling, and the text that is selected in it.
+  const change = (place, next) => {
+    for (const { name } of [...place.attributes]) if (!next.hasAttribute(name)) place.removeAttribute(name);
+    for (const { name, value } of next.attributes) if (place.getAttribute(name) !== value) place.setAttribute(name, value);
+    const before = [...place.childNodes];
+    const count = next.childNodes.length; // those that are taken over leave it
+    [...next.childNodes].forEach((child, at) => {
+      const old = before[at];
+      if (!old) place.append(child);
+      else if (old.nodeName !== child.nodeName || old.dataset?.key !== child.dataset?.key) old.replaceWith(child);
+      else if (child instanceof Element) change(old, child);
+      else if (old.data !== child.data) old.data = child.data;
+    });
+    for (const old of before.slice(count)) old.remove();
+  };
+
   // Charts are drawn beside the old ones first, so that nothing flickers.
-  const replace = async (id, html) => {
-    const place = document.getElementById(id);
-    if (id !== "charts" || !html) {
-      place.innerHTML = html;
-      return;
-    }
+  const draw = async (place, html) => {
     const next = document.createElement("div");
     next.style.cssText = "height:0;overflow:hidden";
     next.innerHTML = html;
@@ -21,9 +32,17 @@
     place.replaceChildren(next);
   };
 
+  const replace = async (id, html) => {
+    const place = document.getElementById(id);
+    if (id === "charts" && html) return draw(place, html);
+    const next = place.cloneNode(false);
+    next.innerHTML = html;
+    change(place, next);
+  };
+
   const look = async () => {
     try {
-      const answer = await fetch(asked);
+      const answer = await fetch(asked, { signal: AbortSignal.timeout(20000) });
       if (!answer.ok) throw new Error(answer.status);
       const found = await answer.json();
       document.title = found.title;
@@ -36,7 +55,7 @@
       }
     } catch {
       document.body.classList.add("gone");
-      document.getElementById("machine").textContent = "retemper watch does not answer; what is shown is the last that it said.";
+      document.getElementById("machine").textContent = "retemper watch does not answer; the page shows its last answer.";
     }
     document.body.dataset.looked = "";
   };

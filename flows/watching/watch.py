@@ -62,10 +62,8 @@ def create_app(project: Path) -> Any:
     def look(place: str | None = None) -> dict[str, Any]:
         seen = find(project)
         chosen = choose(seen, place)
-        if place is not None and chosen is None:
-            raise HTTPException(404, f"no run in {place}")
         title = f"{summary(chosen)} - {name}" if chosen else name
-        return {"title": title, "machine": machine.busy(project), "parts": parts(seen, chosen)}
+        return {"title": title, "machine": machine.busy(project), "parts": parts(seen, chosen, place=place)}
 
     @app.get("/{kind}")
     def finished(kind: str, place: str | None = None) -> FileResponse:

@@ -6,6 +6,7 @@ from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,16 @@ from flows.process.display import Display, Outcome
 from flows.process.processes import Processes
 from flows.repository.graph import Graph, Stage
 from flows.retraining import pipeline
+from flows.watching.record import RECORD, RunNow, StageNow, read, recording
 from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.scratch import finish
+
+
+def watched() -> RunNow:
+    found = read()
+    assert found is not None
+    return found
+
 
 WHOLE = {"a": Outcome("Ran"), "b": Outcome("Cached")}
 
@@ -197,3 +206,30 @@ def test_a_refused_dry_run_leaves_the_parameters_frozen_as_they_are(tmp_path: Pa
     with pytest.raises(UserError, match="no stage nowhere"):
         run.dry_run(["nowhere"], edited=edited())
     assert json.loads(Path("data/params.json").read_text()) == {"value": 1}
+
+
+def test_a_run_is_recorded_without_estimates_where_they_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan: Any = SimpleNamespace(changed={"a": ()}, graph=SimpleNamespace(stages={"a": None}))
+    for problem in (UserError("dvc.lock: invalid"), PermissionError("cache")):
+
+        def fail(_stages: list[str], problem: Exception = problem) -> None:
+            raise problem
+
+        monkeypatch.setattr(run, "forecasts", fail)
+        with run._recorded(plan):
+            assert [(stage.name, stage.estimate) for stage in watched().stages] == [("a", None)]
+
+
+def test_a_run_without_work_replaces_the_record_of_one_that_did_not_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan: Any = SimpleNamespace(changed={}, graph=SimpleNamespace(stages={"a": None, "b": None}))
+    with suppress(KeyboardInterrupt), recording([StageNow("a"), StageNow("b")]):
+        raise KeyboardInterrupt(2)
+    assert not watched().is_done
+    with run._recorded(plan):
+        assert not watched().is_done, "it goes on"
+    assert watched().is_done and [stage.state for stage in watched().stages] == ["cached", "cached"]
+    before = RECORD.read_bytes()
+    with run._recorded(plan):
+        assert RECORD.read_bytes() == before, "one that is done stays"

@@ -260,3 +260,26 @@ def test_a_stage_is_alone_until_another_begins() -> None:
         assert not display.alone("a")
         display.ended("b", Outcome("Ran", 1.0))
         assert display.alone("a")
+
+
+def test_a_run_may_end_while_a_stage_speaks() -> None:
+    """The listener is taken away by the thread that ends the run."""
+    told: list[str] = []
+
+    class Listening:
+        def began(self, stage: str) -> None: ...
+        def ended(self, stage: str, outcome: Outcome) -> None: ...
+        def said(self, stage: str, text: str) -> None:
+            told.append(f"{stage}: {text}")
+
+    class Ending(Display):
+        def __getattribute__(self, name: str) -> Any:
+            found = super().__getattribute__(name)
+            if name == "_listener":
+                self._listener = None
+            return found
+
+    display = Ending()
+    with display.open(["train@a"], Listening()):
+        display.passing("train@a", "half way")
+    assert told == ["train@a: half way"]

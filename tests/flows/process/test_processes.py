@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.processes import Processes, Stopped, environment
+from flows.process.processes import TYPED, Processes, Stopped, environment, typed
 
 SLEEPERS = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep({seconds})"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
@@ -171,3 +171,20 @@ def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop() -> No
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (signal.SIGTERM, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("words", "inherited", "told"),
+    [
+        (["/x/bin/retemper", "run", "--set", "a=b c"], "", "retemper run --set 'a=b c'"),
+        (["/x/flows/cli/__main__.py", "retrain"], "", "retemper retrain"),
+        (["/x/site-packages/prefect/flow_engine.py", "--x"], "", "retemper schedule"),
+        (["/x/flows/scheduling/serve.py", '{"name": "a"}'], "", "retemper schedule"),
+        (["/home/a/prefect/.venv/bin/retemper", "run"], "", "retemper run"),
+        (["/x/flows/pipeline/alone.py", "evaluate@a"], "retemper bisect", "retemper bisect"),
+    ],
+)
+def test_what_was_typed(monkeypatch: pytest.MonkeyPatch, words: list[str], inherited: str, told: str) -> None:
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setenv(TYPED, inherited)
+    assert typed() == told

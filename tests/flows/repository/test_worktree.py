@@ -63,10 +63,12 @@ def test_uncommitted_code_comes_along_and_is_executed(toy: Any, monkeypatch: pyt
     assert (tree / "tasks/fresh.py").exists()
     lines: list[str] = []
     code = "import os, json, runpy, sys; print(sys.path[1]); runpy.run_path('tasks/fresh.py'); p = os.environ['RETEMPER_PROBLEM']; "
+    code += "print(os.environ['RETEMPER_TYPED']); "
     code += "open(p, 'w').write(json.dumps([{'kind': 'invalid', 'message': 'a: b', 'status': 2}])); sys.exit(2)"
+    monkeypatch.setattr(sys, "argv", ["/bin/retemper", "evaluate", "--model", "a b"])
     status, problems = run_in(tree, [sys.executable, "-c", code], Processes(), show=lines.append, env={"X": "1"})
     assert (status, [problem.message for problem in problems]) == (2, ["a: b"])
-    assert lines == [str(tree.absolute()), "fresh code of tasks/fresh.py"]
+    assert lines == [str(tree.absolute()), "fresh code of tasks/fresh.py", "retemper evaluate --model 'a b'"]
 
 
 def test_a_project_at_a_path_of_any_letters_shares_its_settings(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flows.watching.machine import busy
@@ -25,3 +26,9 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: s
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{answer}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
     assert re.fullmatch(PLAIN + re.escape(told), busy(tmp_path))
+
+
+def test_the_first_answer_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an interval, psutil says 0 to the first question of each thread, and a server has many."""
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval=None: 42.0 if interval else 0.0)
+    assert " cores 42 % busy, " in busy(tmp_path)

@@ -1,5 +1,6 @@
 """What the page shows of a run, as HTML."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,17 +20,44 @@ RUN = RunNow("retemper run", 7, 1.0, "host", 10.0, STAGES)
 
 
 def seen(folder: Path, run: RunNow = RUN, alive: bool = True) -> Seen:
-    return Seen("this folder", folder, run, alive)
+    return Seen("this folder", folder, run, alive, heard=60.0)
 
 
 def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert summary(seen(tmp_path), 80.0) == "running, 3 of 5 stages, 1m10s, 1m30s or more left"
     known = replace(RUN, stages=STAGES[:-1])
     assert summary(seen(tmp_path, known), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
+    both = replace(RUN, stages=(*STAGES[:-1], replace(STAGES[3], name="train@c")))
+    assert summary(seen(tmp_path, both), 80.0) == "running, 3 of 5 stages, 1m10s, at most about 3m00s left", "one after another"
     assert summary(seen(tmp_path, replace(RUN, stages=STAGES[-1:])), 80.0) == "running, 0 of 1 stage, 1m10s, time left unknown"
-    assert summary(seen(tmp_path, alive=False), 999.0) == "killed: its process is gone; the same command resumes, 3 of 5 stages, 40.0 s"
+    late = replace(RUN, stages=(StageNow("train@b", "running", 20.0, 50.0),))
+    assert summary(seen(tmp_path, late), 80.0) == "running, 0 of 1 stage, 1m10s", "later than estimated, so nothing is known"
+    killed = seen(tmp_path, alive=False)
+    told = "killed (its process is gone), 3 of 5 stages, 50.0 s; the same command resumes"
+    assert summary(killed, 999.0) == told, "until the last that was written of it"
+    assert '<h2>train@b <span class="note">10.0 s of about 2m00s</span></h2>' in parts([], killed, 999.0)["now"]
+    assert 'class="took">10.0 s, running<' in parts([], killed, 999.0)["stages"]
+    far = "running, 3 of 5 stages, 2m40s, 1m00s or more left, not heard from for 1m50s"
+    assert (
+        summary(replace(killed, alive=True, run=replace(RUN, stages=(*STAGES[:3], StageNow("x", estimate=60.0), StageNow("y")))), 170.0)
+        == far
+    )
+    here = replace(RUN, host=socket.gethostname())
+    assert "heard" not in summary(seen(tmp_path, here), 999.0), "its process was asked"
     done = replace(RUN, ended=70.0, stages=STAGES[:3])
     assert summary(seen(tmp_path, done, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
+
+
+def test_a_tree_that_is_gone_leaves_what_is_shown(tmp_path: Path) -> None:
+    found = parts([seen(tmp_path)], None, 80.0, place=".retemper/<gone>")
+    assert found.keys() == {"runs", "state"}
+    assert "No run in .retemper/&lt;gone&gt;" in found["state"] and '<a href="?place=this%20folder">' in found["runs"]
+
+
+def test_what_is_spoken_changes_with_stages_alone(tmp_path: Path) -> None:
+    assert parts([], seen(tmp_path), 80.0)["spoken"] == parts([], seen(tmp_path), 90.0)["spoken"] == "running, 3 of 5 stages"
+    assert parts([], seen(tmp_path), 80.0)["state"] != parts([], seen(tmp_path), 90.0)["state"]
+    assert shell("x").count('role="status"') == 1
 
 
 def test_what_runs_has_its_progress_and_its_log(tmp_path: Path) -> None:
@@ -38,7 +66,7 @@ def test_what_runs_has_its_progress_and_its_log(tmp_path: Path) -> None:
     (logs / "train@b.log").write_text("of the run before\n")
     (logs / ".train@b.log.partial").write_text("".join(f"line {n}\n" for n in range(99)) + "an <odd> one\n")
     now = parts([seen(tmp_path)], seen(tmp_path), 80.0)["now"]
-    assert '<progress max="1" value="0.7500">' in now and "30.0 s of about 2m00s" in now
+    assert '<progress max="1" value="0.7500" aria-label="train@b">' in now and "30.0 s of about 2m00s" in now
     assert "train b: 30/40 steps, &lt;3/s&gt;" in now and "an &lt;odd&gt; one" in now, "escaped"
     assert "line 98" in now and "of the run before" not in now and f"line {98 - LAST_LINES}" not in now
     assert now.count("<article") == 1
@@ -77,10 +105,11 @@ def test_a_page_of_a_run_that_ended_leads_to_its_report(tmp_path: Path) -> None:
     (tmp_path / ".retemper").mkdir()
     (tmp_path / ".retemper/report.html").write_text("a report")
     ended = seen(tmp_path, replace(RUN, ended=70.0), alive=False)
-    other = Seen(".retemper/tree", tmp_path, RUN, True)
+    other = Seen(".retemper/tree", tmp_path, replace(RUN, command="retemper sweep grid.yaml: lr=1"), True, 60.0)
     found = parts([other, ended], ended, 80.0)
     assert '<a href="report?place=this%20folder"' in found["state"] and "timeline" not in found["state"]
-    assert '<a href="?place=.retemper/tree">' in found["runs"] and '<a href="?place=this%20folder" aria-current="page">' in found["runs"]
+    assert '<a href="?place=.retemper/tree">retemper sweep grid.yaml: lr=1</a> <span class="note">.retemper/tree, running<' in found["runs"]
+    assert '<a href="?place=this%20folder" aria-current="page">' in found["runs"]
     assert "report?" not in parts([ended], seen(tmp_path), 80.0)["state"], "it is of an earlier run while this one goes on"
     assert parts([], None)["state"].startswith("<p>No run")
     assert "connect-src &#39;self&#39;" in shell("<b>") or "connect-src 'self'" in shell("<b>")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.process.display import Outcome
+from flows.process.processes import TYPED
 from flows.watching import record
 from flows.watching.record import RECORD, Recorder, RunNow, StageNow, read, recording
 from tasks.core.stage.errors import Problem
@@ -75,20 +76,28 @@ def test_a_run_that_ends_early_says_so(tmp_path: Path) -> None:
     assert found is not None and found.problem == "no such disk"
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["/x/bin/retemper", "run", "--set", "a=b c"], "retemper run --set 'a=b c'"),
-        (["/x/flows/cli/__main__.py", "retrain"], "retemper retrain"),
-        (["/x/flows/pipeline/alone.py", "--with-dev"], "retemper retrain"),
-        (["/x/site-packages/prefect/flow_engine.py"], "retemper schedule"),
-    ],
-)
-def test_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str) -> None:
-    monkeypatch.setattr(record.sys, "argv", words)
+def test_it_says_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TYPED, "retemper bisect")
     with recording((), tmp_path / "run.json"):
         found = read(tmp_path / "run.json")
-    assert found is not None and found.command == told
+    assert found is not None and found.command == "retemper bisect"
+
+
+def test_a_run_that_changes_its_folder_is_recorded_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tree", "project"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "tree")
+    recorder = Recorder(RUN)
+    monkeypatch.chdir(tmp_path / "project")
+    recorder.began("prepare")
+    assert states(tmp_path / "tree" / RECORD)["prepare"] == "running" and not (tmp_path / "project" / RECORD).exists()
+
+
+def test_a_long_line_is_cut(tmp_path: Path) -> None:
+    recorder = Recorder(RUN, tmp_path / "run.json")
+    recorder.said("prepare", "x" * 10**6)
+    recorder.began("prepare")
+    assert (tmp_path / "run.json").stat().st_size < 5000
 
 
 def test_a_disk_that_takes_nothing_costs_the_file_alone(tmp_path: Path) -> None:

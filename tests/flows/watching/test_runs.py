@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.watching.record import RECORD, RunNow, StageNow
-from flows.watching.runs import Seen, find, seconds_left, share
+from flows.watching.runs import Seen, bar_left, find, seconds_left, share
 
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
 
@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Path:
 
 def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
     assert find(project) == []
-    left(replace(OURS, ended=200.0), project)
+    left(replace(OURS, ended=200.0, stages=()), project)
     left(replace(OURS, began=50.0, command="retemper retrain"), project / ".retemper/tree/below")
     found = find(project)
     assert [(one.place, one.state, one.run.command) for one in found] == [
@@ -51,7 +51,8 @@ def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
         (replace(OURS, born=OURS.born - 60), "killed"),  # the number is another process's now
         (replace(OURS, process=2**22 + 7), "killed"),
         (replace(OURS, host="another", process=2**22 + 7), "running"),
-        (replace(OURS, ended=200.0), "done"),
+        (replace(OURS, ended=200.0, stages=(StageNow("a", "ran"), StageNow("b", "cached"))), "done"),
+        (replace(OURS, ended=200.0, stages=(StageNow("a", "ran"), StageNow("b", "skipped"))), "failed"),  # Prefect ended it
         (replace(OURS, ended=200.0, problem="stopped"), "stopped"),
         (replace(OURS, ended=200.0, problem="no such disk"), "failed"),
         (replace(OURS, ended=200.0, stages=(StageNow("prepare", "failed"),)), "failed"),
@@ -84,10 +85,32 @@ def test_the_time_left_is_what_stages_may_take() -> None:
     run = replace(OURS, stages=stages)
     assert seconds_left(run, 110.0) == (27.0, True), "20 of b, 7 of c"
     assert seconds_left(run, 140.0) == (7.0, True), "b is late, and says nothing"
-    late = replace(stages[1], said="train: 30/40 steps")
-    assert seconds_left(replace(run, stages=(late,)), 160.0) == (20.0, True), "late, and three quarters are done"
+    resumed = replace(stages[1], said="train: 39/40 steps, 0.1/s, 0m00s, 0m10s left, loss 0.5")
+    assert seconds_left(replace(run, stages=(resumed,)), 105.0) == (10.0, True), "its own word, though 25 of its estimate are left"
     assert seconds_left(replace(run, stages=(*stages, StageNow("d"))), 110.0) == (27.0, False), "d is unknown"
-    unknown = StageNow("b", "running", None, 100.0, said="train: 1/4 steps")
-    assert seconds_left(replace(run, stages=(unknown,)), 110.0) == (30.0, True)
+    unknown = replace(resumed, estimate=None)
+    assert seconds_left(replace(run, stages=(unknown,)), 110.0) == (10.0, True)
+    assert seconds_left(replace(run, stages=(replace(unknown, said="train: 1/4 steps"),)), 110.0) == (0.0, False)
     assert seconds_left(replace(run, stages=(StageNow("a", "skipped"),)), 110.0) == (0.0, True)
-    assert Seen("this folder", Path(), run, True).state == "running"
+    assert Seen("this folder", Path(), run, alive=True, heard=100.0).state == "running"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [("0m40s, 1m20s left, loss 0.5", 80.0), ("9.1/s, 2h03m, 1h02m left", 3720.0), ("0m40s, loss 0.5", 0.0), ("12m left", 0.0)],
+)
+def test_what_a_line_of_progress_says_is_left(said: str, expected: float) -> None:
+    assert bar_left(f"train star: 1/4 steps, {said}") == expected
+
+
+def test_what_runs_here_is_known_where_git_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left(OURS, project)
+    for command in ("echo \"fatal: detected dubious ownership in repository at 'x'\" >&2; exit 128", None):
+        tools = project / "tools"
+        tools.mkdir(exist_ok=True)
+        (tools / "git").unlink(missing_ok=True)
+        if command:
+            (tools / "git").write_text(f"#!/bin/sh\n{command}\n")
+            (tools / "git").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tools))
+        assert [one.place for one in find(project)] == ["this folder"]

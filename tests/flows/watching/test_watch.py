@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
@@ -51,11 +52,7 @@ def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
     run.send_signal(signal.SIGKILL)
     run.communicate(timeout=300)
     assert served.gone()
-    assert (
-        served.call("watch", "--text")
-        .stdout.partition(": ")[2]
-        .startswith("killed: its process is gone; the same command resumes, 1 of 3 stages")
-    )
+    assert served.call("watch", "--text").stdout.partition(": ")[2].startswith("killed (its process is gone), 1 of 3 stages")
     served.acts(encoders__a="fail")
     assert served.call("run", "evaluate@a").returncode == 2
     told = served.call("watch", "--text").stdout.splitlines()
@@ -72,7 +69,9 @@ def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
 def test_what_the_server_refuses(finished: Any) -> None:
     client = TestClient(create_app(finished.folder))
     assert client.get("/").status_code == 200
-    assert client.get("/api/now", params={"place": "none"}).status_code == 404
+    for place in ("none", "../..", "/etc"):
+        assert client.get("/api/now", params={"place": place}).json()["parts"].keys() == {"runs", "state"}
+        assert client.get("/timeline", params={"place": place}).status_code == 404
     for path in ("/none", "/report/../../params.yaml", "/params.yaml"):
         assert client.get(path).status_code == 404
     assert client.get("/timeline").headers["content-type"].startswith("text/html")
@@ -119,6 +118,60 @@ def test_the_page_follows_in_a_browser(browser: Any, address: str, finished: Any
     tab.locator("#charts svg").first.wait_for()
     assert said == []
     context.close()
+
+
+def test_what_is_read_stays_while_the_rest_changes(browser: Any, address: str, finished: Any) -> None:
+    """The log keeps its focus, its scrolling, and the selected text; a tree that is gone leaves the page as it is."""
+    record = json.loads((finished.folder / RECORD).read_text())
+    record |= {"process": os.getpid(), "born": psutil.Process().create_time(), "ended": None}
+    record["stages"][-1] |= {"state": "running", "ended": None}
+    record["stages"][-2] |= {"state": "running", "ended": None}
+    (finished.folder / RECORD).write_text(json.dumps(record))
+    names = [stage["name"] for stage in record["stages"][-2:]]
+    logs = [finished.folder / f".retemper/logs/{name}.log" for name in names]
+    for log in logs:
+        log.write_text(f"{'long ' * 99}\n")
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(f"{address}/?place=this%20folder")
+    log = tab.get_by_role("region", name=f"end of the log of {names[1]}")
+    log.wait_for()
+    tab.evaluate("getSelection().selectAllChildren(document.querySelector('#state code'))")
+    log.focus()
+    tab.evaluate("scrollTo(0, 70)")
+    logs[1].write_text(f"{'long ' * 99}\nmore\n")
+    tab.get_by_text("more", exact=False).last.wait_for()
+    before = tab.locator("#state b").inner_text()
+    tab.locator("#state b").filter(has_not_text=before).wait_for()
+    assert log.evaluate("log => [log === document.activeElement, scrollY]") == [True, 70]
+    assert tab.evaluate("getSelection().toString()") == record["command"]
+    record["stages"][-2]["state"] = "ran"
+    (finished.folder / RECORD).write_text(json.dumps(record))
+    tab.locator("article").nth(1).wait_for(state="detached")
+    assert tab.locator("article h2").inner_text().startswith(names[1])
+    (finished.folder / RECORD).unlink()
+    tab.get_by_text("No run in this folder").wait_for()
+    assert tab.locator("article").count() == 1 and "gone" not in tab.evaluate("document.body.className")
+    tab.close()
+
+
+def test_long_names_fit_a_phone(browser: Any, address: str, finished: Any) -> None:
+    record = json.loads((finished.folder / RECORD).read_text())
+    record |= {"process": os.getpid(), "born": psutil.Process().create_time(), "ended": None, "command": f"retemper run {'a' * 90}"}
+    record["stages"][0] |= {"state": "running", "name": f"train@{'b' * 90}", "said": "c" * 90}
+    record["stages"][1] |= {"state": "failed", "name": f"train@{'d' * 90}", "problem": "e" * 90}
+    record["stages"][2] |= {"state": "waiting", "name": f"train@{'f' * 90}"}
+    (finished.folder / RECORD).write_text(json.dumps(record))
+    tree = finished.folder / ".retemper/tree"
+    finished.command("git", "worktree", "add", "--detach", str(tree))
+    (tree / RECORD).parent.mkdir()
+    (tree / RECORD).write_text(json.dumps(record))
+    tab = browser.new_page(viewport={"width": 390, "height": 900})
+    tab.goto(address)
+    tab.locator("article").nth(1).wait_for()
+    tab.locator("#stages p").first.wait_for()
+    assert tab.locator("#runs div").count() == 2
+    assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no scrolling sideways"
+    tab.close()
 
 
 def test_a_taken_port_is_one_line(finished: Any) -> None:
