@@ -83,7 +83,7 @@ def share(said: str) -> float | None:
     return min(done / whole, 1.0) if whole else None
 
 
-def bar_left(said: str) -> float:
+def left_by_progress(said: str) -> float:
     """The seconds that a line of progress says are left of its own work: of a resumed one, too, whose share says little. 0 without."""
     found = LEFT.search(said)
     hours, minutes, of_minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
@@ -104,7 +104,7 @@ def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, bool]:
 
 def _rest(stage: StageNow, now: float) -> float | None:
     """Seconds that a stage still needs: as its own progress says, else by its estimate."""
-    if stage.began is not None and (left := bar_left(stage.said)):
+    if stage.began is not None and (left := left_by_progress(stage.said)):
         return left
     spent = now - stage.began if stage.began is not None else 0.0
     return max(stage.estimate - spent, 0.0) if stage.estimate is not None else None

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.watching.record import RECORD, RunNow, StageNow
-from flows.watching.runs import Seen, bar_left, find, seconds_left, share
+from flows.watching.runs import Seen, left_by_progress, find, seconds_left, share
 
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
 
@@ -100,7 +100,7 @@ def test_the_time_left_is_what_stages_may_take() -> None:
     [("0m40s, 1m20s left, loss 0.5", 80.0), ("9.1/s, 2h03m, 1h02m left", 3720.0), ("0m40s, loss 0.5", 0.0), ("12m left", 0.0)],
 )
 def test_what_a_line_of_progress_says_is_left(said: str, expected: float) -> None:
-    assert bar_left(f"train star: 1/4 steps, {said}") == expected
+    assert left_by_progress(f"train star: 1/4 steps, {said}") == expected
 
 
 def test_what_runs_here_is_known_where_git_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
