@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.watching.record import RECORD, RunNow, StageNow
-from flows.watching.runs import Seen, left_by_progress, find, seconds_left, share
+from flows.watching.runs import Seen, find, left_by_progress, seconds_left, share
 
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
 
