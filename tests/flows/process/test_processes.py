@@ -180,7 +180,7 @@ def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop() -> No
         (["/x/flows/cli/__main__.py", "retrain"], "", "retemper retrain"),
         (["/x/site-packages/prefect/flow_engine.py", "--x"], "", "retemper schedule"),
         (["/x/flows/scheduling/serve.py", '{"name": "a"}'], "", "retemper schedule"),
-        (["/home/a/prefect/.venv/bin/retemper", "run"], "", "retemper run"),
+        (["/x/a/prefect/.venv/bin/retemper", "run"], "", "retemper run"),
         (["/x/flows/pipeline/alone.py", "evaluate@a"], "retemper bisect", "retemper bisect"),
     ],
 )
