@@ -2,16 +2,14 @@
 
 import json
 import re
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import uvicorn
 
+from tests.loopback import on_loopback
 from tests.search.test_browse import GIVEN, client
 
 
@@ -19,15 +17,8 @@ from tests.search.test_browse import GIVEN, client
 def address(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The page over a finished project, on a free port of loopback."""
     monkeypatch.chdir(small.folder)
-    server = uvicorn.Server(uvicorn.Config(client(GIVEN).app, host="127.0.0.1", port=0, log_level="error", ws="none"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with on_loopback(client(GIVEN).app) as address:
+        yield address
 
 
 @pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
 from flows.watching.record import RECORD, read
 from flows.watching.watch import create_app
+from tests.loopback import on_loopback
 
 
 def until_said(folder: Path, stage: str, text: str) -> None:
@@ -82,15 +81,8 @@ def test_what_the_server_refuses(finished: Any) -> None:
 @pytest.fixture
 def address(finished: Any) -> Iterator[str]:
     """The page over a finished project, on a free port of loopback."""
-    server = uvicorn.Server(uvicorn.Config(create_app(finished.folder), host="127.0.0.1", port=0, log_level="error", ws="none"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with on_loopback(create_app(finished.folder)) as address:
+        yield address
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (390, "dark")])

@@ -1,7 +1,5 @@
 """Two exports of the small project, and a server over a link to one of them, on a free port of loopback."""
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from flows.serving.export import link
 from flows.serving.follow import point
@@ -17,6 +14,7 @@ from tasks.search.server.app import Settings, create_app
 from tasks.search.server.log import Log
 from tasks.search.server.measures import Measures
 from tasks.search.server.served import Current
+from tests.loopback import on_loopback
 
 
 @pytest.fixture
@@ -52,16 +50,7 @@ def serving(exports: Path) -> Serving:
         measures = Measures()
         current = Current(exports / "current", measures.swapped, print, problem=exports / "problem")
         app = create_app(current, measures, log, settings)
-        server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none", lifespan="on"))
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        try:
-            yield Server(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}", current, measures)
-        finally:
-            server.should_exit = True
-            thread.join()
+        with on_loopback(app) as address:
+            yield Server(address, current, measures)
 
     return run
