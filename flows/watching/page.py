@@ -73,11 +73,12 @@ def summary(seen: Seen, now: float | None = None) -> str:
     now, run = time.time() if now is None else now, seen.run
     told = [_counts(seen), clock(seen.until(now) - run.began)]
     if seen.alive:
-        left, whole = seconds_left(run, now)
+        left, unknown = seconds_left(run, now)
         several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate is one after another
         if left:
-            told.append(f"{'at most ' if several else ''}about {clock(left)} left" if whole else f"{clock(left)} or more left")
-        elif not whole:
+            more = f" and {counted(unknown, 'stages')} of unknown time" if unknown else ""
+            told.append(f"{'at most ' if several else ''}about {clock(left)}{more} left")
+        elif unknown:
             told.append("time left unknown")
     silent = now - seen.heard
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:

@@ -5,6 +5,7 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 from flows.repository.git import GitFailed, git
 from flows.watching.record import RECORD, RunNow, StageNow, read
@@ -90,24 +91,31 @@ def left_by_progress(said: str) -> float:
     return 3600.0 * hours + 60 * (minutes + of_minutes) + seconds
 
 
-def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, bool]:
-    """What the stages that are not done may take, one after another; and whether that is all (else, some are unknown)."""
+def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, int]:
+    """What the stages that are not done may take, one after another; and of how many stages that is unknown.
+
+    A stage without a record may take as long as those of its kind that this run has done (train@star, as train@warmup).
+    """
     now = time.time() if now is None else now
-    left, whole = 0.0, True
+    took: dict[str, list[float]] = {}
     for stage in run.stages:
-        if stage.state in DONE:
-            continue
-        rest = _rest(stage, now)
-        left, whole = left + (rest or 0.0), whole and rest is not None
-    return left, whole
+        if stage.state == "ran" and stage.began is not None and stage.ended is not None:
+            took.setdefault(_kind(stage), []).append(stage.ended - stage.began)
+    likely = {kind: mean(seconds) for kind, seconds in took.items()}
+    rests = [_rest(stage, stage.estimate or likely.get(_kind(stage)), now) for stage in run.stages if stage.state not in DONE]
+    return sum(rest for rest in rests if rest is not None), rests.count(None)
 
 
-def _rest(stage: StageNow, now: float) -> float | None:
-    """Seconds that a stage still needs: as its own progress says, else by its estimate."""
+def _kind(stage: StageNow) -> str:
+    return stage.name.partition("@")[0]
+
+
+def _rest(stage: StageNow, likely: float | None, now: float) -> float | None:
+    """Seconds that a stage still needs: as its own progress says, else by what it is `likely` to take."""
     if stage.began is not None and (left := left_by_progress(stage.said)):
         return left
     spent = now - stage.began if stage.began is not None else 0.0
-    return max(stage.estimate - spent, 0.0) if stage.estimate is not None else None
+    return max(likely - spent, 0.0) if likely is not None else None
 
 
 def _place(folder: Path, project: Path) -> str:

@@ -24,7 +24,9 @@ def seen(folder: Path, run: RunNow = RUN, alive: bool = True) -> Seen:
 
 
 def test_a_summary_for_each_state(tmp_path: Path) -> None:
-    assert summary(seen(tmp_path), 80.0) == "running, 3 of 5 stages, 1m10s, 1m30s or more left"
+    assert summary(seen(tmp_path), 80.0) == "running, 3 of 5 stages, 1m10s, about 1m40s left", "evaluate@b as long as evaluate@a"
+    other = replace(RUN, stages=(*STAGES[:-1], StageNow("report")))
+    assert summary(seen(tmp_path, other), 80.0) == "running, 3 of 5 stages, 1m10s, about 1m30s and 1 stage of unknown time left"
     known = replace(RUN, stages=STAGES[:-1])
     assert summary(seen(tmp_path, known), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
     both = replace(RUN, stages=(*STAGES[:-1], replace(STAGES[3], name="train@c")))
@@ -37,7 +39,7 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert summary(killed, 999.0) == told, "until the last that was written of it"
     assert '<h2>train@b <span class="note">10.0 s of about 2m00s</span></h2>' in parts([], killed, 999.0)["now"]
     assert 'class="took">10.0 s, running<' in parts([], killed, 999.0)["stages"]
-    far = "running, 3 of 5 stages, 2m40s, 1m00s or more left, not heard from for 1m50s"
+    far = "running, 3 of 5 stages, 2m40s, about 1m00s and 1 stage of unknown time left, not heard from for 1m50s"
     assert (
         summary(replace(killed, alive=True, run=replace(RUN, stages=(*STAGES[:3], StageNow("x", estimate=60.0), StageNow("y")))), 170.0)
         == far

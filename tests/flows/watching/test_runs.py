@@ -83,15 +83,22 @@ def test_the_share_that_is_done(said: str, expected: float | None) -> None:
 def test_the_time_left_is_what_stages_may_take() -> None:
     stages = (StageNow("a", "ran", 50.0, 0.0, 40.0), StageNow("b", "running", 30.0, 100.0), StageNow("c", estimate=7.0))
     run = replace(OURS, stages=stages)
-    assert seconds_left(run, 110.0) == (27.0, True), "20 of b, 7 of c"
-    assert seconds_left(run, 140.0) == (7.0, True), "b is late, and says nothing"
+    assert seconds_left(run, 110.0) == (27.0, 0), "20 of b, 7 of c"
+    assert seconds_left(run, 140.0) == (7.0, 0), "b is late, and says nothing"
     resumed = replace(stages[1], said="train: 39/40 steps, 0.1/s, 0m00s, 0m10s left, loss 0.5")
-    assert seconds_left(replace(run, stages=(resumed,)), 105.0) == (10.0, True), "its own word, though 25 of its estimate are left"
-    assert seconds_left(replace(run, stages=(*stages, StageNow("d"))), 110.0) == (27.0, False), "d is unknown"
+    assert seconds_left(replace(run, stages=(resumed,)), 105.0) == (10.0, 0), "its own word, though 25 of its estimate are left"
+    assert seconds_left(replace(run, stages=(*stages, StageNow("d"))), 110.0) == (27.0, 1), "d is unknown"
     unknown = replace(resumed, estimate=None)
-    assert seconds_left(replace(run, stages=(unknown,)), 110.0) == (10.0, True)
-    assert seconds_left(replace(run, stages=(replace(unknown, said="train: 1/4 steps"),)), 110.0) == (0.0, False)
-    assert seconds_left(replace(run, stages=(StageNow("a", "skipped"),)), 110.0) == (0.0, True)
+    assert seconds_left(replace(run, stages=(unknown,)), 110.0) == (10.0, 0)
+    assert seconds_left(replace(run, stages=(replace(unknown, said="train: 1/4 steps"),)), 110.0) == (0.0, 1)
+    assert seconds_left(replace(run, stages=(StageNow("a", "skipped"),)), 110.0) == (0.0, 0)
+    alike = (
+        StageNow("train@a", "ran", None, 0.0, 40.0),
+        StageNow("train@b", "ran", None, 40.0, 60.0),
+        StageNow("train@c"),
+        StageNow("mine@c"),
+    )
+    assert seconds_left(replace(run, stages=alike), 70.0) == (30.0, 1), "as long as those of its kind; mine is unknown"
     assert Seen("this folder", Path(), run, alive=True, heard=100.0).state == "running"
 
 
