@@ -25,14 +25,7 @@ SILENT = 60.0  # seconds after which a run on another machine, which cannot be a
 TRAINED = {"train": "data/curves", "adore": "data/curves", "reranker": "data/curves", "pretrain": "data/pretrain_curves"}
 MEASURED = ("evaluate", "evaluate_adore", "evaluate_fuse")
 SHOWN = ("ran", "failed", "stopped", "running")  # states of stages that took time
-WORDS = {
-    "running": "running",
-    "done": "done",
-    "failed": "failed",
-    "stopped": "stopped",
-    "killed": "killed (its process is gone)",
-}
-RESUMES = "the same command resumes"
+PAGES = {"report": Path(".retemper/report.html"), "timeline": LOGS / "timeline.html"}  # of a run that has ended
 
 
 def shell(project: str) -> str:
@@ -83,12 +76,13 @@ def summary(seen: Seen, now: float | None = None) -> str:
     silent = now - seen.heard
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
         told.append(f"not heard from for {clock(silent)}")
-    return ", ".join(told) + (f"; {RESUMES}" if seen.state in ("stopped", "killed") else "")
+    return ", ".join(told) + ("; the same command resumes" if seen.state in ("stopped", "killed") else "")
 
 
 def _counts(seen: Seen) -> str:
     done = sum(stage.state in ("ran", "cached") for stage in seen.run.stages)
-    return f"{WORDS[seen.state]}, {done} of {counted(len(seen.run.stages), 'stages')}"
+    state = "killed (its process is gone)" if seen.state == "killed" else seen.state
+    return f"{state}, {done} of {counted(len(seen.run.stages), 'stages')}"
 
 
 def _runs(seen: Sequence[Seen], chosen: Seen | None) -> Markup:
@@ -111,9 +105,6 @@ def _state(seen: Seen, now: float) -> Markup:
         if not seen.alive and (seen.folder / path).is_file()
     ]
     return told + problem + (Markup("<nav>{}</nav>").format(Markup(" ").join(links)) if links else Markup(""))
-
-
-PAGES = {"report": Path(".retemper/report.html"), "timeline": LOGS / "timeline.html"}  # of a run that has ended
 
 
 def _at_work(seen: Seen, now: float) -> Markup:
