@@ -178,7 +178,11 @@ def test_a_taken_port_is_one_line(finished: Any) -> None:
 
 
 def test_ctrl_c_ends_it_quietly(finished: Any) -> None:
-    process = finished.start("watch")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would ours
+    try:
+        process = finished.start("watch")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     assert process.stdout.readline().startswith("http://127.0.0.1:")
     os.kill(process.pid, signal.SIGINT)
