@@ -10,16 +10,23 @@ import uvicorn
 
 
 @contextmanager
-def on_loopback(app: Any) -> Iterator[str]:
-    """The address of `app` on a free port of loopback."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", ws="none"))
+def running(app: Any, **settings: Any) -> Iterator[uvicorn.Server]:
+    """A server of `app` on a free port of loopback."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", **settings))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
         assert thread.is_alive()
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield server
     finally:
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def on_loopback(app: Any) -> Iterator[str]:
+    """The address of `app`, served."""
+    with running(app) as server:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"

@@ -70,7 +70,7 @@ def summary(seen: Seen, now: float | None = None) -> str:
         several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate is one after another
         if left:
             more = f" and {counted(unknown, 'stages')} of unknown time" if unknown else ""
-            told.append(f"{'at most ' if several else ''}about {clock(left)}{more} left")
+            told.append(f"{'at most' if several else 'about'} {clock(left)}{more} left")
         elif unknown:
             told.append("time left unknown")
     silent = now - seen.heard

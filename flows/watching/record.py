@@ -1,7 +1,6 @@
 """What a run is doing, as a file for `retemper watch`: its stages, how each stands, and the last that it said.
 
-The file is replaced when a stage begins or ends, and within SECONDS of what a stage says. No stage reads it. A full or
-read-only disk costs the file, never the run.
+The file is replaced within SECONDS of a change. No stage reads it. A full or read-only disk costs the file, never the run.
 """
 
 import json
@@ -15,9 +14,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from flows.process.display import Outcome
 from flows.process.processes import typed
-from tasks.core.stage.files import from_record, partial
+from tasks.core.stage.files import partial
 
 RECORD = Path(".retemper/run.json")
 SECONDS = 1.0
@@ -74,13 +75,7 @@ class Recorder:
 
     def said(self, stage: str, text: str) -> None:
         """A line of a stage's output or progress."""
-        with self._guard:
-            self._stages[stage] = replace(self._stages[stage], said=text[:LONGEST])
-            if not self._late:
-                self._late = True
-                timer = threading.Timer(SECONDS, self._catch_up)
-                timer.daemon = True
-                timer.start()
+        self._change(stage, said=text[:LONGEST])
 
     def ended(self, stage: str, outcome: Outcome) -> None:
         """A stage has ended."""
@@ -100,9 +95,14 @@ class Recorder:
             self._write()
 
     def _change(self, stage: str, **fields: Any) -> None:
+        """Take in a change; the file is written a little later, once for all changes until then."""
         with self._guard:
             self._stages[stage] = replace(self._stages[stage], **fields)
-            self._write()
+            if not self._late:
+                self._late = True
+                timer = threading.Timer(SECONDS, self._catch_up)
+                timer.daemon = True
+                timer.start()
 
     def _catch_up(self) -> None:
         with self._guard:
@@ -136,8 +136,6 @@ def recording(stages: Sequence[StageNow], path: Path = RECORD) -> Iterator[Recor
 def read(path: Path = RECORD) -> RunNow | None:
     """What was recorded last; None without a file, or where another version wrote it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        stages = tuple(from_record(StageNow, stage) for stage in found["stages"])
-        return from_record(RunNow, {**found, "stages": stages})
-    except (OSError, ValueError, TypeError, KeyError):
+        return TypeAdapter(RunNow).validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return None

@@ -44,5 +44,6 @@ def serve_local(app: FastAPI, port: int, note: str) -> None:
             listener.bind((HOST, port))
         except OSError:
             raise UserError(f"--port {port}: is taken, expected a free one; choose another, or 0") from None
+        listener.listen()  # whoever follows the line at once waits, and is not refused
         print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C ends it; {note})", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])

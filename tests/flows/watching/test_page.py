@@ -30,7 +30,7 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     known = replace(RUN, stages=STAGES[:-1])
     assert summary(seen(tmp_path, known), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
     both = replace(RUN, stages=(*STAGES[:-1], replace(STAGES[3], name="train@c")))
-    assert summary(seen(tmp_path, both), 80.0) == "running, 3 of 5 stages, 1m10s, at most about 3m00s left", "one after another"
+    assert summary(seen(tmp_path, both), 80.0) == "running, 3 of 5 stages, 1m10s, at most 3m00s left", "one after another"
     assert summary(seen(tmp_path, replace(RUN, stages=STAGES[-1:])), 80.0) == "running, 0 of 1 stage, 1m10s, time left unknown"
     late = replace(RUN, stages=(StageNow("train@b", "running", 20.0, 50.0),))
     assert summary(seen(tmp_path, late), 80.0) == "running, 0 of 1 stage, 1m10s", "later than estimated, so nothing is known"

@@ -4,7 +4,9 @@ import json
 import os
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,8 @@ from tasks.core.stage.errors import Problem
 
 RUN = RunNow("retemper run", 7, 1.0, "host", 100.0, (StageNow("prepare", estimate=3.0), StageNow("train@a"), StageNow("report")))
 
+WRONG = json.dumps(asdict(RUN) | {"command": ["retemper"]})
+
 
 def states(path: Path) -> dict[str, str]:
     found = read(path)
@@ -23,43 +27,46 @@ def states(path: Path) -> dict[str, str]:
     return {stage.name: stage.state for stage in found.stages}
 
 
-def test_stages_begin_progress_and_end(tmp_path: Path) -> None:
+def until(path: Path, **wanted: Any) -> None:
+    """Wait until train@a is recorded so."""
+    deadline = time.monotonic() + 60
+    while any(getattr(found.stages[1], name) != value for found in [read(path)] if found for name, value in wanted.items()):
+        assert time.monotonic() < deadline, wanted
+        time.sleep(0.01)
+
+
+def test_stages_begin_progress_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
+    monkeypatch.setattr(record, "SECONDS", 0.05)
     recorder = Recorder(RUN, path)
     assert read(path) == RUN
     recorder.began("prepare")
     recorder.ended("prepare", Outcome("Cached"))
     recorder.began("train@a")
+    until(path, state="running")
     assert states(path) == {"prepare": "cached", "train@a": "running", "report": "waiting"}
+    for step in range(3):
+        recorder.said("train@a", f"{step}/3 steps")
+    until(path, said="2/3 steps")
     recorder.ended("train@a", Outcome("Failed", 1.0, 2, Problem("invalid", "no such file", 2)))
+    until(path, state="failed", problem="no such file")
     found = read(path)
     assert found is not None and found.ended is None
-    assert found.stages[1].problem == "no such file" and (found.stages[1].began or 0) <= (found.stages[1].ended or 0)
+    assert (found.stages[1].began or 0) <= (found.stages[1].ended or 0)
     recorder.finish()
     assert states(path) == {"prepare": "cached", "train@a": "failed", "report": "skipped"}
 
 
-def test_what_is_said_is_written_a_little_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_written_once_for_many_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.json"
-
-    def said() -> str:
-        found = read(path)
-        assert found is not None
-        return found.stages[1].said
-
-    monkeypatch.setattr(record, "SECONDS", 0.05)
-    recorder = Recorder(RUN, path)
-    for step in range(3):
-        recorder.said("train@a", f"{step}/3 steps")
-    deadline = time.monotonic() + 60
-    while said() != "2/3 steps":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
     monkeypatch.setattr(record, "SECONDS", 3600.0)
-    recorder.said("train@a", "done")
-    assert said() == "2/3 steps", "not at once: the file would be written for each line"
-    recorder.began("report")
-    assert said() == "done", "with the next change"
+    recorder = Recorder(RUN, path)
+    recorder.began("train@a")
+    recorder.said("train@a", "1/3 steps")
+    assert read(path) == RUN, "not at once: a run of a thousand stages from the cache would write a thousand times"
+    recorder.finish()
+    found = read(path)
+    assert found is not None and (found.stages[1].state, found.stages[1].said) == ("stopped", "1/3 steps"), "the end is written at once"
 
 
 def test_a_run_that_ends_early_says_so(tmp_path: Path) -> None:
@@ -90,13 +97,15 @@ def test_a_run_that_changes_its_folder_is_recorded_where_it_began(tmp_path: Path
     recorder = Recorder(RUN)
     monkeypatch.chdir(tmp_path / "project")
     recorder.began("prepare")
-    assert states(tmp_path / "tree" / RECORD)["prepare"] == "running" and not (tmp_path / "project" / RECORD).exists()
+    recorder.finish()
+    assert states(tmp_path / "tree" / RECORD)["prepare"] == "stopped" and not (tmp_path / "project" / RECORD).exists()
 
 
 def test_a_long_line_is_cut(tmp_path: Path) -> None:
     recorder = Recorder(RUN, tmp_path / "run.json")
     recorder.said("prepare", "x" * 10**6)
-    recorder.began("prepare")
+    recorder.finish()
+    assert "xxx" in (tmp_path / "run.json").read_text()
     assert (tmp_path / "run.json").stat().st_size < 5000
 
 
@@ -107,7 +116,7 @@ def test_a_disk_that_takes_nothing_costs_the_file_alone(tmp_path: Path) -> None:
     assert read(tmp_path / RECORD) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"stages": 3}', '{"stages": [{}]}', json.dumps({"stages": []})])
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"stages": 3}', '{"stages": [{}]}', json.dumps({"stages": []}), WRONG])
 def test_another_version_or_half_a_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     assert read(tmp_path / "run.json") is None
@@ -130,4 +139,5 @@ def test_many_threads_leave_a_whole_file(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    recorder.finish()
     assert set(states(path).values()) == {"ran"}

@@ -12,6 +12,7 @@ import pytest
 
 from flows.watching.record import RECORD, RunNow, StageNow
 from flows.watching.runs import Seen, find, left_by_progress, seconds_left, share
+from tasks.core.stage import progress
 
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
 
@@ -108,6 +109,21 @@ def test_the_time_left_is_what_stages_may_take() -> None:
 )
 def test_what_a_line_of_progress_says_is_left(said: str, expected: float) -> None:
     assert left_by_progress(f"train star: 1/4 steps, {said}") == expected
+
+
+def test_lines_of_progress_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As tasks.core.stage.progress writes them."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = progress.Progress("train star (cpu, fp32)", 5000, "steps")
+    shown.skip(1000)
+    for seconds, rest in ((40.0, 120.0), (4000.0, 12000.0)):
+        now[0] = 100.0 + seconds
+        shown.done = 2000
+        shown.told = 0.0
+        shown.advance(0, "loss 0.5")
+        line = capsys.readouterr().err.strip()
+        assert (share(line), left_by_progress(line)) == (0.4, rest), line
 
 
 def test_what_runs_here_is_known_where_git_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

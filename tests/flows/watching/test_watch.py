@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,14 +168,33 @@ def test_long_names_fit_a_phone(browser: Any, address: str, finished: Any) -> No
 
 
 def test_a_taken_port_is_one_line(finished: Any) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         done = finished.call("watch", "--port", str(port))
     assert (done.returncode, done.stderr) == (2, f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n")
+
+
+def test_the_same_port_again_right_after_the_last_server(finished: Any) -> None:
+    """Which closed connections of a page that was open, so that the system still keeps the port for them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for _ in range(2):
+        process = finished.start("watch", "--port", str(port))
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(f"http://127.0.0.1:{port}/")
+            with socket.create_connection(("127.0.0.1", port), 60) as page:
+                page.sendall(b"GET /none HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                assert page.recv(64).startswith(b"HTTP/1.1 404")
+                process.terminate()
+                while page.recv(4096):  # until the server has closed it
+                    pass
+                process.wait(60)
+        finally:
+            process.kill()
 
 
 def test_ctrl_c_ends_it_quietly(finished: Any) -> None:

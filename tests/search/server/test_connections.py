@@ -2,18 +2,17 @@
 
 import resource
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request
 
 from tasks.search.server import connections, limits
 from tasks.search.server.connections import Bounded, allowed
+from tests.loopback import running
 
 LATE = 1.0  # seconds, in place of those of a real server
 PATIENCE = 30  # seconds until a test fails
@@ -30,20 +29,10 @@ def serving(most: int) -> Iterator[tuple[Callable[[], socket.socket], Callable[[
     async def search(request: Request) -> Any:
         return await limits.body(request, limits.Search)
 
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none", http=Bounded, limit_concurrency=most))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    try:
-        with ExitStack() as opened:
-            place = server.servers[0].sockets[0].getsockname()
-            open_one = lambda: opened.enter_context(socket.create_connection(place, PATIENCE))  # noqa: E731
-            yield open_one, lambda: len(server.server_state.connections)
-    finally:
-        server.should_exit = True
-        thread.join()
+    with running(app, http=Bounded, limit_concurrency=most) as server, ExitStack() as opened:
+        place = server.servers[0].sockets[0].getsockname()
+        open_one = lambda: opened.enter_context(socket.create_connection(place, PATIENCE))  # noqa: E731
+        yield open_one, lambda: len(server.server_state.connections)
 
 
 def answer(connection: socket.socket) -> bytes:
