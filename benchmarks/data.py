@@ -35,7 +35,8 @@ from tasks.core.stage.files import file_digest
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text
-from tasks.core.text.token_store import Cut, write_rows
+from tasks.core.text.token_params import Cut
+from tasks.core.text.token_store import write_rows
 from tasks.core.text.tokenizer import kept_tokenizer
 from tasks.prepare.documents import write_documents
 from tasks.prepare.params import Prepare

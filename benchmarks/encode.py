@@ -36,6 +36,7 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
 from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype
 from tasks.core.stage.runtime import Runtime
+from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -133,7 +134,7 @@ def ours(model: str, length: int, *, int8: bool) -> Encode:
         with tempfile.TemporaryDirectory() as scratch:
             tokens_folder = Path(scratch) / "tokens"
             batches = ((texts[i : i + 8192], texts[i : i + 8192]) for i in range(0, len(texts), 8192))
-            write_tokens(tokens_folder, batches, tokenizer, "", length, "", len(texts))
+            write_tokens(tokens_folder, batches, tokenizer, Cut(length), digest="", total=len(texts))
             rows, budget = np.arange(len(texts)), best_batch_tokens(device, torch.bfloat16 if int8 else dtype)
             return encode(tower, open_tokens(tokens_folder), rows, budget, device, layers=layers)
 

@@ -25,6 +25,7 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
 from tasks.core.stage.devices import choose_device, compute_dtype
 from tasks.core.stage.runtime import Runtime
+from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -58,7 +59,7 @@ def main() -> None:
     def ours(temporary: Path) -> Callable[[], float]:
         tokenizer = load_tokenizer(folder)
         for name, texts, length in (("queries", queries, 32), ("documents", positives + negatives, args.length)):
-            write_tokens(temporary / name, [(texts, texts)], tokenizer, "", length, "", len(texts))
+            write_tokens(temporary / name, [(texts, texts)], tokenizer, Cut(length), digest="", total=len(texts))
         query_tokens, document_tokens = open_tokens(temporary / "queries"), open_tokens(temporary / "documents")
         tower = load_towers(folder).document.to(device).train()
         optimizer, budget = make_optimizer("adamw", tower, 2e-5, 0.01), best_training_tokens([tower], device, dtype)

@@ -31,7 +31,7 @@ from tasks.core.text.document import Text, document_text
 from tasks.core.text.token_params import Tokenize
 from tasks.pseudo.generator import Writer, make_writer
 from tasks.pseudo.journal import Journal
-from tasks.pseudo.judges import agreeing, by_bm25, by_encoder
+from tasks.pseudo.judges import Encoder, agreeing, by_bm25, by_encoder
 from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev, plain
 from tasks.pseudo.params import Pseudo
 from tasks.pseudo.splits import Split, as_split, counted
@@ -93,6 +93,40 @@ def dev_from(params: Pseudo, corpus: Path) -> str:
     return params.dev or ("corpus" if own else "pseudo")
 
 
+def split_up(
+    made: list[Candidate], lexical: set[str], dense: set[str], params: Pseudo, *, corpus: Path
+) -> tuple[dict[str, Split], dict[str, Any]]:
+    """The splits of what BM25 (`lexical`) and the encoder (`dense`) kept, and how many of each kind; UserError where one is empty."""
+    source = dev_from(params, corpus)
+    kinds, both = counted(made, lexical, dense), lexical & dense
+    kept = [one for one in made if one.id in both]
+    if not kept:
+        raise UserError(
+            f"pseudo: none of {len(made):,} queries was found by both judges ({len(lexical):,} by BM25, {len(dense):,} by encoders/base), "
+            f"expected some at rank {params.agree_depth} or above; raise pseudo.agree_depth, or pseudo.most_words"
+        )
+    splits = {"test": read_split(corpus, "test")}
+    merged = 0
+    if source == "corpus":
+        splits["dev"] = read_split(corpus, "dev")
+    else:
+        splits["dev"], merged, _ = as_split(
+            (one for one in made if one.id in lexical | dense and is_dev(one.doc, params)), texts(splits["test"])
+        )
+        kept = [one for one in kept if not is_dev(one.doc, params)]
+    splits["train"], more, barred = as_split(kept, texts(splits["dev"]) | texts(splits["test"]))
+    for name in ("train", "dev"):
+        if not len(splits[name].queries):
+            raise UserError(
+                f"pseudo: {len(both):,} queries were kept, none for {name}; raise pseudo.documents, or change pseudo.dev_share "
+                f"({params.dev_share:g})"
+            )
+    splits = {name: splits[name] for name in SPLITS}
+    for kind, row in kinds.items():
+        row |= {name: splits[name].kinds.count(kind) for name in ("train", "dev")}
+    return splits, {"kinds": kinds, "merged": merged + more, "in_dev_or_test": barred, "dev": source}
+
+
 def statistics(corpus: Path, splits: dict[str, Split], told: dict[str, Any]) -> dict[str, Any]:
     """The content of stats.json: as prepare writes it, with these splits, and `pseudo` on how they were made."""
     rows = {}
@@ -124,7 +158,7 @@ def main() -> None:
     ).parse_args()
     params, bm25, text, tokenize = load(Pseudo, "pseudo"), load(BM25, "bm25"), load(Text, "text"), load(Tokenize, "tokenize")
     corpus, documents = arguments.corpus, arguments.corpus / "documents.parquet"
-    source = dev_from(params, corpus)
+    dev_from(params, corpus)  # a UserError before hours of work
     device = choose_device(read_runtime())
     arithmetic = str(compute_dtype(device, params.precision)), hardware(device), code_digest("pseudo")
     generator = encoder_folder(params.generator) if params.generator else None
@@ -135,46 +169,9 @@ def main() -> None:
         made = make(documents, params, text, write)
     depth = params.agree_depth
     lexical = agreeing(made, by_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
-    found = by_encoder(
-        made,
-        documents,
-        arguments.encoder,
-        arguments.tokenizer,
-        text=text,
-        tokenize=tokenize,
-        depth=depth,
-        precision=params.precision,
-        device=device,
-        scratch=scratch,
-    )
-    dense = agreeing(made, found)
-    kinds, both = counted(made, lexical, dense), lexical & dense
-    kept = [one for one in made if one.id in both]
-    if not kept:
-        raise UserError(
-            f"pseudo: none of {len(made):,} queries was found by both judges ({len(lexical):,} by BM25, {len(dense):,} by encoders/base), "
-            f"expected some at rank {depth} or above; raise pseudo.agree_depth, or pseudo.most_words"
-        )
-    splits = {"test": read_split(corpus, "test")}
-    merged = 0
-    if source == "corpus":
-        splits["dev"] = read_split(corpus, "dev")
-    else:
-        splits["dev"], merged, _ = as_split(
-            (one for one in made if one.id in lexical | dense and is_dev(one.doc, params)), texts(splits["test"])
-        )
-        kept = [one for one in kept if not is_dev(one.doc, params)]
-    splits["train"], more, barred = as_split(kept, texts(splits["dev"]) | texts(splits["test"]))
-    for name in ("train", "dev"):
-        if not len(splits[name].queries):
-            raise UserError(
-                f"pseudo: {len(both):,} queries were kept, none for {name}; raise pseudo.documents, or change pseudo.dev_share "
-                f"({params.dev_share:g})"
-            )
-    splits = {name: splits[name] for name in SPLITS}
-    for kind, row in kinds.items():
-        row |= {name: splits[name].kinds.count(kind) for name in ("train", "dev")}
-    told = {"kinds": kinds, "merged": merged + more, "in_dev_or_test": barred, "dev": source}
+    encoder = Encoder(arguments.encoder, arguments.tokenizer, tokenize, params.precision, device)
+    dense = agreeing(made, by_encoder(made, documents, encoder, text, depth=depth, scratch=scratch))
+    splits, told = split_up(made, lexical, dense, params, corpus=corpus)
     with new_folder(arguments.out) as out:
         shutil.copyfile(documents, out / "documents.parquet")
         for name, split in splits.items():

@@ -5,6 +5,7 @@ In memory: a vector and a few results per query, a block of document vectors, BM
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,6 +42,17 @@ from tasks.pseudo.making import Candidate
 ROWS = 2**14  # of a block of document vectors: what a kill loses
 
 
+@dataclass(frozen=True)
+class Encoder:
+    """The dense judge: its folder, its tokenizer's, how it is given texts, and how it computes."""
+
+    folder: Path
+    tokenizer: Path
+    tokenize: Tokenize
+    precision: Precision
+    device: torch.device
+
+
 def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
     """Ids of the queries whose own document is in their list; `found` has schema RANKED."""
     source = {candidate.id: candidate.doc for candidate in made}
@@ -68,38 +80,20 @@ def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, 
 
 
 def by_encoder(
-    made: Sequence[Candidate],
-    documents: Path,
-    encoder: Path,
-    tokenizer: Path,
-    *,
-    text: Text,
-    tokenize: Tokenize,
-    depth: int,
-    precision: Precision,
-    device: torch.device,
-    scratch: Path,
+    made: Sequence[Candidate], documents: Path, encoder: Encoder, text: Text, *, depth: int, scratch: Path
 ) -> Iterator[pa.Table]:
     """The `depth` best documents of every query by exact search with `encoder`, ties by id; `scratch` keeps finished blocks of vectors."""
-    loaded, digest = load_tokenizer(tokenizer), folder_digest(tokenizer)
+    device, tokenize = encoder.device, encoder.tokenize
+    tokenizer, digest = load_tokenizer(encoder.tokenizer), folder_digest(encoder.tokenizer)
     with TemporaryDirectory(dir=scratch, prefix=".tokens") as folder:
         place_of = Path(folder)
         texts = [([one.id for one in made], [one.text for one in made])]
-        write_tokens(place_of / "queries", texts, loaded, digest, tokenize.query_length, tokenize.query_prefix, len(made))
-        write_tokens(
-            place_of / "documents",
-            _documents(documents, text),
-            loaded,
-            digest,
-            tokenize.document_length,
-            tokenize.document_prefix,
-            count_rows(documents),
-            tokenize.passages,
-            tokenize.passage_overlap,
-        )
+        write_tokens(place_of / "queries", texts, tokenizer, tokenize.query, digest=digest, total=len(made))
+        everything = _documents(documents, text)
+        write_tokens(place_of / "documents", everything, tokenizer, tokenize.document, digest=digest, total=count_rows(documents))
         queries, passages = open_tokens(place_of / "queries"), open_tokens(place_of / "documents")
-        vectors = encode_queries(encoder, queries, precision, device)
-        tower = place(load_towers(encoder).document, device, compute_dtype(device, precision))
+        vectors = encode_queries(encoder.folder, queries, encoder.precision, device)
+        tower = place(load_towers(encoder.folder).document, device, compute_dtype(device, encoder.precision))
         progress = Progress("pseudo: documents encoded", len(passages), "passages")
 
         def blocks() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:

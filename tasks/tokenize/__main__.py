@@ -20,7 +20,7 @@ from tasks.core.tables.schemas import QUERIES, SPLITS
 from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
 from tasks.core.text.same_texts import SAME
-from tasks.core.text.token_store import Cut, write_rows, write_tokens
+from tasks.core.text.token_store import write_rows, write_tokens
 from tasks.core.text.tokenizer import kept_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
@@ -60,15 +60,14 @@ def main() -> None:
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
-        cut = Cut(params.document_length, params.document_prefix, params.passages, params.passage_overlap)
         scratch = None
         if large(path):
             settings = [params.model_dump(), text.model_dump(), code_digest("tokenize"), version("tokenizers"), digest, path]
             scratch = scratch_folder("tokenize", work_digest(*settings))
         os.environ.setdefault("RAYON_NUM_THREADS", str(cores()))  # the tokenizer's own threads
-        job = Job(path, arguments.tokenizer, text, cut, known_of(tokenizer, arguments.tokenizer))
+        job = Job(path, arguments.tokenizer, text, params.document, known_of(tokenizer, arguments.tokenizer))
         rows = tokenized(job, cores(), scratch)
-        write_rows(out / "documents", rows, tokenizer, digest=digest, cut=cut, total=count_rows(path))
+        write_rows(out / "documents", rows, tokenizer, digest=digest, cut=params.document, total=count_rows(path))
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
             np.save(out / "documents" / SAME, first)
@@ -77,8 +76,7 @@ def main() -> None:
             print(f"{near:,} of {counted(len(first), 'documents')} {are} of an earlier one")
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            length, prefix = params.query_length, params.query_prefix
-            write_tokens(out / "queries" / split, queries(path), tokenizer, digest, length, prefix, count_rows(path))
+            write_tokens(out / "queries" / split, queries(path), tokenizer, params.query, digest=digest, total=count_rows(path))
     if scratch:
         finish(scratch)
 

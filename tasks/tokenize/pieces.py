@@ -13,7 +13,8 @@ from tasks.core.tables.row_groups import count_groups, read_group
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.document import Text, document_text
-from tasks.core.text.token_store import Cut, Rows, rows_by
+from tasks.core.text.token_params import Cut
+from tasks.core.text.token_store import Rows, rows_by
 from tasks.core.text.tokenizer import kept_tokenizer
 
 ALONE = 16  # row groups, seconds of work: fewer are not worth a process

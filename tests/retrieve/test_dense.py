@@ -15,6 +15,7 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.schemas import RANKED
+from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -33,11 +34,9 @@ def project(request: pytest.FixtureRequest, tiny_corpus: Any, tiny_encoder: Path
             folder / "tokens" / name,
             batches,
             tokenizer,
-            "",
-            32 // request.param,
-            "",
-            len(rows),
-            1 if name != "documents" else request.param,
+            Cut(32 // request.param, "", 1 if name != "documents" else request.param),
+            digest="",
+            total=len(rows),
         )
     (folder / "params.yaml").write_text("encode: {precision: fp32, dtype: float32, batch_tokens: 512}\n")
     freeze_parameters(folder)

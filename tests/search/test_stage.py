@@ -26,6 +26,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
+from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.search import lists
@@ -46,8 +47,8 @@ def project(tiny_corpus: Any, tiny_encoder: Path, tmp_path_factory: pytest.TempP
     folder = tmp_path_factory.mktemp("search")
     tokenizer = load_tokenizer(tiny_encoder)
     ids, texts = list(tiny_corpus.documents), [text for _, text in tiny_corpus.documents.values()]
-    write_tokens(folder / "tokens" / "documents", [(ids, texts)], tokenizer, "", 32, "", len(ids))
-    write_tokens(folder / "tokens" / "queries" / "train", [(["q"], ["text"])], tokenizer, "", 8, "query: ", 1)
+    write_tokens(folder / "tokens" / "documents", [(ids, texts)], tokenizer, Cut(32), digest="", total=len(ids))
+    write_tokens(folder / "tokens" / "queries" / "train", [(["q"], ["text"])], tokenizer, Cut(8, "query: "), digest="", total=1)
     batches = list(read_batches(tiny_corpus.records / "documents.parquet", DOCUMENTS))
     parts = [batch.slice(start, 7) for batch in batches for start in range(0, batch.num_rows, 7)]
     write_table(folder / "documents.parquet", DOCUMENTS, parts)  # row groups of seven

@@ -12,7 +12,8 @@ from tasks.core.tables.row_groups import count_groups
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
-from tasks.core.text.token_store import Cut, write_rows, write_tokens
+from tasks.core.text.token_params import Cut
+from tasks.core.text.token_store import write_rows, write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.tokenize import pieces
 from tasks.tokenize.pieces import Job, tokenized
@@ -41,7 +42,7 @@ def test_any_number_of_processes_gives_the_bytes_of_one(
     cut: Cut, documents: Path, tiny_corpus: Any, tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = [(list(tiny_corpus.documents), [text for _, text in tiny_corpus.documents.values()])]
-    write_tokens(tmp_path / "whole", batch, load_tokenizer(tiny_encoder), "d", cut.max_length, cut.prefix, 60, cut.passages, cut.overlap)
+    write_tokens(tmp_path / "whole", batch, load_tokenizer(tiny_encoder), cut, digest="d", total=60)
     whole = folder_digest(tmp_path / "whole")
     job = Job(documents, tiny_encoder, Text(), cut)
     assert written(tmp_path / "one", job, 1, None) == whole

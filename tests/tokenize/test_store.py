@@ -18,6 +18,7 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QUERIES
+from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -44,7 +45,7 @@ def test_equals_the_tokenizer_text_by_text(prefix: str, max_length: int, batch: 
     tokenizer, texts = load_tokenizer(tiny_encoder), random_texts(60)
     ids = [f"d{n}" for n in range(len(texts))]
     parts = ((ids[n : n + batch], texts[n : n + batch]) for n in range(0, len(texts), batch))
-    write_tokens(tmp_path / "t", parts, tokenizer, "digest", max_length, prefix, len(texts))
+    write_tokens(tmp_path / "t", parts, tokenizer, Cut(max_length, prefix), digest="digest", total=len(texts))
     tokens = open_tokens(tmp_path / "t")
     again = load_tokenizer(tiny_encoder)
     found = [tokens.flat[first:end].tolist() for first, end in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
@@ -73,7 +74,7 @@ def test_passages_equal_the_tokenizers_own_overflow(
 ) -> None:
     tokenizer, texts = load_tokenizer(tiny_encoder), random_texts(60)
     parts = ((list(map(str, range(n, n + len(part)))), part) for n in range(0, 60, batch) if (part := texts[n : n + batch]))
-    write_tokens(tmp_path / "t", parts, tokenizer, "digest", max_length, "", 60, passages, overlap)
+    write_tokens(tmp_path / "t", parts, tokenizer, Cut(max_length, "", passages, overlap), digest="digest", total=60)
     again = load_tokenizer(tiny_encoder)
     options = {"truncation": True, "max_length": max_length, "stride": overlap, "return_overflowing_tokens": True}
     cut = [again(text, **options)["input_ids"][:passages] for text in texts]
@@ -84,13 +85,13 @@ def test_passages_equal_the_tokenizers_own_overflow(
 def test_every_passage_has_the_prefix(tiny_encoder: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     text = "one two three four five six seven eight nine ten eleven twelve"
-    write_tokens(tmp_path / "t", [(["a", "b"], [text, "one"])], tokenizer, "", 8, "passage: ", 2, 3)
+    write_tokens(tmp_path / "t", [(["a", "b"], [text, "one"])], tokenizer, Cut(8, "passage: ", 3), digest="", total=2)
     words, prefix = (tokenizer(t, add_special_tokens=False)["input_ids"] for t in (text, "passage: "))
     cls, sep, room = tokenizer.cls_token_id, tokenizer.sep_token_id, 8 - 2 - len(prefix)
     first, second = rows_of(tmp_path / "t")
     assert first == [[cls, *prefix, *words[n : n + room], sep] for n in (0, room, 2 * room)]
     assert second == [[cls, *prefix, words[0], sep]]
-    write_tokens(tmp_path / "o", [(["a"], [text])], tokenizer, "", 8, "passage: ", 1, 9, 1)
+    write_tokens(tmp_path / "o", [(["a"], [text])], tokenizer, Cut(8, "passage: ", 9, 1), digest="", total=1)
     (overlapping,) = rows_of(tmp_path / "o")
     assert overlapping == [[cls, *prefix, *words[n : n + room], sep] for n in range(0, len(words) - 1, room - 1)]
 
@@ -107,19 +108,19 @@ def test_the_space_behind_a_prefix_belongs_to_the_next_token(tmp_path: Path) -> 
     start, *words, end = tokenizer(prefix + text)["input_ids"]
     prompt, room = len(words) - 7, 2
     assert tokenizer.convert_ids_to_tokens(words[prompt:]) == [f"Ġ{word}" for word in text.split()]
-    write_tokens(tmp_path / "t", [(["a"], [text])], tokenizer, "", 2 + prompt + room, prefix, 1, 9)
+    write_tokens(tmp_path / "t", [(["a"], [text])], tokenizer, Cut(2 + prompt + room, prefix, 9), digest="", total=1)
     (found,) = rows_of(tmp_path / "t")
     assert found == [[start, *words[:prompt], *words[first : first + room], end] for first in range(prompt, len(words), room)]
 
 
 def test_prefix_that_leaves_no_room_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="document_prefix 'passage: ' fills all 4 tokens"):
-        write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), "", 4, "passage: ", 1, 2)
+        write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), Cut(4, "passage: ", 2), digest="", total=1)
 
 
 def test_an_overlap_that_leaves_no_room_is_refused(tiny_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="passage_overlap: found 6, expected less than 6, the tokens of a passage"):
-        write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), "", 8, "", 1, 2, 6)
+        write_tokens(tmp_path / "t", [(["a"], ["b"])], load_tokenizer(tiny_encoder), Cut(8, "", 2, 6), digest="", total=1)
 
 
 def test_overlap_needs_passages() -> None:
@@ -145,7 +146,7 @@ class Numbers:
 @pytest.mark.parametrize(("size", "dtype"), [(100, "uint16"), (65536, "uint16"), (65537, "int32"), (250002, "int32")])
 def test_every_id_of_the_vocabulary_fits(size: int, dtype: str, tmp_path: Path) -> None:
     batches = [(["a", "b", "c"], [f"0 {size - 1}", "", "7"])]
-    write_tokens(tmp_path / "t", batches, Numbers(size), "", 5, "", 3)
+    write_tokens(tmp_path / "t", batches, Numbers(size), Cut(5), digest="", total=3)
     tokens = open_tokens(tmp_path / "t")
     assert tokens.flat.dtype == np.dtype(dtype)
     assert tokens.flat.tolist() == [0, size - 1, 1, 7]  # a text without tokens becomes one padding token

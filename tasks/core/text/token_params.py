@@ -1,11 +1,26 @@
 """Parameters of tokenize."""
 
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from tasks.core.stage.numbers import Count
 from tasks.core.stage.params import Params
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How texts become rows of tokens, special tokens and `prefix` included.
+
+    A text is truncated to `max_length` tokens (FirstP), or split into up to `passages` rows of that length, each with the special
+    tokens and the prefix (MaxP: ANCE (arXiv:2007.00808), section 5), and with the last `overlap` tokens of the row before.
+    """
+
+    max_length: int
+    prefix: str = ""
+    passages: int = 1
+    overlap: int = 0
 
 
 class Tokenize(Params):
@@ -40,3 +55,13 @@ class Tokenize(Params):
         if self.passage_overlap and self.passages == 1:
             raise ValueError(f"passage_overlap {self.passage_overlap}: a document is one passage; increase passages")
         return self
+
+    @property
+    def query(self) -> Cut:
+        """How queries are cut."""
+        return Cut(self.query_length, self.query_prefix)
+
+    @property
+    def document(self) -> Cut:
+        """How documents are cut."""
+        return Cut(self.document_length, self.document_prefix, self.passages, self.passage_overlap)

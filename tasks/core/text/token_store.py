@@ -1,7 +1,6 @@
 """Writing token folders (tasks.core.text.tokens): texts stream in, flat ids stream out."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from tasks.core.stage.progress import Progress
 from tasks.core.tables.batching import joined
 from tasks.core.tables.ids import IDS, Ints, spread
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
+from tasks.core.text.token_params import Cut
 from tasks.core.text.tokenizer import largest_id, prompt_tokens
 from tasks.core.text.words import Words, word_by_word
 
@@ -28,16 +28,6 @@ class Rows(NamedTuple):
     flat: npt.NDArray[np.generic]
     lengths: npt.NDArray[np.int32]
     counts: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How texts become rows: see `write_tokens`."""
-
-    max_length: int
-    prefix: str = ""
-    passages: int = 1
-    overlap: int = 0
 
 
 class Passages:
@@ -127,24 +117,11 @@ def rows_by(tokenizer: Any, cut: Cut) -> Callable[[list[str], list[str]], Rows]:
     return rows
 
 
-def write_tokens(
-    folder: Path,
-    batches: Texts,
-    tokenizer: Any,
-    digest: str,
-    max_length: int,
-    prefix: str,
-    total: int,
-    passages: int = 1,
-    overlap: int = 0,
-) -> None:
-    """Tokenize (id, text) batches into `folder` (new).
+def write_tokens(folder: Path, batches: Texts, tokenizer: Any, cut: Cut, *, digest: str, total: int) -> None:
+    """Tokenize `total` (id, text), a batch at a time, into `folder` (new). `digest`: of the tokenizer.
 
-    A text is truncated to `max_length` tokens, special tokens included (FirstP), or split into up to `passages` rows of that
-    length, each with the special tokens and the prefix (MaxP: ANCE (arXiv:2007.00808), section 5), and with the last `overlap`
-    tokens of the row before. A text without tokens becomes a single padding token, so that every text has a vector.
+    A text without tokens becomes a single padding token, so that every text has a vector.
     """
-    cut = Cut(max_length, prefix, passages, overlap)
     rows = rows_by(tokenizer, cut)
     write_rows(folder, (rows(ids, texts) for ids, texts in batches), tokenizer, digest=digest, cut=cut, total=total)
 

@@ -19,6 +19,7 @@ from tasks.core.models.bi_encoder import Towers, load_towers, save_towers, trunc
 from tasks.core.models.folder import Shape, read_prompts, read_shape
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
+from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
@@ -90,7 +91,14 @@ def test_token_folders_give_the_same_vectors(name: str, start: Start, tmp_path: 
     """As the pipeline has them: padded for a batch, and the end kept where a text is cut."""
     folder = start(name)
     tokenizer = load_tokenizer(folder)
-    write_tokens(tmp_path / "t", [([str(n) for n in range(len(TEXTS))], TEXTS)], tokenizer, "", LENGTH, PROMPTS["document"], len(TEXTS))
+    write_tokens(
+        tmp_path / "t",
+        [([str(n) for n in range(len(TEXTS))], TEXTS)],
+        tokenizer,
+        Cut(LENGTH, PROMPTS["document"]),
+        digest="",
+        total=len(TEXTS),
+    )
     tokens = open_tokens(tmp_path / "t")
     if STARTS[name][2]:
         end = tokenizer.sep_token_id or tokenizer.eos_token_id
@@ -178,7 +186,7 @@ def test_a_text_without_tokens_has_the_vector_of_padding(start: Start, tmp_path:
     folder = start("llama")
     tower, tokenizer = load_towers(folder).document, load_tokenizer(folder)
     assert tokenizer("")["input_ids"] == []
-    write_tokens(tmp_path / "t", [(["a", "b"], ["", "some text"])], tokenizer, "", LENGTH, "", 2)
+    write_tokens(tmp_path / "t", [(["a", "b"], ["", "some text"])], tokenizer, Cut(LENGTH), digest="", total=2)
     found = encode(tower, open_tokens(tmp_path / "t"), np.arange(2), 100, CPU)
     np.testing.assert_allclose(encode_texts(tower, tokenizer, ["", "some text"], LENGTH, CPU), found, atol=1e-6)
     assert np.isfinite(found).all()
@@ -242,7 +250,7 @@ def test_prompts_that_are_not_pooled(name: str, start: Start, tmp_path: Path) ->
         np.testing.assert_allclose(few, wanted, atol=1e-5)
         np.testing.assert_allclose(theirs(again, kind), wanted, atol=1e-5)
         ids = [str(number) for number in range(len(TEXTS))]
-        write_tokens(tmp_path / kind, [(ids, TEXTS)], tokenizer, "", LENGTH, prompt, len(TEXTS))
+        write_tokens(tmp_path / kind, [(ids, TEXTS)], tokenizer, Cut(LENGTH, prompt), digest="", total=len(TEXTS))
         tokens = open_tokens(tmp_path / kind)
         np.testing.assert_allclose(encode(towers.document, tokens, np.arange(len(TEXTS)), 100, CPU), wanted, atol=1e-5)
     if not read_shape(folder).pools_prompt:

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.document import Text
-from tasks.core.text.token_store import Cut
+from tasks.core.text.token_params import Cut
 from tasks.tokenize.pieces import Job, tokenize_group
 documents, tokenizer, pad, cls = sys.argv[1:]
 found = tokenize_group(Job(Path(documents), Path(tokenizer), Text(), Cut(9), Known(int(pad), int(cls))), 0)

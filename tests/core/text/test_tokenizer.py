@@ -11,6 +11,7 @@ from tokenizers import normalizers
 from transformers import AutoConfig, AutoModel
 from transformers import logging as transformers_logging
 
+from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_tokens
 from tasks.core.text.tokenizer import load_tokenizer, longest_text
 from tasks.core.text.tokens import open_tokens
@@ -84,6 +85,6 @@ def test_ids_with_gaps_are_stored_as_they_are(tmp_path: Path, tiny_encoder: Path
     described["model"]["vocab"]["wizards"] = 70_000
     (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(described))
     tokenizer = load_tokenizer(tmp_path / "m")
-    write_tokens(tmp_path / "t", [(["a"], ["seven wizards"])], tokenizer, "", 16, "", 1)
+    write_tokens(tmp_path / "t", [(["a"], ["seven wizards"])], tokenizer, Cut(16), digest="", total=1)
     wanted = tokenizer("seven wizards")["input_ids"]
     assert 70_000 in wanted and np.asarray(open_tokens(tmp_path / "t").flat).tolist() == wanted
