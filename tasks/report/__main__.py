@@ -1,6 +1,7 @@
 """Report the metrics and runs of all systems: one table, significance tests, and one page."""
 
 import dataclasses
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,8 @@ def write_mteb(folder: Path, contents: Contents, revision: str) -> None:
             write_json(folder / f"{system.name}.json", result)
 
 
-def main() -> None:
-    arguments = parser(
-        __doc__ or "",
-        metrics="folder of the systems' metrics",
-        values="folder of their measures for every query",
-        runs="folder of their runs",
-        index_metrics="folder of the indexes' metrics",
-        failures="folder of failures: groups, worst queries, suspects",
-        curves="folder of the rounds' training curves",
-        corpus="corpus folder",
-        source="source.json, for the digest of the data set",
-        out="folder to write: report.html, table.txt, significance.json, mteb/SYSTEM.json",
-    ).parse_args()
+def read_contents(arguments: Namespace) -> Contents:
+    """What the report shows, from the folders that `main` is given."""
     params, settings, sections = load(Report, "report"), load(Text, "text"), read_parameters()
     systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
     split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric, sections)
@@ -73,7 +63,7 @@ def main() -> None:
     shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # errors are studied on dev, not on test
     trained = ordered({path.name for path in arguments.curves.glob("*")}, sections)
     statistics = read_json(arguments.corpus / "stats.json")
-    contents = Contents(
+    return Contents(
         dataset=str((sections.get("dataset") or {}).get("source", "")),
         encoder=str((sections.get("encoder") or {}).get("source", "")),
         in_common=in_common(sections),
@@ -103,23 +93,42 @@ def main() -> None:
         if duel
         else None,
     )
-    queries = len(next(system.queries[split] for system in systems if split in system.queries))
-    above = caption(contents.dataset, statistics["documents"]["count"], settings.titles, split, queries)
-    first = headline(pairs[split], duel)
+
+
+def terminal_table(contents: Contents) -> str:
+    """The table for the terminal, with what was tested above and below it."""
+    params, split = contents.params, contents.table.split
+    pairs = contents.pairs[split]
+    queries = len(next(system.queries[split] for system in contents.systems if split in system.queries))
+    above = caption(contents.dataset, contents.statistics["documents"]["count"], contents.titles, split, queries)
+    first = headline(pairs, contents.duel)
     short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, shared(first), first.warning if first else "")))
-    tests = (
-        f"{params.tests} on {params.metric}, Holm over {counted(len(pairs[split]), 'pairs')}, level {params.alpha:g}"
-        if pairs[split]
-        else ""
-    )
-    table = text(contents.table, above, legend(params.metric, chosen_on, tests, short))
+    tests = f"{params.tests} on {params.metric}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}" if pairs else ""
+    return text(contents.table, above, legend(params.metric, contents.chosen_on, tests, short))
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        metrics="folder of the systems' metrics",
+        values="folder of their measures for every query",
+        runs="folder of their runs",
+        index_metrics="folder of the indexes' metrics",
+        failures="folder of failures: groups, worst queries, suspects",
+        curves="folder of the rounds' training curves",
+        corpus="corpus folder",
+        source="source.json, for the digest of the data set",
+        out="folder to write: report.html, table.txt, significance.json, mteb/SYSTEM.json",
+    ).parse_args()
+    contents = read_contents(arguments)
+    table = terminal_table(contents)
     with new_folder(arguments.out) as out:
         write_json(out / "significance.json", significance(contents))
         write_text(out / "table.txt", f"{table}\n")
         write_mteb(out / "mteb", contents, str(read_json(arguments.source).get("dataset", {}).get("digest", "")))
         write_text(out / "report.html", render(contents))
     print(table)
-    if absent := [name for name in params.baselines if name not in {system.name for system in systems}]:
+    if absent := [name for name in contents.params.baselines if name not in {system.name for system in contents.systems}]:
         print(f"baselines not in the table: {', '.join(absent)}")
 
 

@@ -112,6 +112,24 @@ class Validation:
         return sum(self.name in point and point["step"] > best for point in history) >= self.patience
 
 
+class Pace:
+    """When checkpoints are written: at most every `seconds` (0: always), and no more often than lets the training have most of the time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.began, self.saved, self.taken = seconds, 0.0, time.monotonic(), 0.0
+
+    def due(self) -> bool:
+        """Whether it is time for one."""
+        return not self.seconds or time.monotonic() - self.saved >= max(self.seconds, CHECKPOINT_SHARE * self.taken)
+
+    def __enter__(self) -> None:
+        self.began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.saved = time.monotonic()
+        self.taken = self.saved - self.began
+
+
 def fit(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -137,7 +155,7 @@ def fit(
     start, history = begin(scratch / CHECKPOINT, module, optimizer, gang)
     progress = Progress(what, schedule.steps, "steps")
     progress.skip(start)
-    saved, taken = time.monotonic(), 0.0
+    pace = Pace(journal.checkpoint_seconds)
     drawn = steps.draw(start) if start < schedule.steps else None
     dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
     with live_curves(journal.curves) if first else nullcontext() as live:
@@ -163,14 +181,13 @@ def fit(
             gradient_norm = nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip)
             drawn = steps.draw(step + 1) if step + 1 < schedule.steps else None
             metrics = read({**figures, "gradient_norm": gradient_norm})
-            norm = metrics["gradient_norm"]
-            if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
+            if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
                 if first and all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # unchanged since the previous step
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
                 if gang is not None:
                     gang.wait()  # until that is written
                 raise UserError(
-                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {norm}, expected finite values; "
+                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}, expected finite values; "
                     f"decrease lr or increase temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
                 )
             optimizer.step()
@@ -178,12 +195,9 @@ def fit(
                 history.append({"step": step, **metrics, "lr": optimizer.param_groups[0]["lr"]})
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
-            began = time.monotonic()
-            wait = max(journal.checkpoint_seconds, CHECKPOINT_SHARE * taken) if journal.checkpoint_seconds else 0.0
-            if first and began - saved >= wait and step + 1 < schedule.steps:
-                save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
-                saved = time.monotonic()
-                taken = saved - began
+            if first and pace.due() and step + 1 < schedule.steps:
+                with pace:
+                    save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
     progress.close()
     if gang is not None:
         gang.check_same(_crc(trained_weights(module), {}), what)

@@ -52,6 +52,13 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
             await running
 
     app = FastAPI(title="retemper serve", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    guard(app, measures, settings)
+    route(app, current, measures, log=log, batches=batches, page=page)
+    return app
+
+
+def guard(app: FastAPI, measures: Measures, settings: Settings) -> None:
+    """Refuse who has no key, or asks for another host; answer every failure in one form; measure every answer."""
 
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -75,6 +82,10 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
         return refusal(422, limits.told(error.errors()[0]))
 
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts), www_redirect=False)
+
+
+def route(app: FastAPI, current: Current, measures: Measures, *, log: Log | None, batches: Batches, page: str) -> None:
+    """Add the endpoints."""
 
     async def asked(queries: Sequence[str], k: int) -> list[dict[str, Any]]:
         texts = [limits.checked(query) for query in queries]
@@ -128,8 +139,6 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
     @app.get("/", response_class=HTMLResponse)
     async def index() -> str:
         return page
-
-    return app
 
 
 def hits(served: Served, ranked: Ranked) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The loop: exact resume, bad numbers, clipping, curves."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,6 +163,25 @@ def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_pat
     for step in range(first, 4):
         expected += [f"work {step}", *([f"draw {step + 1}"] if step < 3 else []), "read"]
     assert events == expected
+
+
+def test_checkpoints_leave_most_of_the_time_to_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next is due 10 s after one that took nothing, 20 times as long as it took after one that took 3 s; with 0 s, always."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock.now)
+
+    def due(pace: loop.Pace, now: float) -> bool:
+        clock.now = now
+        return pace.due()
+
+    pace, always = loop.Pace(10), loop.Pace(0)
+    assert [due(pace, now) for now in (100.0, 109.9, 110.0)] == [False, False, True]
+    for one in (pace, always):
+        clock.now = 110.0
+        with one:
+            clock.now = 113.0
+    assert [due(pace, now) for now in (123.0, 172.9, 173.0)] == [False, False, True]
+    assert due(always, 113.0)
 
 
 def test_curves_hold_every_step(tmp_path: Path) -> None:
