@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flows.repository.git import NOBODY, GitFailed, git
 from flows.repository.worktree import equip, make_worktree
+from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.stage.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
@@ -17,7 +18,7 @@ BRANCH = "refs/heads/retemper/retraining"
 TAGS = "refs/tags/champion/"
 RECORD = "retraining.json"
 KEPT = ("dvc.lock", "data/source.json")  # of the last retraining, whatever the followed branch has
-COMMITTED = (*KEPT, "params.yaml", RECORD)
+COMMITTED = (*KEPT, "params.yaml", RECORD, str(FORGOTTEN))
 SETTINGS = ("params.yaml", "retraining.yaml")
 ZERO = "0" * 40
 

@@ -162,10 +162,10 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
         carry_changes(read_changes(commit), project)
         own = read_yaml(project / "params.yaml")["dataset"]["source"]
         edit.apply(plan.edits, project / "params.yaml", lambda _: None)
-        if resolved(read_yaml(project / "params.yaml")["dataset"]["source"]) != resolved(own):
-            (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
         write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
         equip(project)
+        if resolved(read_yaml(project / "params.yaml")["dataset"]["source"]) != resolved(own):
+            (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
         lend(kept, project)
         lock = kept / f"{plan.name}.lock"
         shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)

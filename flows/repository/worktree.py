@@ -20,8 +20,10 @@ from flows.process.processes import TYPED, Processes, environment, typed
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
 from flows.repository.project import edit_settings
+from tasks.core.sources import forgotten
 from tasks.core.stage.code import PACKAGE
 from tasks.core.stage.errors import Problem, UserError
+from tasks.core.stage.files import write_text
 from tasks.core.stage.params import read_yaml
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
@@ -124,12 +126,13 @@ def carry_changes(changes: Changes, tree: Path) -> None:
 
 
 def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> None:
-    """Give `tree` this machine's settings and the project's cache, or an empty cache of its own."""
+    """Give `tree` this machine's settings, what the project has forgotten, and its cache, or an empty cache of its own."""
     for name in CARRIED:
         (tree / name).unlink(missing_ok=True)
         if (project / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(project / name, tree / name)
+    _carry_forgotten(project / forgotten.FILE, tree / forgotten.FILE)
     _share_settings(project.absolute(), tree, own_cache)
 
 
@@ -180,6 +183,15 @@ def is_worktree(root: Path, common: Path) -> bool:
     except (GitFailed, OSError):
         return False
     return [Path(line).resolve() for line in shown] == [root, common.resolve()]
+
+
+def _carry_forgotten(own: Path, there: Path) -> None:
+    """Add the project's forgotten records to the list of a tree, whose commit may be older: a source may still have them."""
+    known = forgotten.read_marks(there)
+    lines = own.read_text(encoding="utf-8").splitlines() if forgotten.read_marks(own).keys() - known.keys() else []
+    if more := [line for line in lines if line.strip() and not line.startswith("#") and line.split()[1] not in known]:
+        text = there.read_text(encoding="utf-8").rstrip("\n") + "\n" if there.exists() else forgotten.HEAD
+        write_text(there, text + "".join(f"{line}\n" for line in more))
 
 
 def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:

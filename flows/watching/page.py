@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -168,7 +169,10 @@ def live_curves(folder: Path, names: Sequence[str]) -> dict[str, list[Curve]]:
     """`load_curves`; of a training at work, from the folder that it writes, which becomes its curves at the end."""
     found: dict[str, list[Curve]] = {}
     for name in names:
-        own = load_curves(folder, [partial(folder / name).name]) or load_curves(folder, [name])
+        own: dict[str, list[Curve]] = {}
+        for place in (partial(folder / name).name, name):
+            with suppress(OSError, ValueError):  # being replaced, as at the end of a training
+                own = own or load_curves(folder, [place])
         for metric, lines in own.items():
             found.setdefault(metric, []).extend(Curve(name, line.points) for line in lines)
     return found
@@ -180,7 +184,7 @@ def _results(seen: Seen) -> Markup:
     names = {name for kind, _, name in done if kind in MEASURED}
     try:
         found = metrics.read_metrics(seen.folder / metrics.METRICS)
-    except UserError:  # being replaced
+    except (UserError, OSError):  # being replaced
         return Markup("")
     header, rows = metrics.rows({name: one for name, one in found.items() if name in names})
     dev = [row for row in rows if row[1] == "dev"]

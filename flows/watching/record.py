@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from flows.process.display import Outcome
 from flows.process.processes import typed
@@ -23,6 +23,7 @@ from tasks.core.stage.files import partial
 RECORD = Path(".retemper/run.json")
 SECONDS = 1.0
 LONGEST = 500  # characters of a line that are kept
+Seconds = Annotated[float, Field(ge=0, le=1e11)]  # finite; as seconds since the epoch, of the next 3,000 years
 State = Literal["waiting", "running", "ran", "cached", "failed", "stopped", "skipped"]
 
 
@@ -32,9 +33,9 @@ class StageNow:
 
     name: str
     state: State = "waiting"
-    estimate: float | None = None
-    began: float | None = None
-    ended: float | None = None
+    estimate: Seconds | None = None
+    began: Seconds | None = None
+    ended: Seconds | None = None
     said: str = ""  # its last line
     problem: str = ""  # why it failed
 
@@ -46,12 +47,12 @@ class RunNow:
     """
 
     command: str
-    process: int
-    born: float
+    process: Annotated[int, Field(gt=0)]
+    born: Seconds
     host: str
-    began: float
+    began: Seconds
     stages: tuple[StageNow, ...]
-    ended: float | None = None
+    ended: Seconds | None = None
     problem: str = ""
 
     @property
@@ -97,6 +98,8 @@ class Recorder:
     def _change(self, stage: str, **fields: Any) -> None:
         """Take in a change; the file is written a little later, once for all changes until then."""
         with self._guard:
+            if self._run.ended is not None:  # another run may record here now
+                return
             self._stages[stage] = replace(self._stages[stage], **fields)
             if not self._late:
                 self._late = True
@@ -111,10 +114,10 @@ class Recorder:
 
     def _write(self) -> None:
         self._late = False
-        text = json.dumps(asdict(replace(self._run, stages=tuple(self._stages.values()))))
+        text = json.dumps(asdict(replace(self._run, stages=tuple(self._stages.values()))), ensure_ascii=False)
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial(self._path).write_text(text, encoding="utf-8")  # not flushed to disk: after a power cut, nothing runs
+            partial(self._path).write_text(text, encoding="utf-8", errors="replace")  # not flushed to disk: after a power cut, nothing runs
             partial(self._path).replace(self._path)
 
 
@@ -134,7 +137,7 @@ def recording(stages: Sequence[StageNow], path: Path = RECORD) -> Iterator[Recor
 
 
 def read(path: Path = RECORD) -> RunNow | None:
-    """What was recorded last; None without a file, or where another version wrote it."""
+    """What was recorded last; None without a file, or where it is corrupt or of another version."""
     try:
         return TypeAdapter(RunNow).validate_json(path.read_bytes())
     except (OSError, ValueError):

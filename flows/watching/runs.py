@@ -11,7 +11,7 @@ from flows.repository.git import GitFailed, git
 from flows.watching.record import RECORD, RunNow, StageNow, read
 
 BORN = 5.0  # seconds by which the start of one process may be told differently
-SHARE = re.compile(r": ([\d,]+)/([\d,]+)\b")  # of a line of tasks.core.stage.progress
+SHARE = re.compile(r": (\d[\d,]{0,30})/(\d[\d,]{0,30})\b")  # of a line of tasks.core.stage.progress
 LEFT = re.compile(r", (?:(\d+)h(\d\d)m|(\d+)m(\d\d)s) left\b")  # of such a line, too
 DONE = ("ran", "cached", "failed", "stopped", "skipped")
 

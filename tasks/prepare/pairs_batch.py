@@ -38,13 +38,23 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
         raise UserError(f"{spec.folder}: found no row, expected a query and the passage that answers it; add one")
     if base is None:
         return pairs.read(spec.folder, spec.columns)
-    splits = set[str]()
     if base.kind == "pairs":
         _refuse_other_names(spec, columns, base)
-        splits = {row.split for row in rows(base.folder, base.columns)}
     wanted = {digest(row.query) for row in rows(spec.folder, spec.columns)}
-    known = splits_of(kinds.read(base, needs_qrels=False), wanted)
-    return pairs.read(spec.folder, spec.columns, Beside(known, splits))
+    known = beside_pairs(base, wanted) if base.kind == "pairs" else Beside(splits_of(kinds.read(base, needs_qrels=False), wanted))
+    return pairs.read(spec.folder, spec.columns, known)
+
+
+def beside_pairs(base: DatasetSpec, wanted: Collection[str]) -> Beside:
+    """A data set of pairs as a file beside it must know it. It is read once, as every file of an inbox asks for it."""
+    splits, asked = set[str](), dict[str, tuple[str, set[str]]]()
+    for row in rows(base.folder, base.columns):
+        splits.add(row.split)
+        if (told := digest(row.query)) in wanted:
+            asked.setdefault(told, (row.query, set()))[1].add(row.split)
+    shares = pairs.shares_of(splits)
+    found = {told: {shares.split(split, query) for split in those} for told, (query, those) in asked.items()}
+    return Beside({told: next(split for split in SPLITS if split in those) for told, those in found.items()}, splits)
 
 
 def splits_of(source: Source, wanted: Collection[str]) -> dict[str, str]:

@@ -38,7 +38,7 @@ def client(given: list[str]) -> TestClient:
     systems = open_systems(known, resident=True)
     known.systems = systems.names
     judgments = Judgments(known.batch, known.split)
-    return TestClient(create_app(systems, Corpus(known), judgments, LexicalSystem(known.lexical)))
+    return TestClient(create_app(systems, Corpus(known), judgments, LexicalSystem(known.lexical)), base_url="http://localhost")
 
 
 def values(name: str) -> dict[str, float]:
@@ -191,7 +191,7 @@ def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> No
 
 def test_no_other_page_shows_this_one_in_a_frame(tmp_path: Path) -> None:
     nothing: Any = None
-    page = TestClient(create_app(nothing, nothing, Judgments(tmp_path, "dev"), nothing)).get("/")
+    page = TestClient(create_app(nothing, nothing, Judgments(tmp_path, "dev"), nothing), base_url="http://localhost").get("/")
     assert page.status_code == 200
     assert "frame-ancestors 'none'" in page.headers["Content-Security-Policy"].split("; ")
 

@@ -113,14 +113,18 @@ def read(file: Path, asked: str = "", beside: Beside | None = None) -> Source:
             documents_of.add(row.at, row.document, digest(row.passage, row.title))
         if row.query_id:
             queries_of.add(row.at, row.query_id, digest(row.query))
-    shares = Shares(*(SHARE * (split not in splits) for split in ("dev", "test")))
-    names = Names(asked, documents_of.found, queries_of.found, shares, beside.known)
+    names = Names(asked, documents_of.found, queries_of.found, shares_of(splits), beside.known)
     return Source(
         documents=partial(documents, file, names),
         queries={"": partial(queries, file, names)},
         qrels={split: partial(qrels, file, names, split) for split in SPLITS},
         negatives=partial(negatives, file, names),
     )
+
+
+def shares_of(splits: Collection[str]) -> Shares:
+    """The shares of the training queries that become dev and test, where a file has rows of `splits`."""
+    return Shares(*(SHARE * (split not in splits) for split in ("dev", "test")))
 
 
 def documents(file: Path, names: Names) -> Iterator[Document]:

@@ -348,10 +348,10 @@ def test_what_is_forgotten_stays_out_of_the_projects_own_data(
     (tree / ".retemper").mkdir(parents=True)
     for name in ("make_worktree", "passing_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: tree)
-    for name in ("carry_changes", "read_changes", "equip", "remove_worktree", "commit_of", "write_source"):
+    for name in ("carry_changes", "read_changes", "remove_worktree", "commit_of", "write_source"):
         monkeypatch.setattr(evaluate, name, lambda *_: None)
+    monkeypatch.setattr(evaluate, "equip", lambda there: (there / "forgotten.txt").touch())
     shutil.copy(small.folder / "params.yaml", tree)
-    (tree / "forgotten.txt").touch()
     monkeypatch.setattr(evaluate, "_run", lambda *_, **__: (tree / "dvc.lock").write_text("x") and None)
     display: Any = None
     with evaluate.second_run(plan, small.folder.with_name("kept"), processes=Processes(), display=display):

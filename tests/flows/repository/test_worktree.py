@@ -23,6 +23,7 @@ from flows.repository.worktree import (
     remove_worktree,
     run_in,
 )
+from tasks.core.sources.forgotten import FILE, HEAD, mark
 from tasks.core.stage.errors import UserError
 
 
@@ -80,6 +81,22 @@ def test_a_project_at_a_path_of_any_letters_shares_its_settings(toy: Any, tmp_pa
     equip(tree)
     with Repo(str(tree)) as repo:
         assert Path(repo.cache.local_cache_dir) == project / ".dvc/cache"
+
+
+def test_what_is_forgotten_and_not_committed_stays_out_of_a_tree(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that is not changed (a file of pairs) brought it back with the next retraining, sweep, or evaluation."""
+    monkeypatch.chdir(toy.folder)
+    one, two, three = (f"document {mark('document', name)} 2026-11-29" for name in "abc")
+    tree = make_worktree(Path(".retemper/tree"), commit_of("HEAD"))
+    equip(tree)
+    assert not (tree / FILE).exists()
+    FILE.write_text(f"{HEAD}{one}\n{two}\n")
+    equip(tree)
+    assert (tree / FILE).read_text() == FILE.read_text()
+    (tree / FILE).write_text(f"{HEAD}{three}\n{two}")
+    equip(tree)
+    equip(tree)
+    assert (tree / FILE).read_text() == f"{HEAD}{three}\n{two}\n{one}\n", "a commit of another branch may have others"
 
 
 ROOM = Path(".retemper/sweep/slot-0")

@@ -22,6 +22,7 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
 from flows.retraining import decision, retrain
+from tasks.core.sources.forgotten import FILE, mark
 from tasks.core.stage.errors import FULL, Problem, UserError
 
 
@@ -38,6 +39,7 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     project.git("init", "--quiet", "--bare", str(remote))
     project.git("remote", "add", "origin", str(remote))
     (project.folder / "params.yaml").write_text((project.folder / "params.yaml").read_text() + "# a dirty tree\n")
+    (project.folder / FILE).write_text(f"document {mark('document', 'x')} 2026-11-29\n")  # by retemper forget; not committed yet
     head, before = project.git("rev-parse", "HEAD"), project.git("status", "--porcelain")
     said, warned = project.call("retrain")
     assert said.splitlines()[-1] == "retraining promoted: a is the first champion"
@@ -72,7 +74,7 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     assert len(project.git("ls-remote", str(remote), "refs/tags/champion/?").splitlines()) == 2
     assert project.git("log", "-1", "--format=%an %ae", tip) == "retemper retemper@localhost", "no identity is needed"
     files = project.git("ls-tree", "-r", "--name-only", second.commit).splitlines()
-    assert {"dvc.lock", "params.yaml", "data/source.json", "retraining.json", "dvc.yaml"} <= set(files)
+    assert {"dvc.lock", "params.yaml", "data/source.json", "retraining.json", "dvc.yaml", "forgotten.txt"} <= set(files)
     lock = YAML(typ="safe").load(project.git("show", f"{second.commit}:dvc.lock"))
     assert {out["md5"] for out in lock["stages"]["train@a"]["outs"]} >= {second.digests["encoder"]}
     entries = json.loads(project.call("champion", "--history", "--json")[0])

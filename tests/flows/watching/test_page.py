@@ -4,9 +4,13 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from flows.watching import page
 from flows.watching.page import LAST_LINES, last_lines, parts, shell, summary
 from flows.watching.record import RunNow, StageNow
 from flows.watching.runs import Seen
+from tasks.core.charts.curves import load_curves
 from tasks.core.stage.files import write_json
 
 STAGES = (
@@ -101,6 +105,26 @@ def test_bars_curves_and_results(tmp_path: Path) -> None:
     assert '"name":"b"' in parts([], seen(tmp_path), 80.0)["charts"], "of a training at work"
     (tmp_path / "data/metrics/a.json").write_text("{")
     assert parts([], seen(tmp_path), 80.0)["results"] == ""
+
+
+def test_curves_and_results_that_are_replaced_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a training, its folder gets another name; the page answers all the same, with the curves under that name."""
+    made = tmp_path / "data/curves/a/plots/metrics/train/loss.tsv"
+    made.parent.mkdir(parents=True)
+    made.write_text("step\tloss\n0\t1.5\n")
+
+    def read(folder: Path, names: list[str]) -> object:
+        if names != ["a"]:
+            raise FileNotFoundError(folder / names[0])
+        return load_curves(folder, names)
+
+    def gone(_: Path) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(page, "load_curves", read)
+    monkeypatch.setattr("flows.watching.page.metrics.read_metrics", gone)
+    found = parts([], seen(tmp_path), 80.0)
+    assert '"y":1.5' in found["charts"] and found["results"] == ""
 
 
 def test_a_page_of_a_run_that_ended_leads_to_its_report(tmp_path: Path) -> None:

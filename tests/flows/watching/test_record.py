@@ -4,7 +4,7 @@ import json
 import os
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,33 @@ def test_a_disk_that_takes_nothing_costs_the_file_alone(tmp_path: Path) -> None:
 def test_another_version_or_half_a_file_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     assert read(tmp_path / "run.json") is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"began": float("nan")}, {"ended": 1e300}, {"born": -1.0}, {"process": -1}, {"stages": [{"name": "a", "began": float("inf")}]}],
+)
+def test_what_no_run_has_written_is_none(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """A time that is none, and a process that is none, ended the page in an error."""
+    (tmp_path / "run.json").write_text(json.dumps(asdict(RUN) | wrong))
+    assert read(tmp_path / "run.json") is None
+
+
+def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
+    """In what was typed, they made the record one that cannot be read."""
+    Recorder(replace(RUN, command="retemper evaluate --data m\udcfcll"), tmp_path / "run.json")
+    found = read(tmp_path / "run.json")
+    assert found and found.command == "retemper evaluate --data m?ll"
+
+
+def test_what_comes_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    """A thread of a run that has ended may still speak, when another one records there."""
+    with recording(RUN.stages, tmp_path / "run.json") as recorder:
+        pass
+    (tmp_path / "run.json").unlink()
+    recorder.said("train@a", "late")
+    recorder._catch_up()  # what its timer calls
+    assert not (tmp_path / "run.json").exists()
 
 
 def test_many_threads_leave_a_whole_file(tmp_path: Path) -> None:

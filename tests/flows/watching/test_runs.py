@@ -75,6 +75,9 @@ def test_how_a_run_stands(project: Path, run: RunNow, state: str) -> None:
         ("at 3/4 of a/b", None),
         ("again: 5/4 steps", 1.0),
         ("", None),
+        ("train a: ,/5", None),  # a line of a stage's own
+        ("train a: 5/,", None),
+        (f"train a: {'9' * 400}/1", None),
     ],
 )
 def test_the_share_that_is_done(said: str, expected: float | None) -> None:

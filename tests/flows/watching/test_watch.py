@@ -45,7 +45,7 @@ def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
         ("train@a", "running"),
         ("evaluate@a", "waiting"),
     ]
-    client = TestClient(create_app(served.folder))
+    client = TestClient(create_app(served.folder), base_url="http://localhost")
     shown = client.get("/api/now").json()
     assert shown["title"].startswith("running, 1 of 3 stages") and "half way" in shown["parts"]["now"]
 
@@ -67,7 +67,7 @@ def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
 
 
 def test_what_the_server_refuses(finished: Any) -> None:
-    client = TestClient(create_app(finished.folder))
+    client = TestClient(create_app(finished.folder), base_url="http://localhost")
     assert client.get("/").status_code == 200
     for place in ("none", "../..", "/etc"):
         assert client.get("/api/now", params={"place": place}).json()["parts"].keys() == {"runs", "state"}
@@ -75,7 +75,7 @@ def test_what_the_server_refuses(finished: Any) -> None:
     for path in ("/none", "/report/../../params.yaml", "/params.yaml"):
         assert client.get(path).status_code == 404
     assert client.get("/timeline").headers["content-type"].startswith("text/html")
-    for headers in ({"host": "elsewhere.org"}, {"origin": "http://elsewhere.org"}):
+    for headers in ({"host": "elsewhere.org"}, {"host": "testserver"}, {"origin": "http://elsewhere.org"}):
         assert client.get("/api/now", headers=headers).status_code == 403
 
 
