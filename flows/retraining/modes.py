@@ -24,7 +24,7 @@ class Retrain(Params):
     systems: list[str] | None = Field(
         None,
         min_length=1,
-        description="full: rounds, entries of adore, and fusions of params.yaml that may become champion; what none of them needs is not "
+        description="rounds, entries of adore, and fusions of params.yaml that may become champion; full: what none of them needs is not "
         "run. Default: all",
     )
     replay: float = Field(

@@ -108,7 +108,7 @@ def make(
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
         number = champion.original(champions, now).number
         how |= {"start": number, "news": counts, "origins": origins, "recipe": after}
-        return Planned(choice, how, starting.candidates(choice.mode, start, made))
+        return Planned(choice, how, starting.candidates(choice.mode, start, made, named=settings.systems))
     return Planned(choice, how)
 
 

@@ -4,7 +4,7 @@ Its encoder is an entry of `encoders`, and a round of no steps under its name: t
 known documents come from the shard store. What is trained is a round over that (`continue`) or an entry of adore (`query_tower`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ TIED = ("negatives", "steps", "train_queries", "optimizer_from", "schedule_steps
 STARTED = ("steps", *INDEXED)  # of an adore, likewise
 DISTILLED = ("margin_mse", "kl")
 TRAINED = {"continue": "continued", "query_tower": "queries"}  # end of the name of what is trained
+BELOW = "_round"  # end of the name of the round that is trained before an entry of adore
 DEPTH = 200  # negatives mined for `continue`, at least
 
 
@@ -110,7 +111,7 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
         entry = {key: value for key, value in own.items() if key not in TIED}
         entry |= {"init": init, "negatives": _negatives(own.get("negatives", "none"), known), "replay": settings.replay}
         entry |= _seeds(own, start.number) | settings.round
-        name = f"{dense}_round" if tower else trained
+        name = f"{dense}{BELOW}" if tower else trained
         made["rounds"][name] = entry
         if entry["negatives"] == known:
             mined = entry_of(start.recipe, "mine", str(own.get("negatives")))
@@ -144,16 +145,28 @@ def _looked_at(made: dict[str, Any], model: str, start: Start) -> dict[str, Any]
     return made
 
 
-def candidates(mode: Mode, start: Start, made: Mapping[str, Any]) -> list[str] | None:
+def candidates(mode: Mode, start: Start, made: Mapping[str, Any], *, named: Sequence[str] | None = None) -> list[str] | None:
     """The systems of such a params.yaml that may become champion; None: all.
 
-    A champion with a compressed index of its own keeps one: a round, which is searched uncompressed, does not take its place.
+    A champion with a compressed index of its own keeps one: a round, which is searched uncompressed, does not take its place. Where the
+    champion comes from one of the recipe's entries `named` (`retrain.systems`), so does what takes its place.
     """
     if mode == "index":
         return [start.model]
-    if not any(has_own_index(start.own, part) for part in start.parts.encoders):
+    packed = any(has_own_index(start.own, part) for part in start.parts.encoders)
+    named = named if named is not None and start.origin in named else None
+    if not packed and named is None:
         return None
-    return [name for name in systems(made) if name not in made["rounds"]]
+    able = [name for name in systems(made) if not (packed and name in made["rounds"])]
+    return able if named is None else [name for name in able if _entry(name, start, made) in named]
+
+
+def _entry(name: str, start: Start, made: Mapping[str, Any]) -> str:
+    """The recipe's entry that a system of such a params.yaml stands for: the round below an entry of adore is that of the recipe's."""
+    if name == BM25 or name in made["fuse"]:
+        return name
+    below = entry_of(start.recipe, "adore", start.dense).get("round", start.dense)
+    return str(below) if name == f"{start.dense}{BELOW}" else start.dense
 
 
 def baselines_of(made: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,9 @@ def test_with_systems_only_their_recipe_counts_as_changed(worktree: Worktree, fu
     full_params["rounds"]["side"] = {**full_params["rounds"]["star"], "init": "base", "negatives": "bm25"}
     worktree.write(full_params)
     assert worktree.make().choice.why == "rounds changed since champion/2"
-    assert worktree.make(systems=["star"]).choice.mode == "query_tower"
+    planned = worktree.make(systems=["star"])
+    assert planned.choice.mode == "query_tower"
+    assert planned.systems == ["star", "star_queries"]
     worktree.write(full_params)
     planned = worktree.make(systems=["side"])
     assert planned.choice == plan.Choice("full", "rounds, retrain.systems of retraining.yaml changed since champion/2")

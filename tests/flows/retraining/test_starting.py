@@ -148,6 +148,33 @@ def test_any_system_of_a_retraining_may_become_champion_but_where_nothing_is_tra
     assert candidates("index", start, {}) == ["hybrid"]
 
 
+@pytest.mark.parametrize(
+    ("model", "mode", "named", "able"),
+    [
+        ("star_adore", "continue", ["star_adore"], ["star_adore", "star_adore_continued"]),
+        ("star_adore", "continue", ["star", "star_adore"], ["star_adore", "star_adore_round", "star_adore_continued"]),
+        ("star_adore", "query_tower", ["star_adore"], ["star_adore", "star_adore_queries"]),
+        ("hybrid", "continue", ["hybrid"], ["hybrid"]),
+        ("hybrid", "query_tower", ["hybrid", "star_adore"], ["star_adore", "star_adore_queries", "hybrid"]),
+        ("star", "continue", ["star"], ["star", "star_continued"]),
+        ("star_adore", "continue", ["hybrid"], None),  # a champion that was set by hand: nothing of the retraining is named
+    ],
+)
+def test_what_takes_the_place_of_a_champion_is_named_too(
+    model: str, mode: Any, named: list[str], able: list[str] | None, full_params: dict[str, Any]
+) -> None:
+    start = start_of(full_params, model)
+    found, _ = sections_of(mode, start, Retrain(), sources={"star_adore" if model == "hybrid" else model: SOURCE})
+    assert candidates(mode, start, found, named=named) == able
+
+
+def test_the_round_below_a_compressed_champion_is_no_candidate_even_where_its_entry_is_named(full_params: dict[str, Any]) -> None:
+    start = packed(full_params)
+    found, _ = sections_of("continue", start, Retrain(), sources={"star_adore": SOURCE})
+    assert candidates("continue", start, found, named=["star", "star_adore", "hybrid"]) == ["star_adore_continued", "hybrid"]
+    assert candidates("continue", start, found, named=["hybrid"]) == ["hybrid"]
+
+
 def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     start = start_of(full_params, "star_adore")
     assert refusals(start) == {}
