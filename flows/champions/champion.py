@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from flows.champions import outs
-from flows.champions.parts import Parts, is_same_model, parts_of, settings_of
+from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
 from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
-from flows.repository.lock import Lock, of_graph, parse_lock
+from flows.repository.lock import LOCK, Lock, of_graph, parse_lock, read_lock
 from flows.results import generations
 from flows.results.metrics import METRICS
 from tasks.core.metrics.selection import metric_of
@@ -104,6 +104,10 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     UserError where it has no encoder there, or another than its index was made with.
     """
     lock = locked(folder, commit)
+    encoder, present = f"data/encoders/{model}", folder / LOCK
+    committed = present.exists() and present.read_text(encoding="utf-8").strip() == (show(folder, commit, LOCK) or "").strip()
+    if not committed and encoder not in outs_of(lock) and encoder in outs_of(read_lock(present)):
+        raise UserError(f"{model}: {LOCK} has it, that of commit {commit[:12]} does not; commit {LOCK}, params.yaml, and data/source.json")
     parts = parts_of(lock, model, partial(read_out, folder, commit), where=f"{commit[:12]}: dvc.lock")
     generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})

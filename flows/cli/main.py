@@ -4,9 +4,10 @@ import codecs
 import io
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -107,6 +108,9 @@ PANELS = {  # the commands in groups, as `retemper --help` shows them
 }
 
 
+FEW = 10  # commands, all of which are named to who asks for another one
+
+
 class Root(TyperGroup):
     """All commands. We handle how one ends, not typer: exit status, a user's mistake in one line, signals, a reader that left."""
 
@@ -205,9 +209,18 @@ def _usage(error: typer.TyperException) -> str:
     path = context.command_path if context else NAME
     command = path.removeprefix(NAME).strip()
     message = printable(" ".join(error.format_message().split()).rstrip(".?"))
+    if context and (name := re.match(r"No such command '([^']*)'", message)):
+        message = f"{name[0]}{_instead(name[1], context.command.commands, message.removeprefix(name[0]))}"
     if isinstance(cause := error.__cause__, ValueError) and hasattr(cause, "errors"):  # pydantic's, which does not say what was found
         message += f" (found {printable(repr(cause.errors()[0]['input']))})"
     return f"{command}{': ' if command else ''}{message[:1].lower()}{message[1:]}; see {path} --help"
+
+
+def _instead(name: str, commands: Mapping[str, Any], alike: str) -> str:
+    """What may be meant by a command that is not there: one within a group, `alike` of typer, or any of a small group."""
+    if found := [f"'{group} {name}'" for group, inner in commands.items() if name in getattr(inner, "commands", {})]:
+        return f". Did you mean {', '.join(found)}"
+    return alike or (f", expected one of {', '.join(sorted(commands))}" if len(commands) <= FEW else "")
 
 
 def _open_streams(arguments: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ app = group()
 
 @app.command(cls=ProjectCommand)
 def search(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The query.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="The query, in one word or several.")],
     *,
     k: Annotated[int, typer.Option("-k", help="Hits shown.")] = 10,
     model: Annotated[str | None, typer.Option(help="A round, an adore or a fusion; default: the best on dev by report.metric.")] = None,
@@ -20,4 +20,4 @@ def search(
     """Search the corpus with a trained model."""
     from flows.results.search import search
 
-    return search(text, k, model, as_json=as_json)
+    return search(" ".join(text), k, model, as_json=as_json)

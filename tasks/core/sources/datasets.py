@@ -84,7 +84,8 @@ def parse_dataset(spec: str) -> DatasetSpec:
     kind, colon, place = spec.strip().partition(":")
     if kind not in ("demo", *PATH_KINDS, "irds"):
         found = f"unknown kind {kind!r}" if colon else "no kind before a path"
-        raise UserError(f"dataset {spec!r}: {found}, expected {SPEC_FORMS}; other data: export it as CSV ({CSV_FORM})")
+        such = f", such as beir:{kind}" if kind and not colon else ""
+        raise UserError(f"dataset {spec!r}: {found}, expected {SPEC_FORMS}{such}; other data: export it as CSV ({CSV_FORM})")
     if (kind == "demo") == bool(colon) or (colon and not place.strip()):
         wanted = "demo alone" if kind == "demo" else f"{kind}:{'ID' if kind == 'irds' else 'PATH'}"
         raise UserError(f"dataset {spec!r}: expected {wanted}")

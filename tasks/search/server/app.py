@@ -102,7 +102,9 @@ def route(app: FastAPI, current: Current, measures: Measures, *, log: Log | None
         return results
 
     @app.get("/search")
-    async def search(q: str = "", k: int = 10) -> dict[str, Any]:
+    async def search(request: Request, q: str = "", k: int = 10) -> dict[str, Any]:
+        for name in sorted(request.query_params.keys() - {"q", "k"}):
+            raise HTTPException(422, f"{limits.shown(name)}: found an unknown key, expected q and k (GET /search)")
         if not 1 <= k <= limits.MOST_K:
             raise HTTPException(400, f"k: found {k}, expected 1 to {limits.MOST_K}")
         return (await asked([q], k))[0]

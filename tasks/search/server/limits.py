@@ -95,7 +95,7 @@ def told(fault: Any) -> str:
         case "json_invalid":
             return f"found no JSON ({fault['ctx']['error']}), expected an object"
         case "extra_forbidden":
-            return f"{_shown(where)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
+            return f"{shown(where)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
         case "missing":
             return f"{where}: missing, expected {what}"
     return f"{where}{': ' if where else ''}found {_found(fault['input'])}, expected {what or 'an object'}"
@@ -110,10 +110,11 @@ def _found(value: object) -> str:
             return f"a list of {len(value):,}"
         case dict():
             return "an object"
-    return _shown(json.dumps(value, ensure_ascii=False))
+    return shown(json.dumps(value, ensure_ascii=False))
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """What a client sent, cut, and without control characters."""
     return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} …")
 
 

@@ -57,6 +57,7 @@ def test_spec(text: str, spec: DatasetSpec) -> None:
     [
         ("bier:x", "unknown kind 'bier', expected demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID"),
         ("../data", "dataset '../data': no kind before a path, expected demo"),
+        ("../data", "irds:ID, such as beir:../data; other data"),
         ("", "dataset '': no kind before a path"),
         ("beir", "expected beir:PATH"),
         ("beir: ", "expected beir:PATH"),

@@ -131,6 +131,18 @@ def test_a_model_whose_round_was_removed_cannot_be_crowned(tmp_path: Path) -> No
         record_of(tmp_path, commit, "b")
 
 
+def test_a_model_whose_run_is_not_committed_cannot_be_crowned_yet(tmp_path: Path) -> None:
+    git("init", "--quiet", folder=tmp_path)
+    git("commit", "--quiet", "--allow-empty", "-m", "no run", folder=tmp_path)
+    commit = git("rev-parse", "HEAD", folder=tmp_path)
+    entry = "  train@a: {outs: [{path: data/encoders/a, md5: of_a}]}\n"
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n{entry}")
+    with pytest.raises(UserError, match=r"^a: dvc\.lock has it, that of commit [0-9a-f]{12} does not; commit dvc\.lock, "):
+        record_of(tmp_path, commit, "a")
+    with pytest.raises(UserError, match=r"has no encoder b, expected one of none yet$"):
+        record_of(tmp_path, commit, "b")
+
+
 def test_a_champion_of_a_newer_version_is_read(tmp_path: Path) -> None:
     git("init", "--quiet", folder=tmp_path)
     git("commit", "--quiet", "--allow-empty", "-m", "a", folder=tmp_path)

@@ -387,13 +387,9 @@ def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatc
     (project / "ce").mkdir(parents=True)
     tree.mkdir()
     monkeypatch.chdir(tree)
-    lines = [
-        "dataset: {source: demo}",
-        "encoder: {source: some/model}",
-        "articles: {source: 'dump:wiki'}",
-        "rerankers: {s: {source: ./ce}}",
-    ]
-    Path("params.yaml").write_text("\n".join([*lines, ""]))
+    Path("params.yaml").write_text(
+        "dataset: {source: demo}\nencoder: {source: some/model}\narticles: {source: 'dump:wiki'}\nrerankers: {s: {source: ./ce}}\n"
+    )
     assert retrain._take_in(Intake(), project, Display(), processes=Processes()) is None
     found = YAML(typ="safe").load(Path("params.yaml").read_text())
     assert found["dataset"]["source"] == "demo"

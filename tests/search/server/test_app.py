@@ -150,6 +150,8 @@ def test_requests_that_are_refused(serving: Any) -> None:
         ("POST", "/search", {"json": {"query": "x", "queries": ["x"]}}, 422, "expected one of query and queries"),
         ("POST", "/search", {"json": {"queries": ["x", " "]}}, 400, "the query is empty; enter some words"),
         ("POST", "/search", {"json": {"queries": ["x"] * 65}}, 422, "queries: found a list of 65, expected a list of 1 to 64 texts"),
+        ("GET", "/search?query=x", {}, 422, "query: found an unknown key, expected q and k (GET /search)"),
+        ("GET", "/search?q=x&top_k=2", {}, 422, "top_k: found an unknown key, expected q and k (GET /search)"),
         ("POST", "/search", {"json": {"query": "x", "depth": 3}}, 422, "depth: found an unknown key, expected query, queries, k (/search"),
         ("POST", "/search", {"json": {"query": "x", "k": True}}, 422, "k: found true, expected a whole number from 1 to 100"),
         ("POST", "/search", {"json": {"query": "x", "k": "5"}}, 422, 'k: found "5", expected a whole number from 1 to 100'),
