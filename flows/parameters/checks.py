@@ -10,6 +10,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
+from flows.parameters.alike import suggesting
 from flows.parameters.migrations import missing
 from flows.parameters.needs import ENCODERS, NEGATIVES, ORDERED, entries, find_cycle, needs
 from flows.parameters.sources import source_keys
@@ -60,7 +61,8 @@ def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool 
     check_moved(sections, where)
     check_age(sections, where)
     check_names(sections, where)
-    parameters = validate(Parameters, sections, where)
+    with suggesting():
+        parameters = validate(Parameters, sections, where)
     for section, parse_source in (("dataset", parse_dataset), ("articles", parse_articles)):
         try:
             parse_source(getattr(parameters, section).source)

@@ -1,0 +1,44 @@
+"""What an unknown key may have meant: one that is spelled about like it, or what other trainers call so."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+from tasks.core.stage.errors import Invalid
+
+UNKNOWN = ": unknown key, expected one of "  # as tasks.core.stage.params says it
+ELSEWHERE = {  # keys of transformers, sentence-transformers, and Tevatron; ours
+    "learning_rate": "lr",
+    "batch_size": "batch_queries",
+    "per_device_train_batch_size": "batch_queries",
+    "train_batch_size": "batch_queries",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "warmup_ratio": "warmup",
+    "warmup_steps": "warmup",
+    "max_grad_norm": "clip",
+    "query_max_len": "query_length",
+    "q_max_len": "query_length",
+    "passage_max_len": "document_length",
+    "p_max_len": "document_length",
+    "max_seq_length": "document_length",
+    "passage_prefix": "document_prefix",
+}
+
+
+@contextmanager
+def suggesting() -> Iterator[None]:
+    """Add to the error of an unknown key which of the known ones is meant, where one is alike."""
+    try:
+        yield
+    except Invalid as error:
+        if UNKNOWN in str(error) and (meant := alike(error.where.rpartition(".")[2].rpartition(" ")[2], error.expected.split(", "))):
+            raise Invalid(f"{error}; did you mean {meant}", where=error.where, expected=error.expected, remedy=f"use {meant}") from None
+        raise
+
+
+def alike(key: str, known: list[str]) -> str:
+    """The one of `known` that `key` may have meant; empty where none is alike."""
+    there = ELSEWHERE.get(key.lower().replace("-", "_"), "")
+    return there if there in known else next(iter(get_close_matches(key, known, 1, cutoff=0.7)), "")
