@@ -20,10 +20,13 @@ SPECIAL = 2  # tokens that are added to a text
 
 
 class Measured(NamedTuple):
-    """How many tokens 95 % of the documents do not exceed, special ones included, and the share of all that the tokenizer does not know."""
+    """How many tokens 95 % of the documents do not exceed, special ones included; the share of all tokens that the tokenizer does not
+    know, and that of the documents with a title.
+    """
 
     most: int
     unknown: float
+    titled: float
 
 
 def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
@@ -31,7 +34,8 @@ def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
 
     Without a tokenizer in the folder `encoder`, estimated by words and bytes.
     """
-    texts = [document_text(title, body, text) for title, body in _sample(documents)]
+    sample = _sample(documents)
+    texts = [document_text(title, body, text) for title, body in sample]
     try:
         tokenizer = load_tokenizer(encoder) if encoder else None
     except UserError:
@@ -43,7 +47,8 @@ def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
         rows = tokenizer(texts, verbose=False)["input_ids"]
         counts = [len(ids) for ids in rows]
         unknown = sum(ids.count(tokenizer.unk_token_id) for ids in rows)
-    return Measured(math.ceil(np.percentile(counts, 95, method="inverted_cdf")), unknown / sum(counts))
+    most = math.ceil(np.percentile(counts, 95, method="inverted_cdf"))
+    return Measured(most, unknown / sum(counts), sum(bool(title) for title, _ in sample) / len(sample))
 
 
 def suggested(tokens: int) -> int:

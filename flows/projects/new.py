@@ -217,10 +217,15 @@ def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
     """The tokens of a document that are to be read; asks for them."""
     parameters = check(read_yaml(Path("params.yaml")))
     source = parameters.encoder.source
-    most, unknown = measured(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
+    most, unknown, titled = measured(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
     if unknown >= FOREIGN:
         warn(
             f"encoder {source}: {100 * unknown:.0f} % of the documents' tokens are unknown; choose one for their language (encoder.source)"
+        )
+    if titled and not parameters.text.titles and wanted.queries != "pseudo":  # which makes queries of titles
+        tell(
+            f"{100 * titled:.0f} % of the documents have a title, which is not read; text.titles=true puts it before the text, as "
+            "BEIR's and Tevatron's readers do"
         )
     answer = wanted.length(most, suggested(most))
     length = suggested(most) if answer == AUTO else int(answer)

@@ -30,9 +30,21 @@ def _gpus() -> list[str]:
     try:
         command = [tool, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
         asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
-        rows = [[float(cell) for cell in line.split(",")] for line in asked.stdout.splitlines() if line.strip()]
-        return [
-            f"GPU {number} {use:.0f} % busy, {used / 1024:.1f} of {whole / 1024:.1f} GiB" for number, (use, used, whole) in enumerate(rows)
-        ]
-    except (subprocess.SubprocessError, OSError, ValueError):
+    except (subprocess.SubprocessError, OSError):
         return []
+    rows = [[_number(cell) for cell in line.split(",")] for line in asked.stdout.splitlines() if line.strip()]
+    return [_gpu(number, *row) for number, row in enumerate(rows) if len(row) == len(ASKED)]
+
+
+def _gpu(number: int, use: float | None, used: float | None, whole: float | None) -> str:
+    """`GPU 0 97 % busy, 6.2 of 79.6 GiB`, without what the driver does not know (of a part of one, of memory shared with the CPU)."""
+    busy = "" if use is None else f" {use:.0f} % busy"
+    memory = "" if used is None or whole is None else f", {used / 1024:.1f} of {whole / 1024:.1f} GiB"
+    return f"GPU {number}{busy}{memory}"
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:  # [N/A]
+        return None

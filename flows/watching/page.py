@@ -83,7 +83,8 @@ def summary(seen: Seen, now: float | None = None) -> str:
 def _counts(seen: Seen) -> str:
     done = sum(stage.state in ("ran", "cached") for stage in seen.run.stages)
     state = "killed (its process is gone)" if seen.state == "killed" else seen.state
-    return f"{state}, {done} of {counted(len(seen.run.stages), 'stages')}"
+    alone = f" ({seen.run.stages[0].name})" if len(seen.run.stages) == 1 else ""  # the first of a command that goes on in a tree of its own
+    return f"{state}, {done} of {counted(len(seen.run.stages), 'stages')}{alone}"
 
 
 def _runs(seen: Sequence[Seen], chosen: Seen | None) -> Markup:

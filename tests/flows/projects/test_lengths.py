@@ -44,8 +44,8 @@ def test_tokens_that_the_encoder_does_not_know_are_counted(tmp_path: Path) -> No
 
 def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
     english = put(tmp_path / "a.parquet", ["the lead of an article about a river in the north " * 10] * 20)
-    found, unknown = measured(english, None, Text())
-    assert unknown == 0
+    found, unknown, titled = measured(english, None, Text())
+    assert (unknown, titled) == (0, 1)
     assert 110 <= found <= 160
     (tmp_path / "empty").mkdir()
     assert measured(english, tmp_path / "empty", Text()).most == found

@@ -16,7 +16,8 @@ PLAIN = r"\d+ cores \d+ % busy, [\d.]+ of [\d.]+ GiB of memory, [\d.]+ GiB of di
     [
         (None, ""),
         ("echo '37, 2048, 81920'; echo '0, 10, 81920'", ", GPU 0 37 % busy, 2.0 of 80.0 GiB, GPU 1 0 % busy, 0.0 of 80.0 GiB"),
-        ("echo '[N/A], 2048, 81920'", ""),
+        ("echo '[N/A], 2048, 81920'; echo '5, [N/A], [N/A]'", ", GPU 0, 2.0 of 80.0 GiB, GPU 1 5 % busy"),
+        ("echo No devices were found", ""),
         ("echo broken driver >&2; exit 9", ""),
     ],
 )

@@ -35,9 +35,9 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert summary(seen(tmp_path, known), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
     both = replace(RUN, stages=(*STAGES[:-1], replace(STAGES[3], name="train@c")))
     assert summary(seen(tmp_path, both), 80.0) == "running, 3 of 5 stages, 1m10s, at most 3m00s left", "one after another"
-    assert summary(seen(tmp_path, replace(RUN, stages=STAGES[-1:])), 80.0) == "running, 0 of 1 stage, 1m10s, time left unknown"
+    assert summary(seen(tmp_path, replace(RUN, stages=STAGES[-1:])), 80.0) == "running, 0 of 1 stage (evaluate@b), 1m10s, time left unknown"
     late = replace(RUN, stages=(StageNow("train@b", "running", 20.0, 50.0),))
-    assert summary(seen(tmp_path, late), 80.0) == "running, 0 of 1 stage, 1m10s", "later than estimated, so nothing is known"
+    assert summary(seen(tmp_path, late), 80.0) == "running, 0 of 1 stage (train@b), 1m10s", "later than estimated, so nothing is known"
     killed = seen(tmp_path, alive=False)
     told = "killed (its process is gone), 3 of 5 stages, 50.0 s; the same command resumes"
     assert summary(killed, 999.0) == told, "until the last that was written of it"
