@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 ASKED = ("utilization.gpu", "memory.used", "memory.total")
@@ -33,14 +34,15 @@ def _gpus() -> list[str]:
     except (subprocess.SubprocessError, OSError):
         return []
     rows = [[_number(cell) for cell in line.split(",")] for line in asked.stdout.splitlines() if line.strip()]
-    return [_gpu(number, *row) for number, row in enumerate(rows) if len(row) == len(ASKED)]
+    return [f"GPU {number}{_gpu(row)}" for number, row in enumerate(rows) if len(row) == len(ASKED)]
 
 
-def _gpu(number: int, use: float | None, used: float | None, whole: float | None) -> str:
-    """`GPU 0 97 % busy, 6.2 of 79.6 GiB`, without what the driver does not know (of a part of one, of memory shared with the CPU)."""
+def _gpu(row: Sequence[float | None]) -> str:
+    """` 97 % busy, 6.2 of 79.6 GiB`, without what the driver does not know (of a part of a GPU, of memory shared with the CPU)."""
+    use, used, whole = row
     busy = "" if use is None else f" {use:.0f} % busy"
     memory = "" if used is None or whole is None else f", {used / 1024:.1f} of {whole / 1024:.1f} GiB"
-    return f"GPU {number}{busy}{memory}"
+    return busy + memory
 
 
 def _number(cell: str) -> float | None:

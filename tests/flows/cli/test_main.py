@@ -92,35 +92,6 @@ def test_every_option_has_its_whole_name_in_help(tmp_path: Path) -> None:
             assert f"{name} " in page, (path, name)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "missing command; see retemper --help"),
-        (("runs",), "no such command 'runs'. Did you mean 'run', 'rounds'; see retemper --help"),
-        (("run", "--bogus"), "run: no such option: --bogus; see retemper run --help"),
-        (("run", "--set"), "option '--set' requires an argument; see retemper --help"),
-        (("export",), "no such command 'export'. Did you mean 'champion export'; see retemper --help"),
-        (("champion", "list"), "champion: no such command 'list', expected one of export, history"),
-        (("search",), "search: missing argument 'TEXT...'; see retemper search --help"),
-        (
-            ("search", "a", "-k", "many"),
-            "search: invalid value for '-k': Input should be a valid integer, unable to parse string as an integer (found 'many')",
-        ),
-        (("preview", "a"), "preview: got unexpected extra argument(s) (a); see retemper preview --help"),
-        (("evaluate", "--model", "x"), "evaluate: missing option '--data'; see retemper evaluate --help"),
-        (("rounds", "ance", "--n", "many\n"), "rounds ance: invalid value for '--n'"),
-        (("sweep", "/"), "sweep: invalid value for 'file': file '/' is a directory; see retemper sweep --help"),
-        (("sweep", "none.yaml"), "sweep: invalid value for 'file': file 'none.yaml' does not exist"),
-        (("new", "x", "--like", "none"), "new: invalid value for '--like': dir 'none' does not exist; see retemper new --help"),
-        (("browse", "--batch", __file__), "browse: invalid value for '--batch'"),
-        (("cache", "share", __file__), "cache share: invalid value for 'folder'"),
-        (("remote", "add", "team"), "remote add: missing argument 'url'; see retemper remote add --help"),
-    ],
-)
-def test_a_usage_error_is_one_line_anywhere(tmp_path: Path, arguments: tuple[str, ...], said: str, call: Call) -> None:
-    assert refused(call(tmp_path, *arguments)).startswith(f"retemper: {said}")
-
-
 def test_a_file_is_written_where_it_can_be(project: Path, call: Call) -> None:
     """Said before minutes of work; and no folder is made."""
     for path, said in (
