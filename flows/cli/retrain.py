@@ -23,9 +23,12 @@ def retrain(
     from flows.retraining import retrain
 
     tree.resolve_followed(Path.cwd(), follow)
-    if follow == "HEAD" and (changed := tree.uncommitted(Path.cwd())):
-        Display().warn(f"{', '.join(changed)}: found changes that are not committed, so this retraining does not have them; commit them")
+    display, changed = Display(), ", ".join(tree.uncommitted(Path.cwd()) if follow == "HEAD" else ())
+    if changed:
+        display.warn(f"{changed}: found changes that are not committed, so this retraining does not have them; commit them")
     ended = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
+    if changed:  # the first line is far up by now
+        display.warn(f"{changed}: this retraining did not have the changes, as they are not committed")
     return 1 if ended.result == "failed" else 0
 
 

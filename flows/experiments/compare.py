@@ -277,7 +277,7 @@ def differences(first: Side, other: Side) -> Iterator[str]:
             yield f"{what}: {', '.join(keys)}"
     ours, theirs = _own(first, other), _own(other, first)
     if unlike := sorted(stage for found, others in ((ours, theirs), (theirs, ours)) for one, stage in found.items() if one not in others):
-        yield f"stages of one alone: {', '.join(unlike)}"
+        yield f"stages that only one of the two has: {', '.join(unlike)}"
 
 
 def _own(side: Side, other: Side) -> dict[str, str]:

@@ -144,8 +144,10 @@ def test_a_stage_that_both_go_through_is_of_neither_alone() -> None:
     shared = ("prepare", "train@warmup", "encode@warmup")
     made = (*shared, "mine@warmup", "train@star", "encode@star", "retrieve@star")
     warmup, star, reranked = side("warmup", *shared, "retrieve@warmup"), side("star", *made), side("ce", *made, "rerank@ce")
-    assert list(differences(warmup, star)) == ["stages of one alone: encode@star, mine@warmup, train@star"], "retrieve is a step of both"
-    assert list(differences(star, reranked)) == ["stages of one alone: rerank@ce"]
+    assert list(differences(warmup, star)) == ["stages that only one of the two has: encode@star, mine@warmup, train@star"], (
+        "retrieve is a step of both"
+    )
+    assert list(differences(star, reranked)) == ["stages that only one of the two has: rerank@ce"]
     assert list(differences(star, star)) == []
 
 
