@@ -104,15 +104,21 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
     UserError where it has no encoder there, or another than its index was made with.
     """
     lock = locked(folder, commit)
-    encoder, present = f"data/encoders/{model}", folder / LOCK
-    committed = present.exists() and present.read_text(encoding="utf-8").strip() == (show(folder, commit, LOCK) or "").strip()
-    if not committed and encoder not in outs_of(lock) and encoder in outs_of(read_lock(present)):
-        raise UserError(f"{model}: {LOCK} has it, that of commit {commit[:12]} does not; commit {LOCK}, params.yaml, and data/source.json")
+    _refuse_uncommitted(folder, commit, model, lock=lock)
     parts = parts_of(lock, model, partial(read_out, folder, commit), where=f"{commit[:12]}: dvc.lock")
     generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
     data = {name: source[name] for name in ("source", "digest") if name in source}
     return {"digests": parts.digests, "fusion": parts.fusion, "settings": parts.settings, "data": data}
+
+
+def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) -> None:
+    """UserError where `model` is in the dvc.lock of the folder, and not yet in that of `commit` (`lock`)."""
+    encoder, present = f"data/encoders/{model}", folder / LOCK
+    if encoder in outs_of(lock) or not present.exists() or present.read_text("utf-8").strip() == (show(folder, commit, LOCK) or "").strip():
+        return
+    if encoder in outs_of(read_lock(present)):
+        raise UserError(f"{model}: {LOCK} has it, that of commit {commit[:12]} does not; commit {LOCK}, params.yaml, and data/source.json")
 
 
 def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion]:

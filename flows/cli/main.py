@@ -106,9 +106,7 @@ PANELS = {  # the commands in groups, as `retemper --help` shows them
     "Explain": (lineage.app, why.app, bisect.app, exposure.app),
     "Share and clean up": (remote.app, remote.cache, merge.app, gc.app, forget.app),
 }
-
-
-FEW = 10  # commands, all of which are named to who asks for another one
+FEW = 10  # commands of a group that are all named where another one is asked for
 
 
 class Root(TyperGroup):

@@ -154,9 +154,8 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, me
                 "restore the former one, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
             )
             found = f"found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
-            if kind == "dataset" and FILE.exists():
-                found += f" (or {FILE} has more records now)"
-            return {"problem": f"{_key(kind)} {name}: has changed: {found}; {remedy}", "files": {}}
+            what = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
+            return {"problem": f"{_key(kind)} {name}: {what}: {found}; {remedy}", "files": {}}
         files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
         if kind == "dataset" and FILE.exists():
             files[str(FILE.resolve())] = file_stamp(FILE)

@@ -12,6 +12,7 @@ import pytest
 
 import flows.parameters.sources
 from flows.parameters.sources import dataset_entry, source_keys, watch, write_source
+from tasks.core.sources.forgotten import FILE, HEAD, mark
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import partial
 
@@ -386,3 +387,11 @@ def test_a_stage_learns_that_a_source_has_changed(place: Any) -> None:
     found = watch(["encoder", "dataset"])
     assert found["problem"].startswith("dataset.source beir:beir: has changed: found sha256 ")
     assert found["problem"].endswith("of data/source.json; run again") and found["files"] == {}
+
+
+def test_a_stage_learns_that_more_is_forgotten(place: Any) -> None:
+    """Where a revision is reproduced, that is not restored: the line names the list."""
+    place.write()
+    FILE.write_text(f"{HEAD}document {mark('document', 'a')} 2026-11-29\n")
+    problem = watch(["dataset"])["problem"]
+    assert problem.startswith("dataset.source beir:beir: the data or forgotten.txt has changed: found sha256 ")
