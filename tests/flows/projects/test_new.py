@@ -240,6 +240,7 @@ def test_training_queries_are_made_where_a_flag_asks_for_them(call: Call, data: 
     (data / "qrels/train.tsv").unlink()
     done = call("new", "mine", "--data", "beir", "--encoder", TINY, "--defaults", "--queries", "pseudo")
     assert (done.returncode, done.stderr) == (0, "")
+    assert "a title, which is not read" not in done.stdout, "titles become queries"
     assert list(parse_yaml((tmp_path / "mine/params.yaml").read_text())["rounds"]) == ["init", "warmup", "star"]
 
 
