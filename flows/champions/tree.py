@@ -14,6 +14,7 @@ from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.stage.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
+LOCK = Path(".retemper/retraining.lock")  # of a retraining in progress
 BRANCH = "refs/heads/retemper/retraining"
 TAGS = "refs/tags/champion/"
 RECORD = "retraining.json"
@@ -64,7 +65,7 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     """The worktree at commit `follow` of `project`'s repository; made again if it is missing or a kill left it half-made.
 
     `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. One process at a time
-    (the caller holds a lock): git locks found here were left by a process that died. `meet` then takes over what other machines did.
+    (the caller holds LOCK): git locks found here were left by a process that died. `meet` then takes over what other machines did.
     """
     followed = resolve_followed(project, follow)
     root = (project / FOLDER).resolve()

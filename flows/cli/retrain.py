@@ -15,17 +15,24 @@ app = group()
 def retrain(
     context: typer.Context,
     follow: Annotated[str, typer.Option(metavar="REV", help="Branch or commit whose parameters and code are run.")] = "HEAD",
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check new data, say what would be retrained and which stages may run; train nothing.")
+    ] = False,
 ) -> int:
     """Retrain once, now: new data, pipeline, comparison, champion; in a worktree of its own."""
     from flows.champions import tree
     from flows.pipeline.plan import check_parameters
     from flows.process.display import Display
-    from flows.retraining import retrain
+    from flows.retraining import outlook, retrain
 
     tree.resolve_followed(Path.cwd(), follow)
     display, changed = Display(), ", ".join(tree.uncommitted(Path.cwd()) if follow == "HEAD" else ())
     if changed:
         display.warn(f"{changed}: found changes that are not committed, so this retraining does not have them; commit them")
+    if dry_run:
+        outlook.foresee(Path.cwd(), follow, context.obj or check_parameters)
+        return 0
     ended = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
     if changed:  # the first line is far up by now
         display.warn(f"{changed}: this retraining did not have the changes, as they are not committed")

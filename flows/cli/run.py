@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.cli.command import Assignments, ProjectCommand, group
-from tasks.core.stage.errors import UserError, counted
+from tasks.core.stage.errors import UserError
 
 app = group()
 
@@ -42,7 +42,6 @@ def run(
     from flows.exporting.settings import read_export
     from flows.parameters.recipes import edited
     from flows.pipeline import run
-    from flows.pipeline.forecast import lines, total_line
     from flows.pipeline.plan import check_parameters
     from flows.process.display import Display
     from flows.process.problems import tell
@@ -71,21 +70,12 @@ def run(
 
     if dry_run:
         plan = run.dry_run(targets or [], check, edited(assignments or [], recipe, lasting=False))
-        planned, costs = plan.changed_stages(), plan.costs
         if as_json:
-            told = [{"seconds": one.seconds, "peak_mib": one.peak_mib, "bytes": one.bytes, "from": one.since} for one in costs]
-            rows = zip(planned, told, strict=True)
+            told = [{"seconds": one.seconds, "peak_mib": one.peak_mib, "bytes": one.bytes, "from": one.since} for one in plan.costs]
+            rows = zip(plan.changed_stages(), told, strict=True)
             print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": cost} for (name, why, reads), cost in rows]))
             return 0
-        for line in lines(costs):
-            print(line)
-        if not planned:
-            print("0 stages may run: everything is up to date")
-            return 0
-        print(f"{counted(len(planned), 'stages')} may run (fewer, where outputs come out the same or are in the cache)")
-        print(total_line(costs))
-        if plan.unasked:
-            print(f"remote {plan.remote} was not asked: if it has the files that dvc.lock names, {len(plan.unasked)} of these will not run")
+        print("\n".join(plan.told()))
         return 0
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=undo_edits)

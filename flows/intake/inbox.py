@@ -46,17 +46,20 @@ class Taken:
     missing: tuple[str, ...] = ()  # names of batches that the last retraining merged, and the inbox has no longer
 
 
-def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, processes: Processes | None = None) -> Taken:
+def take_in(
+    intake: Intake, source: str, project: Path, *, say: Say = print, processes: Processes | None = None, lasting: bool = True
+) -> Taken:
     """The data to train on: `source` itself, the last good batch, or a folder (below the current one) that merges all good ones.
 
     `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. UserError where the
-    inbox is unavailable, has lost every batch of the last merge, or `source` cannot be merged.
+    inbox is unavailable, has lost every batch of the last merge, or `source` cannot be merged. `lasting`: what was found is recorded.
     """
     spec = absolute(source, project)
     inbox = None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, processes=processes or Processes())
     found, missing = (inbox.look(), inbox.missing()) if inbox else ([], ())
     if not inbox or not found:
-        INTAKE.unlink(missing_ok=True)
+        if lasting:
+            INTAKE.unlink(missing_ok=True)
         return Taken(spec, missing=missing)
     if intake.mode == "append":
         inbox.mergeable()
@@ -76,9 +79,10 @@ def take_in(intake: Intake, source: str, project: Path, *, say: Say = print, pro
         for name in sorted(changed):
             say(f"batch {name}: changed while it was read; left for the next run")
     bad = tuple(batch for batch in batches if batch.state == "quarantined" and is_news(project, batch))
-    for batch in batches:
-        keep(project, batch)
-    write_json(INTAKE, [batch.record for batch in batches])
+    if lasting:
+        for batch in batches:
+            keep(project, batch)
+        write_json(INTAKE, [batch.record for batch in batches])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else inbox.spec_of(good[-1])
     return Taken(spec, tuple(batches), bad, missing)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.parameters.widths import refuse_unfit
-from flows.pipeline.forecast import Forecast
+from flows.pipeline.forecast import Forecast, lines, total_line
 from flows.pipeline.reasons import reasons
 from flows.process import locks
 from flows.process.processes import Processes
@@ -18,7 +18,7 @@ from flows.results import analyses
 from flows.storage import cache, forgettings, makings
 from flows.storage.patches import by_content, durably
 from flows.team import sync
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.frozen import freeze
 from tasks.core.stage.runtime import read_runtime
 
@@ -47,6 +47,18 @@ class Plan:
     def changed_stages(self) -> list[tuple[str, list[str], tuple[str, ...]]]:
         """Name, reasons, and upstream stages of every stage that DVC must look at, in topological order."""
         return [(name, self.why.get(name, []), stage.upstream) for name, stage in self.graph.stages.items() if name in self.changed]
+
+    def told(self) -> list[str]:
+        """The lines of a dry run: a stage each, their sum, and what the remote may have."""
+        if not self.changed:
+            return ["0 stages may run: everything is up to date"]
+        count, unasked = counted(len(self.changed_stages()), "stages"), len(self.unasked)
+        found = lines(self.costs)
+        found.append(f"{count} may run (fewer, where outputs come out the same or are in the cache)")
+        found.append(total_line(self.costs))
+        if unasked:
+            found.append(f"remote {self.remote} was not asked: if it has the files that dvc.lock names, {unasked} of these will not run")
+        return found
 
 
 def with_report(graph: Graph, whole: Graph) -> Graph:

@@ -13,33 +13,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from flows.champions import champion, history, machines, measurement
+from flows.champions import champion, history, machines
 from flows.champions import tree as retraining_tree
 from flows.champions.history import Ended
 from flows.exporting.export import export_run
 from flows.exporting.settings import read_export
-from flows.intake import batches, inbox, settings, shrinkage
-from flows.parameters import edit
-from flows.parameters.sources import source_keys
+from flows.intake import batches
 from flows.pipeline import run
 from flows.pipeline.plan import check_parameters
 from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes, stopping_on_signals
-from flows.promotion import power
-from flows.promotion.rule import measure_of
-from flows.promotion.standing import standing
 from flows.repository.project import settings_errors
-from flows.retraining import decision, notify, outcome, plan
+from flows.retraining import decision, notify, outcome, outlook
 from flows.retraining.pipeline import run_pipeline
-from flows.retraining.settings import read_retraining
 from tasks.core.stage.errors import UserError, disk_fault, printable
 from tasks.core.stage.files import write_json
-from tasks.core.stage.params import read_yaml
 
-LOCK = Path(".retemper/retraining.lock")
 TRIES = 5  # of a decision, where the champion changes meanwhile
 
 
@@ -49,7 +40,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
     display, exports = Display(), None
-    with locks.only_run(project / LOCK):
+    with locks.only_run(project / retraining_tree.LOCK):
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
         processes = Processes()
         try:
@@ -128,75 +119,22 @@ def _work(
     project: Path, tree: retraining_tree.Tree, begun: Ended, check: Callable[[], None], processes: Processes, display: Display
 ) -> Ended:
     """Everything between the worktree and the champion; the current folder is the worktree's."""
-    rules = read_retraining()
-    begun = replace(begun, intake=_take_in(rules.intake, project, display, processes=processes))
-    measure = measure_of(rules.promotion, read_yaml(Path("params.yaml")))
-    known = champion.read_champions(project)
-    champions = champion.with_settings(project, known)
-    now = champions[-1] if champions else None
     bring = partial(run_pipeline, check, processes, display)
-    planned = plan.make(project, rules.retrain, champions, fused=rules.promotion.fusions, run=lambda wanted: bring(targets=wanted))
-    begun = replace(begun, how=planned.how, champion=now.number if now else None)
-    if rules.retrain.mode != "full":
-        display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
-    if planned.systems and planned.choice.mode == "full":
-        display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
+    seen = outlook.look(project, tree, bring=bring, processes=processes, display=display)
+    rules, planned, now = seen.rules, seen.planned, seen.now
+    begun = replace(begun, intake=seen.intake, how=planned.how, champion=now.number if now else None)
     if planned.choice.mode == "skip":
         return replace(begun, result="unchanged", reason=planned.choice.why)
-    if now:
-        champion.tell_lost(project, now, display.warn)
-        if planned.choice.mode == "full":  # the other modes have prepared the data to decide
-            bring(targets=["prepare"])
-        if rules.intake.shrink is not None:
-            shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
-        measurement.tell_not_comparable(project, now, warn=display.warn)
-    if rules.promotion.rule == "guaranteed":
-        standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
-    last = history.recorded(tree.folder, tree.tip) if tree.tip else None
-    if line := power.foresee((last and last.comparison) or {}, rules.promotion, measure):
-        display.line(line)
     bring()
 
-    candidate = decision.find_candidate(planned, now, measure=measure, rule=rules.promotion)
+    candidate = decision.find_candidate(planned, now, measure=seen.measure, rule=rules.promotion)
     begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.found)
     if now and (reason := decision.nothing_new(tree, candidate, now)):
         return replace(begun, result="unchanged", reason=reason)
-    made = decision.decided(project, champions, candidate, rule=rules.promotion, processes=processes, display=display)
+    made = decision.decided(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
     ended = replace(begun, result="promoted" if made.promoted else "refused", reason=made.reason)
     ended = replace(ended, champion=made.champion.number if made.promoted else begun.champion, comparison=made.champion.comparison or None)
-    return replace(ended, commit=decision.record(project, tree, made, ended=ended, known=known))
-
-
-def _take_in(rule: settings.Intake, project: Path, display: Display, *, processes: Processes) -> list[dict[str, Any]] | None:
-    """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path.
-
-    Returns a record of each batch of the inbox, None without an inbox. What is kept out is reported.
-    """
-    taken = inbox.Taken("")
-    sections = read_yaml(Path("params.yaml"))
-    edits = []
-    for key, name in source_keys(sections):
-        if key == "dataset.source":
-            taken = inbox.take_in(rule, name, project, say=display.line, processes=processes)
-            place = taken.spec
-        elif key == "articles.source":
-            place = batches.absolute(name, project)
-        else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
-            folder = project / Path(name).expanduser()
-            place = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name
-        if place != name:
-            edits.append(edit.setting(key, place))
-    edit.apply(edits, Path("params.yaml"), lambda _: None)
-    for batch in taken.batches:
-        display.line(printable(batch.line))
-    if taken.missing:
-        told = printable(f"batches that the last retraining had are gone from the inbox: {', '.join(taken.missing)}; put them back")
-        display.warn(told)
-        notify.notify("missing", f"{project.name}: {told}", display.warn, batches=list(taken.missing))
-    if taken.bad:
-        told = "; ".join(batch.line for batch in taken.bad)
-        notify.notify("quarantined", printable(f"{project.name}: {told}"), display.warn, batches=[batch.name for batch in taken.bad])
-    return [batch.record for batch in taken.batches] if taken.batches else None
+    return replace(ended, commit=decision.record(project, tree, made, ended=ended, known=seen.known))
 
 
 @contextlib.contextmanager

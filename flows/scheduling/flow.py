@@ -12,11 +12,11 @@ from prefect.states import Completed, Failed
 
 from flows.champions.champion import details, read_champions
 from flows.champions.history import Ended
-from flows.champions.tree import FOLDER
+from flows.champions.tree import FOLDER, LOCK
 from flows.process import locks
 from flows.process.display import markdown_table
 from flows.results import metrics
-from flows.retraining.retrain import LOCK, retrain
+from flows.retraining.retrain import retrain
 from tasks.core.stage.errors import UserError
 
 SKIPPED = "Skipped"  # state of a run that found another one in progress

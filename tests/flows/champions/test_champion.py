@@ -16,7 +16,7 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import git
 from flows.repository.lock import parse_lock
-from flows.retraining import decision, retrain
+from flows.retraining import decision, outlook, retrain
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS
@@ -253,13 +253,13 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     for place, name, value in (
         (decision.metrics, "read_metrics", {"a": {"dev": {"nDCG@10": 0.5}}}),
         (decision.metrics, "best_model", "a"),
-        (retrain, "measure_of", "nDCG@10"),
-        (retrain.champion, "read_champions", [now]),
+        (outlook, "measure_of", "nDCG@10"),
+        (champion, "read_champions", [now]),
         (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
-        (retrain, "_take_in", None),
-        (retrain.champion, "tell_lost", None),
-        (retrain.measurement, "tell_not_comparable", None),
-        (retrain.shrinkage, "refuse", None),
+        (outlook, "take_in", None),
+        (champion, "tell_lost", None),
+        (outlook.measurement, "tell_not_comparable", None),
+        (outlook.shrinkage, "refuse", None),
         (retrain, "run_pipeline", None),
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)

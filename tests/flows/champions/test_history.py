@@ -13,7 +13,7 @@ from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.process.display import Display
 from flows.process.processes import Processes
-from flows.retraining import decision, retrain
+from flows.retraining import decision, outlook, retrain
 from tasks.core.stage.errors import UserError
 
 
@@ -143,9 +143,9 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     }
     taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, **__: None)
-    monkeypatch.setattr(retrain.shrinkage, "refuse", lambda *_, **__: None)
+    monkeypatch.setattr(outlook.shrinkage, "refuse", lambda *_, **__: None)
     monkeypatch.setattr(champion, "tell_lost", lambda *_: None)
-    monkeypatch.setattr(retrain.measurement, "tell_not_comparable", lambda *_, **__: None)
+    monkeypatch.setattr(outlook.measurement, "tell_not_comparable", lambda *_, **__: None)
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)

@@ -16,12 +16,11 @@ from ruamel.yaml import YAML
 from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.parts import Parts
-from flows.intake.settings import Intake
 from flows.pipeline.run import StagesFailed
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
-from flows.retraining import decision, retrain
+from flows.retraining import decision, outlook, retrain
 from tasks.core.sources.forgotten import FILE, mark
 from tasks.core.stage.errors import FULL, Problem, UserError
 
@@ -354,8 +353,8 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(history, "recorded", lambda *_: last)
     monkeypatch.setattr(champion, "tell_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
-    monkeypatch.setattr(retrain.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
-    monkeypatch.setattr(retrain.measurement, "tell_not_comparable", lambda *_, **__: print("comparable"))
+    monkeypatch.setattr(outlook.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
+    monkeypatch.setattr(outlook.measurement, "tell_not_comparable", lambda *_, **__: print("comparable"))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     among: list[bool] = []
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
@@ -381,19 +380,3 @@ def test_what_is_done_without_a_test(
     assert said in ended.reason
     assert "secret" not in ended.reason
     assert [one.cause for one in made] == (["data"] if result == "promoted" else [])
-
-
-def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project, tree = tmp_path / "project", tmp_path / "project/tree"
-    (project / "ce").mkdir(parents=True)
-    tree.mkdir()
-    monkeypatch.chdir(tree)
-    Path("params.yaml").write_text(
-        "dataset: {source: demo}\nencoder: {source: some/model}\narticles: {source: 'dump:wiki'}\nrerankers: {s: {source: ./ce}}\n"
-    )
-    assert retrain._take_in(Intake(), project, Display(), processes=Processes()) is None
-    found = YAML(typ="safe").load(Path("params.yaml").read_text())
-    assert found["dataset"]["source"] == "demo"
-    assert found["encoder"]["source"] == "some/model"
-    assert found["articles"]["source"] == f"dump:{project / 'wiki'}"
-    assert found["rerankers"]["s"]["source"] == str(project / "ce")

@@ -1,0 +1,144 @@
+"""What is known of a retraining before it trains: the data, what it does about the champion, what the comparison can show.
+
+The current folder is the retrainings' worktree.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.champions import champion, history, measurement
+from flows.champions import tree as retraining_tree
+from flows.champions.champion import Champion
+from flows.intake import batches, inbox, settings, shrinkage
+from flows.parameters import edit
+from flows.parameters.sources import source_keys
+from flows.pipeline import run
+from flows.pipeline.plan import check_parameters
+from flows.process import locks
+from flows.process.display import Display
+from flows.process.processes import Processes, stopping_on_signals
+from flows.promotion import power
+from flows.promotion.rule import measure_of
+from flows.promotion.standing import standing
+from flows.repository.project import settings_errors
+from flows.retraining import notify, plan
+from flows.retraining.pipeline import run_pipeline
+from flows.retraining.settings import Retraining, read_retraining
+from tasks.core.stage.errors import printable
+from tasks.core.stage.params import read_yaml
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """`intake`: a record of each batch of the inbox, None without one; `known`: every champion, oldest first, as the tags have them;
+    `champions`: the same with their settings.
+    """
+
+    rules: Retraining
+    measure: str
+    intake: list[dict[str, Any]] | None
+    known: Sequence[Champion]
+    champions: Sequence[Champion]
+    planned: plan.Planned
+
+    @property
+    def now(self) -> Champion | None:
+        """The champion that a new model is compared with."""
+        return self.champions[-1] if self.champions else None
+
+
+def look(
+    project: Path,
+    tree: retraining_tree.Tree,
+    *,
+    bring: Callable[..., None],
+    processes: Processes,
+    display: Display,
+    lasting: bool = True,
+) -> Outlook:
+    """Edit params.yaml of the worktree for what this retraining runs, and say what that is.
+
+    `bring` brings stages up to date: the data set is prepared where there is a champion. UserError where the retraining is impossible.
+    `lasting`: what is found of batches is recorded, and people are notified of it. If False neither is, and `full` prepares no data.
+    """
+    rules = read_retraining()
+    intake = take_in(rules.intake, project, display, processes=processes, lasting=lasting)
+    measure = measure_of(rules.promotion, read_yaml(Path("params.yaml")))
+    known = champion.read_champions(project)
+    champions = champion.with_settings(project, known)
+    now = champions[-1] if champions else None
+    planned = plan.make(project, rules.retrain, champions, fused=rules.promotion.fusions, run=lambda wanted: bring(targets=wanted))
+    if rules.retrain.mode != "full":
+        display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
+    if planned.systems and planned.choice.mode == "full":
+        display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
+    if planned.choice.mode != "skip":
+        if now:
+            champion.tell_lost(project, now, display.warn)
+            if planned.choice.mode == "full" and lasting:  # the other modes have prepared the data to decide
+                bring(targets=["prepare"])
+            if rules.intake.shrink is not None and (lasting or planned.choice.mode != "full"):
+                shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
+            measurement.tell_not_comparable(project, now, warn=display.warn)
+        if rules.promotion.rule == "guaranteed":
+            standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
+        last = history.recorded(tree.folder, tree.tip) if tree.tip else None
+        if line := power.foresee((last and last.comparison) or {}, rules.promotion, measure):
+            display.line(line)
+    return Outlook(rules, measure, intake, known, champions, planned)
+
+
+def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters) -> None:
+    """Say what a retraining of `project` at its commit `follow` would take in, which mode it would have, and which stages may run.
+
+    Only what the choice of the mode depends on is run: `prepare`, unless the mode is `full`. Batches are checked, and neither recorded nor
+    reported; champions of other machines are not fetched. UserError where the retraining would be refused, or one is in progress.
+    """
+    display, processes = Display(), Processes()
+    with locks.only_run(project / retraining_tree.LOCK), stopping_on_signals(processes), settings_errors():
+        tree = retraining_tree.prepare(project, follow, lambda _: None)
+        with contextlib.chdir(tree.folder):
+            bring = partial(run_pipeline, check, processes, display)
+            seen = look(project, tree, bring=bring, processes=processes, display=display, lasting=False)
+            if seen.planned.choice.mode != "skip":
+                for line in run.dry_run(check=check).told():
+                    display.line(line)
+
+
+def take_in(
+    rule: settings.Intake, project: Path, display: Display, *, processes: Processes, lasting: bool = True
+) -> list[dict[str, Any]] | None:
+    """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path.
+
+    Returns a record of each batch of the inbox, None without an inbox. What is kept out is reported.
+    """
+    taken = inbox.Taken("")
+    sections = read_yaml(Path("params.yaml"))
+    edits = []
+    for key, name in source_keys(sections):
+        if key == "dataset.source":
+            taken = inbox.take_in(rule, name, project, say=display.line, processes=processes, lasting=lasting)
+            place = taken.spec
+        elif key == "articles.source":
+            place = batches.absolute(name, project)
+        else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
+            folder = project / Path(name).expanduser()
+            place = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name
+        if place != name:
+            edits.append(edit.setting(key, place))
+    edit.apply(edits, Path("params.yaml"), lambda _: None)
+    for batch in taken.batches:
+        display.line(printable(batch.line))
+    if taken.missing:
+        line = printable(f"batches that the last retraining had are gone from the inbox: {', '.join(taken.missing)}; put them back")
+        display.warn(line)
+        if lasting:
+            notify.notify("missing", f"{project.name}: {line}", display.warn, batches=list(taken.missing))
+    if taken.bad and lasting:
+        line = "; ".join(batch.line for batch in taken.bad)
+        notify.notify("quarantined", printable(f"{project.name}: {line}"), display.warn, batches=[batch.name for batch in taken.bad])
+    return [batch.record for batch in taken.batches] if taken.batches else None

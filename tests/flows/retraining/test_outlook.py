@@ -1,0 +1,85 @@
+"""What a retraining would do, said before it trains."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from flows.intake.settings import Intake
+from flows.process.display import Display
+from flows.process.processes import Processes
+from flows.retraining import outlook
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a retraining leaves of itself in a project."""
+    found = [
+        folder / ".retemper/retrainings.jsonl",
+        *(folder / ".retemper").glob("accepted/*"),
+        *(folder / ".retemper").glob("quarantine/*"),
+    ]
+    return {path.name: path.read_bytes() for path in found if path.exists()}
+
+
+def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any, server_url: str) -> None:
+    project = retraining
+    project.environment["PREFECT_API_URL"] = server_url
+    inbox = project.folder.parent / "inbox"
+    inbox.mkdir()
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\npromotion: {rule: better, metric: nDCG@10}\n")
+    project.commit()
+    said = project.call("retrain", "--dry-run")[0].splitlines()
+    assert said[-2].endswith(" stages may run (fewer, where outputs come out the same or are in the cache)")
+    assert files(project.folder) == {}
+    assert project.champion() is None
+    assert project.retrain() == "retraining promoted: a is the first champion"
+    before, champion, refs = files(project.folder), project.champion(), project.git("show-ref")
+    assert project.call("retrain", "--dry-run")[0].splitlines()[-1] == "0 stages may run: everything is up to date"
+
+    for name, text in (("001", '{"_id": "new", "text": "0.9"}\n'), ("002-bad", '{"_id": \n')):
+        (inbox / name).mkdir()
+        (inbox / name / "corpus.jsonl").write_text(text)
+    (project.folder / "params.yaml").write_text((project.folder / "params.yaml").read_text() + "# dirty\n")
+    out, errors = project.call("retrain", "--dry-run")
+    assert "batch 001: accepted, 1 document (1 new)" in out
+    assert "batch 002-bad: quarantined: 1 malformed line: " in out
+    assert "train@a: about " in out
+    assert errors.count("params.yaml: found changes that are not committed, so this retraining does not have them") == 1
+    assert "did not have" not in errors
+    assert (files(project.folder), project.champion(), project.git("show-ref")) == (before, champion, refs)
+    assert "not checked" in project.call("intake")[0]
+    out, _ = project.call("retrain")
+    assert "batch 001: accepted" in out
+    assert set(files(project.folder)) == {*before, "001.json", "002-bad.json"}
+
+
+def test_a_batch_that_was_only_looked_at_is_not_missed(retraining: Any, server_url: str) -> None:
+    project = retraining
+    project.environment["PREFECT_API_URL"] = server_url
+    inbox = project.folder.parent / "inbox"
+    for name in ("001", "002"):
+        (inbox / name).mkdir(parents=True)
+        (inbox / name / "corpus.jsonl").write_text(f'{{"_id": "{name}", "text": "0.9"}}\n')
+    (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\npromotion: {rule: better, metric: nDCG@10}\n")
+    project.commit()
+    project.call("retrain", "--dry-run")
+    (inbox / "002/corpus.jsonl").unlink()
+    (inbox / "002").rmdir()
+    assert "gone from the inbox" not in project.call("retrain")[1]
+
+
+def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, tree = tmp_path / "project", tmp_path / "project/tree"
+    (project / "ce").mkdir(parents=True)
+    tree.mkdir()
+    monkeypatch.chdir(tree)
+    Path("params.yaml").write_text(
+        "dataset: {source: demo}\nencoder: {source: some/model}\narticles: {source: 'dump:wiki'}\nrerankers: {s: {source: ./ce}}\n"
+    )
+    assert outlook.take_in(Intake(), project, Display(), processes=Processes()) is None
+    found = YAML(typ="safe").load(Path("params.yaml").read_text())
+    assert found["dataset"]["source"] == "demo"
+    assert found["encoder"]["source"] == "some/model"
+    assert found["articles"]["source"] == f"dump:{project / 'wiki'}"
+    assert found["rerankers"]["s"]["source"] == str(project / "ce")
