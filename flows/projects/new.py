@@ -24,7 +24,7 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
 from flows.projects.answers import AUTO, CACHE, NONE, data_seen_from, seen_from
 from flows.projects.layout import code_source, lay_out, write_readme
-from flows.projects.lengths import FOREIGN, measured, suggested
+from flows.projects.lengths import FOREIGN, MARKED, measured, suggested
 from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
@@ -217,16 +217,19 @@ def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
     """The tokens of a document that are to be read; asks for them."""
     parameters = check(read_yaml(Path("params.yaml")))
     source = parameters.encoder.source
-    most, unknown, titled = measured(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
-    if unknown >= FOREIGN:
-        warn(
-            f"encoder {source}: {100 * unknown:.0f} % of the documents' tokens are unknown; choose one for their language (encoder.source)"
-        )
-    if titled and not parameters.text.titles and wanted.queries != "pseudo":  # which makes queries of titles
+    found = measured(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
+    most = found.most
+    if found.unknown >= FOREIGN:
+        share = f"{100 * found.unknown:.0f} % of the documents' tokens"
+        warn(f"encoder {source}: {share} are unknown; choose one for their language (encoder.source)")
+    if found.titled and not parameters.text.titles and wanted.queries != "pseudo":  # which makes queries of titles
         tell(
-            f"{100 * titled:.0f} % of the documents have a title, which is not read; text.titles=true puts it before the text, as "
+            f"{100 * found.titled:.0f} % of the documents have a title, which is not read; text.titles=true puts it before the text, as "
             "BEIR's and Tevatron's readers do"
         )
+    if found.marked >= MARKED:
+        share = f"{100 * found.marked:.0f} % of the documents"
+        tell(f"{share} have HTML, such as {found.tag[:40]}, which is read as text; remove it where the data come from")
     answer = wanted.length(most, suggested(most))
     length = suggested(most) if answer == AUTO else int(answer)
     if length < most:

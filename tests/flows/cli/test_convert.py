@@ -170,7 +170,7 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("tables")
 def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["convert", "my data", "--data", "csv:tables"]) == 0
+    assert cli.main(["convert", "my data", "--data", "tables"]) == 0
     assert capfd.readouterr().out.splitlines() == [
         "my data: 2 documents; queries: 2; judgments: train 1, dev 1; negatives: 1",
         "ids with white space: 1; prepare.ids=escape takes them",
@@ -187,7 +187,7 @@ def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.Ca
     [
         (["new", "--data", "csv:tables", "tables/corpus.csv"], "convert: found --data and other files or options, expected --data alone"),
         (["new", "--data", "csv:tables", "--dev-share", "0"], "convert: found --data and other files or options, expected --data alone"),
-        (["new", "--data", "tables"], "dataset 'tables': no kind before a path, expected demo | beir:PATH"),
+        (["new", "--data", "table"], "table: no such folder or file, expected one, or demo | beir:PATH"),
         (["new", "--data", "csv:nowhere"], "nowhere: not found, expected a folder with corpus.csv"),
         (["new", "--data", "beir:tables"], "found qrels that are not read, expected dev.tsv"),
         (["tables", "--data", "demo"], "tables: is there already, expected a new folder"),

@@ -143,7 +143,7 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     [
         ("data/encoders/warmup", "beir:nowhere", "nowhere: not found, expected a BEIR folder with corpus.jsonl"),
         ("data/encoders/warmup", "tsv:beir", "dataset 'tsv:beir': unknown kind 'tsv', expected"),
-        ("data/encoders/warmup", "some/beir", "dataset 'some/beir': no kind before a path, expected demo | beir:PATH"),
+        ("data/encoders/warmup", "some/beir", "some/beir: no such folder or file, expected one, or demo | beir:PATH"),
         (
             "warmup",
             "beir:beir",
@@ -254,7 +254,7 @@ def test_why_a_run_failed_is_one_line_and_its_tree_is_gone(small: Any, monkeypat
     monkeypatch.setattr(evaluate, "run_in", run_in)
     expected = [(2, "a: b"), (1, "encode@warmup: failed with status 1; its output is above"), (1, "c: d"), (1, "c: d")]
     for status, line in expected:
-        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", "--out", "found.json")
+        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "beir", "--out", "found.json")
         assert (done.status, done.out) == (status, "encode@warmup | at work\n")
         assert done.err == f"retemper: warning: hot\nretemper: {line}\n"
         assert not list(small.folder.glob(".retemper/evaluate-*")) and not (small.folder / "found.json").exists()

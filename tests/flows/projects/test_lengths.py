@@ -44,13 +44,29 @@ def test_tokens_that_the_encoder_does_not_know_are_counted(tmp_path: Path) -> No
 
 def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
     english = put(tmp_path / "a.parquet", ["the lead of an article about a river in the north " * 10] * 20)
-    found, unknown, titled = measured(english, None, Text())
-    assert (unknown, titled) == (0, 1)
+    found, *rest = measured(english, None, Text())
+    assert rest == [0, 1, 0, ""]
     assert 110 <= found <= 160
     (tmp_path / "empty").mkdir()
     assert measured(english, tmp_path / "empty", Text()).most == found
     chinese = put(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
     assert 90 <= measured(chinese, None, Text()).most <= 180
+
+
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        ("<p>Restart it.</p>", "<p>"),
+        ("Restart it.<BR/>Wait.", "<BR/>"),
+        ('See <a href="x?a=1&b=2">here</a>', '<a href="x?a=1&b=2">'),
+        ("Black &amp; white", "&amp;"),
+        ("A&#160;blank", "&#160;"),
+        ("if a <b and c> d: R&D; a < i > b; List<String>; AT&T;", ""),
+    ],
+)
+def test_html_that_is_left_in_texts_is_found(tmp_path: Path, text: str, tag: str) -> None:
+    found = measured(put(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
+    assert (found.marked, found.tag) == (0.25 * bool(tag), tag)
 
 
 def test_a_sample_is_from_all_over_a_large_corpus(tmp_path: Path) -> None:

@@ -223,15 +223,16 @@ def test_one_document_becomes_a_project_that_trains_nothing(call: Call, data: Pa
 
 def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call: Call, data: Path) -> None:
     lines = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
-    texts = "".join(json.dumps({**line, "text": "word " * 400 + "\ua66e " * 100}) + "\n" for line in lines)
+    texts = "".join(json.dumps({**line, "text": "<p>word</p> " + "word " * 399 + "\ua66e " * 100}) + "\n" for line in lines)
     (data / "corpus.jsonl").write_text(texts)
     done = call("new", "mine", "--data", "beir", "--queries", "corpus", "--encoder", TINY, "--defaults")
     assert done.returncode == 0, done.stderr
     told = f"retemper: warning: encoder {TINY}: 20 % of the documents' tokens are unknown; choose one for their language (encoder.source)"
     assert told in done.stderr.splitlines()
     assert "100 % of the documents have a title, which is not read; text.titles=true puts it before the text" in done.stdout
+    assert "100 % of the documents have HTML, such as <p>, which is read as text; remove it where the data come from" in done.stdout
     assert (
-        "of a document, 256 tokens are read (95 % have at most 502); tokenize.passages=N reads N times as many" in done.stdout.splitlines()
+        "of a document, 256 tokens are read (95 % have at most 509); tokenize.passages=N reads N times as many" in done.stdout.splitlines()
     )
 
 

@@ -1,0 +1,38 @@
+"""A data set as its user names it: the SPEC of a folder or file whose kind its content says."""
+
+from pathlib import Path
+
+from tasks.core.sources.datasets import PATH_KINDS, SPEC_FORMS, local_path
+from tasks.core.sources.pairs import divided
+from tasks.core.stage.errors import UserError
+
+MARKS = {  # a file of a folder that says how to read it
+    "beir": ("corpus.jsonl", "corpus.jsonl.gz"),
+    "csv": ("corpus.csv", "corpus.tsv", "corpus.csv.gz", "corpus.tsv.gz"),
+    "msmarco": ("collection.tsv", "msmarco-docs.tsv", "collection.tsv.gz", "msmarco-docs.tsv.gz"),
+    "parquet": ("documents.parquet", "corpus.parquet", "documents", "corpus"),
+}
+
+
+def spec_of(named: str) -> str:
+    """The SPEC that is meant: a folder alone is read by what is in it, a file alone as pairs; what has a kind stays as it is.
+
+    UserError where there is neither folder nor file, or where nothing in a folder says how to read it.
+    """
+    named = named.strip()
+    folder = local_path(named)
+    if folder.is_dir() and named != "demo":
+        kinds = [
+            kind for kind, names in MARKS.items() if any((folder / name).exists() or (folder / f"{name}.zst").exists() for name in names)
+        ]
+        if not kinds:
+            raise UserError(
+                f"{named}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
+                "or name a single file of questions and answers; see docs/data.md"
+            )
+        return f"{kinds[0]}:{named}"
+    if local_path(divided(named)[0]).is_file():
+        return f"pairs:{named}"
+    if ":" not in named and named not in ("demo", *PATH_KINDS):  # a path
+        raise UserError(f"{named}: no such folder or file, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
+    return named

@@ -1,0 +1,39 @@
+"""A data set that is named by its place alone."""
+
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+
+from flows.parameters.specs import spec_of
+from tasks.core.stage.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("corpus.jsonl.gz", "beir"), ("corpus.tsv", "csv"), ("collection.tsv", "msmarco"), ("corpus.parquet", "parquet"), ("c.csv", "pairs")],
+)
+def test_a_place_alone_is_read_by_what_is_there(tmp_path: Path, file: str, kind: str) -> None:
+    folder = tmp_path / "csv"  # a kind's name is no SPEC without a place
+    folder.mkdir()
+    (folder / file).write_text("x")
+    with chdir(tmp_path):
+        place = f"csv/{file}" if kind == "pairs" else "csv"
+        assert spec_of(f" {place} ") == f"{kind}:{place}"
+        assert spec_of(f"{kind}:{place}") == f"{kind}:{place}"
+
+
+@pytest.mark.parametrize("spec", ["demo", "irds:beir/scifact", "beir:nowhere", "tsv:x", "csv"])
+def test_what_has_a_kind_stays_as_it_is(tmp_path: Path, spec: str) -> None:
+    (tmp_path / "demo").mkdir()
+    with chdir(tmp_path):
+        assert spec_of(spec) == spec
+
+
+def test_a_place_that_says_nothing_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"found no corpus\.jsonl \(BEIR\), .* expected one; or name a single file of questions"
+    ):
+        spec_of(str(tmp_path))
+    with pytest.raises(UserError, match=r"kb: no such folder or file, expected one, or demo \| beir:PATH \| .*; relative paths start at "):
+        spec_of("kb")
