@@ -53,15 +53,16 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
 
 
 def line(name: str, record: dict[str, Any]) -> str:
-    """A line for people: what was chosen, and from which grid."""
+    """A line for people: what was chosen, how good it is, and the ends of the grid beside it."""
     what = NAMES[record["method"]]
     setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {what} {record[what]:g}"
     if record["chosen_on"] == "params.yaml":
         return f"{setting}, as in params.yaml"
     if not record["grid"]:
         return f"{setting}, not chosen: there are no judged dev queries"
-    grid = ", ".join(f"{point[what]:g}: {point[record['measure']]:.4f}" for point in record["grid"])
-    return f"{setting}, the best {record['measure']} on {record['chosen_on']} of {grid}"
+    measure, means = record["measure"], {point[what]: point[record["measure"]] for point in record["grid"]}
+    ends = ", ".join(f"{end:g}: {means[end]:.4f}" for end in (min(means), max(means)))
+    return f"{setting}: {measure} {means[record[what]]:.4f} on {record['chosen_on']}, the best of {len(means)} ({ends}; all: {RECORD})"
 
 
 def main() -> None:

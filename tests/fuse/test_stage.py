@@ -132,7 +132,10 @@ def test_a_weight_may_be_chosen_on_the_selection_part_alone(
     assert everything["weight"] == 0 and everything["chosen_on"] == "dev"
     assert part["weight"] == next(point["weight"] for point in part["grid"] if point["nDCG@10"] == 1.0) > 0.5
     assert part["chosen_on"] == "dev (selection part)"
-    assert "the best nDCG@10 on dev (selection part) of" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    ends = [f"{what}: {part['grid'][place]['nDCG@10']:.4f}" for what, place in ((0, 0), (1, -1))]
+    told = f"weight {part['weight']:g}: nDCG@10 1.0000 on dev (selection part), the best of 21 ({', '.join(ends)}; all: fusion.json)"
+    assert f"fuse hybrid: linear of bm25 and star, {told}\n" in said
 
 
 def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:
