@@ -231,13 +231,13 @@ def _again(project: Path, old: Champion, now: Champion | None, cause: str, previ
 
 
 def _crown_by_hand(project: Path, champion: Champion) -> Champion:
-    """Crown it; UserError where what it is made of is nowhere any more, so that no server could have it."""
+    """Crown it; UserError where a part of it is lost, so that no server could have it."""
     outs.refuse_lost(parts_at(project, champion).paths.values(), project=project, lock=locked(project, champion.commit))
     return crown(project, champion)
 
 
 def tell_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
-    """A warning where an encoder of the champion is nowhere, before hours of training: the comparison needs it.
+    """A warning where an encoder of the champion is lost, before hours of training: the comparison needs it.
 
     Not an error: the same recipe over the same data makes it again.
     """
@@ -310,5 +310,5 @@ def read_out(project: Path, commit: str, path: str) -> Any:
 
 
 def get_out(project: Path, commit: str, path: str, out: Path) -> None:
-    """Copy an out of `commit` from the cache (or the remote) to `out`, which is whole or absent; UserError where it is nowhere."""
+    """Copy an out of `commit` from the cache (or the remote) to `out`, which is whole or absent; UserError where neither has it."""
     outs.get(path, out, project=project, commit=commit, lock=locked(project, commit))

@@ -46,7 +46,7 @@ def lost_index(project: Path, now: Champion) -> str | None:
 
 def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], None]) -> None:
     """Warn, before a training, where `evaluate_champion` will find that the champion cannot be measured."""
-    with suppress(UserError):  # it is nowhere any more, and the run may make it again
+    with suppress(UserError):  # it is lost, and the run may make it again
         if lost := lost_index(project, now):
             warn(f"{lost}, so a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
 
@@ -57,7 +57,7 @@ def evaluate_champion(project: Path, now: Champion, *, processes: Processes, dis
     A second tree measures it by an ordinary run: its encoders are rounds of no steps with its own text and token settings, as it is
     served; a fusion has its own weights, and BM25 is built with its own settings. How deep it is searched and what is measured are as
     now. Shards come from the shard store where documents have not changed. A compressed index that it was trained with is filled with the
-    new documents. UserError where an encoder is nowhere any more; NotComparable where what such an index has learned was not kept.
+    new documents. UserError where an encoder is lost; NotComparable where what such an index has learned was not kept.
     """
     name = f"champion/{now.number}"
     remove_worktree(SCRATCH)

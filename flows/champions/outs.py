@@ -1,4 +1,4 @@
-"""The outs of a commit's dvc.lock: copied from the cache or the remote, with the content that is on record, or found to be nowhere."""
+"""The outs of a commit's dvc.lock: copied from the cache or the remote, with the content that is on record, or found to be lost."""
 
 import json
 import shutil

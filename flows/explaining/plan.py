@@ -77,7 +77,7 @@ class Plan:
 def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Plan:
     """The plan between two sides. `split` names what is taken apart further: `data` by batches, `parameters` by sections.
 
-    UserError where the data of a side is nowhere any more, or cannot be split.
+    UserError where the data of a side is lost, or cannot be split.
     """
     old_data, new_data = (inbox.find(side.source["dataset"]) for side in (old, new))
     found = factors(old, new)

@@ -58,7 +58,7 @@ Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
 
 
 class Refused(UserError):
-    """A run refused what it was given: parameters that its code does not know, or data that is nowhere any more."""
+    """A run refused what it was given: parameters that its code does not know, or data that is lost."""
 
 
 class Failed(Exception):

@@ -204,7 +204,7 @@ class Inbox:
                 f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, or of pairs, found dataset.source {self.spec}; use "
                 f"replace, or make one: retemper convert FOLDER --data {shlex.quote(self.spec)}, then dataset.source=beir:FOLDER"
             )
-        dataset_files(parse_dataset(self.spec), needs_qrels=False)  # where it is away, the batches are not the data set
+        dataset_files(parse_dataset(self.spec), needs_qrels=False)  # where it is unavailable, the batches are not the data set
 
     def look(self) -> list[Path]:
         """The batches that are complete, by name."""

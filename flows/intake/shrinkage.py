@@ -17,7 +17,7 @@ STATS = Path("data/corpus/stats.json")
 def refuse(project: Path, now: Champion, most: float, *, warn: Callable[[str], None]) -> None:
     """UserError if the prepared data set lacks more than a share of `most` of the documents, or of a split's queries, that `now` had.
 
-    The current folder is the retrainings' worktree. Where the champion's data are nowhere any more, a warning takes the check's place.
+    The current folder is the retrainings' worktree. Where the champion's data are lost, a warning takes the check's place.
     """
     try:
         with TemporaryDirectory() as folder:

@@ -67,7 +67,7 @@ def _settings(model: str, sections: Mapping[str, Any]) -> int:
 
 
 def fresh(project: Path, now: Champion, made: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
-    """Those of `queries` without a judgment when `now` was crowned; none, with a warning, where those judgments are nowhere any more."""
+    """Those of `queries` without a judgment when `now` was crowned; none, with a warning, where those judgments are lost."""
     if now.digests.get("corpus") == made.digests.get("corpus"):
         return set()
     try:

@@ -69,7 +69,7 @@ def make(
     """Decide how to retrain, and edit params.yaml for it. `run` brings stages up to date: the data set is prepared before the decision.
 
     `fused`: whether a fusion may become champion. UserError where `settings.systems` names another than those that may, and where a mode
-    that was asked for cannot be had; the champion's encoder or corpus may be nowhere any more.
+    that was asked for cannot be had; the champion's encoder or corpus may be lost.
     """
     sections = read_yaml(Path("params.yaml"))
     _check_systems(settings, sections, fused=fused)
@@ -116,7 +116,7 @@ def _lost(project: Path, now: Champion) -> str:
     """Why the champion's own index cannot take other documents: see `starting.Start`."""
     try:
         return lost_index(project, now) or ""
-    except UserError as error:  # it is nowhere any more
+    except UserError as error:  # it is lost
         return str(error)
 
 

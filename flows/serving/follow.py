@@ -41,7 +41,7 @@ class Follower:
         return self._folder / PROBLEM
 
     def begin(self, first: Champion) -> None:
-        """Make the first folder. UserError where its parts are nowhere."""
+        """Make the first folder. UserError where its parts are lost."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._show(first)

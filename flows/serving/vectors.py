@@ -29,7 +29,7 @@ TEXTS = ("title", "text")
 def write_vectors(get: Callable[[str, Path], None], lock: Lock, folder: Path, *, documents: bool) -> None:
     """Add vectors.parquet to an export, of its (first) model. `get` copies an out of the champion's commit; `documents`: with texts.
 
-    UserError where the vectors are nowhere any more.
+    UserError where the vectors are lost.
     """
     path = vectors_of(next(iter(read_record(folder).encoders)), lock)
     with TemporaryDirectory(prefix=".vectors-", dir=folder.parent) as scratch:

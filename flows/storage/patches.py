@@ -191,7 +191,7 @@ def listings_last() -> None:
 
 @cache
 def collect_anew() -> None:
-    """From now on, this process collects anew what there is to push or pull.
+    """From now on, this process collects again what there is to push or pull.
 
     DVC keeps on disk what it has collected for a dvc.lock, and writes that out by out. A kill in between leaves a part, which all later
     pushes and pulls of this dvc.lock take for the whole: they leave out the rest, and succeed.

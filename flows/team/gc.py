@@ -25,7 +25,7 @@ from flows.team.sync import reason, remote_name, unsent
 from tasks.core.stage.errors import UserError, counted
 
 DAYS = 7.0
-Load = Callable[[str], Mapping[str, str] | None]  # digest of a folder's listing to the digests of its files, by name; None: it is nowhere
+Load = Callable[[str], Mapping[str, str] | None]  # digest of a folder's listing to the digests of its files, by name; None: it is lost
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Needs:
     trees: dict[str, Path] = field(default_factory=dict)  # digests that a working tree's graph needs now, and that tree
     names: dict[str, str] = field(default_factory=dict)  # digest to `stage: out`, for everything seen, needed or not
     without: list[str] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)  # `stage: out` of folders whose listings are nowhere
+    unread: list[str] = field(default_factory=list)  # `stage: out` of folders whose listings are lost
 
     def add(self, lock: Lock) -> None:
         for stage, entry in lock.items():
@@ -182,7 +182,7 @@ def _of_graph(lock: Lock, tree: Path) -> Lock:
 def _listings(repo: Any, cache: Path, needs: Needs) -> Load:
     """Reads listings from the cache, and needed ones that it lacks, or has corrupt, from the project's remote.
 
-    UserError for one that is nowhere intact, if a working tree needs it or the cache has it corrupt. Those of other commits may never
+    UserError for one of which no copy is intact, if a working tree needs it or the cache has it corrupt. Those of other commits may never
     have been here.
     """
     remote = remote_name(repo)

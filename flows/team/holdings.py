@@ -66,14 +66,14 @@ class Store:
         return None
 
     def listing(self, oid: str) -> dict[str, str]:
-        """Files of a folder by name; empty where its listing is nowhere intact."""
+        """Files of a folder by name; empty where no copy of its listing is intact."""
         if found := listing(self.objects, oid):
             return found
         text = self.read(oid) if oid.endswith(".dir") else None
         return parse_listing(text, oid) or {} if text else {}
 
     def opened(self, oid: str) -> pq.ParquetFile | None:
-        """A Parquet file, to be read a batch at a time; None where it is nowhere."""
+        """A Parquet file, to be read a batch at a time; None where it is lost."""
         if local := intact(self.objects, oid):
             return open_parquet(local)
         data = self.read(oid)
