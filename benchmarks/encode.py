@@ -5,8 +5,10 @@
 Ours is timed with its tokenizing, in the best dtype of the hardware and, where it has VNNI, in int8. sentence-transformers is timed at its
 defaults (fp32, batch 32) and at its best here (each weight dtype that the hardware runs natively, several batch sizes). On a CPU, what is
 installed of two engines too, over batches sorted by length, with mean pooling: ONNX Runtime (onnx, onnxruntime) with dynamic int8, the form
-that sentence-transformers exports; OpenVINO (openvino) in bf16 and, with nncf, in int8 calibrated on 128 texts, with several requests
-under way (its hint for throughput). Best of --repeat, interleaved, each in a process of its own, set up as its user would have it.
+that sentence-transformers exports; OpenVINO (openvino) in bf16 and, with nncf, in int8 calibrated on 128 texts, with several requests under
+way (its hint for throughput). Tevatron, too, where PYTHONPATH has the folder `src` of texttron/tevatron (read at commit dd06310): its
+collator and model in a DataLoader without workers, as its encoding has them, weights in the best dtype, batches in the texts' order. Best
+of --repeat, interleaved, each in a process of its own, set up as its user would have it.
 """
 
 import argparse
@@ -26,7 +28,8 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
-from transformers import AutoModel
+from torch.utils.data import DataLoader
+from transformers import AutoModel, AutoTokenizer
 
 from tasks.core.encoding.encode import encode
 from tasks.core.encoding.int8 import has_int8_layers
@@ -64,6 +67,8 @@ def main() -> None:
     for weights in {torch.float32, dtype}:
         for batch in (64, 256):
             systems[f"sentence-transformers, {_name(weights)}, batch {batch}"] = ("theirs", weights, batch)
+    if find_spec("tevatron"):
+        systems |= {f"Tevatron, {_name(dtype)}, batch {batch}": ("tevatron", dtype, batch) for batch in (8, 64)}
     seconds = dict.fromkeys(systems, float("inf"))
     vectors: dict[str, np.ndarray] = {}
     own_process = {name: ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for name in systems}
@@ -110,6 +115,8 @@ def measure(system: System, model: str, device: str, most: int, length: int) -> 
         run = ours(model, length, int8=weights == torch.int8)
     elif engine == "onnx":
         run = onnx_int8(model, length, batch)
+    elif engine == "tevatron":
+        run = tevatron(model, device, length, weights, batch)
     elif engine == "openvino":
         run = openvino(model, length, weights, batch)
     else:
@@ -118,6 +125,26 @@ def measure(system: System, model: str, device: str, most: int, length: int) -> 
     start = time.perf_counter()
     vectors = run(texts)
     return time.perf_counter() - start, vectors
+
+
+@cache
+def tevatron(model: str, device: str, length: int, weights: torch.dtype, batch: int) -> Encode:
+    from tevatron.retriever.arguments import DataArguments
+    from tevatron.retriever.collator import EncodeCollator
+    from tevatron.retriever.modeling import DenseModel
+
+    folder = parse_encoder(model).folder
+    collate = EncodeCollator(DataArguments(passage_max_len=length), AutoTokenizer.from_pretrained(folder))
+    encoder = DenseModel.load(str(folder), pooling="mean", normalize=True, torch_dtype=weights).to(device).eval()
+
+    def run(texts: list[str]) -> np.ndarray:
+        found = []
+        for _, passages in DataLoader([(None, text, None) for text in texts], batch, collate_fn=collate):
+            with torch.no_grad():
+                found.append(encoder(passage=passages.to(device)).p_reps.float().cpu().numpy())
+        return np.concatenate(found)
+
+    return run
 
 
 @cache

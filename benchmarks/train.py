@@ -1,10 +1,12 @@
-"""Training steps beside sentence-transformers: same encoder, texts, batch, loss (in-batch negatives, one hard one) and optimizer.
+"""Training steps beside sentence-transformers and Tevatron: same encoder, texts, batch, loss (in-batch negatives, a hard one), optimizer.
 
     python benchmarks/train.py [--steps 5] [--batch 64] [--length 64] [--model FOLDER]
 
-A step is `batch` queries, as many positives and as many hard negatives; forward, backward, clipping and AdamW are in the
-time, and so are sentence-transformers' tokenising, which its collator does at each step, and our reading of stored tokens.
-The first step of each is not timed. sentence-transformers runs without its Trainer, whose overhead is so left out.
+A step is `batch` queries, as many positives and as many hard negatives; forward, backward, clipping and AdamW are in the time, and so are
+sentence-transformers' tokenising, which its collator does at each step, and our reading of stored tokens. The first step of each is not
+timed. sentence-transformers runs without its Trainer, whose overhead is so left out. So does Tevatron, where PYTHONPATH has the folders
+`src` of texttron/tevatron (read at commit dd06310) and luyug/GradCache (906f038): its collator, its model with weights in bf16, as its
+--bf16 loads them, and its gradient cache, whose loss has no temperature.
 """
 
 import argparse
@@ -13,6 +15,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +23,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 from torch import nn
+from transformers import AutoTokenizer
 
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.sources.datasets import demo_file, parse_encoder
@@ -102,6 +106,36 @@ def main() -> None:
 
         return lambda: timed(run)
 
+    def tevatron(*, cached: bool) -> Callable[[], float]:
+        from grad_cache import GradCache
+        from tevatron.retriever.arguments import DataArguments
+        from tevatron.retriever.collator import TrainCollator
+        from tevatron.retriever.gc_trainer import SimpleContrastiveLoss, get_dense_rep, split_dense_inputs
+        from tevatron.retriever.modeling import DenseModel
+
+        collate = TrainCollator(DataArguments(query_max_len=32, passage_max_len=args.length), AutoTokenizer.from_pretrained(folder))
+        model = DenseModel.load(str(folder), pooling="mean", normalize=True, torch_dtype=dtype).to(device).train()
+        model.temperature = 1 / SCALE
+        optimizer = make_optimizer("adamw", model, 2e-5, 0.01)
+        cache = GradCache([model, model], 32, SimpleContrastiveLoss(), split_dense_inputs, get_dense_rep)
+
+        def run(first: int, steps: int) -> None:
+            for step in range(first, first + steps):
+                own = slice(step * args.batch, (step + 1) * args.batch)
+                texts = zip(queries[own], positives[own], negatives[own], strict=True)
+                query, passage = (side.to(device) for side in collate([((q,), [(p,), (n,)]) for q, p, n in texts]))
+                optimizer.zero_grad(set_to_none=True)
+                if cached:
+                    cache({"query": query}, {"passage": passage}, no_sync_except_last=False)
+                else:
+                    with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                        loss = model(query=query, passage=passage).loss
+                    loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
+        return lambda: timed(run)
+
     def timed(run: Callable[[int, int], None]) -> float:
         run(0, 1)
         synchronize(device)
@@ -116,6 +150,10 @@ def main() -> None:
             "sentence-transformers, MultipleNegativesRanking": theirs(MultipleNegativesRankingLoss),
             "  the same, cached, mini-batches of 32 (its default)": theirs(CachedMultipleNegativesRankingLoss, mini_batch_size=32),
         }
+        if find_spec("tevatron") and find_spec("grad_cache"):
+            systems |= {"Tevatron": tevatron(cached=False), "  the same, GradCache, chunks of 32": tevatron(cached=True)}
+        else:
+            print("Tevatron: skipped, not on PYTHONPATH: tevatron, grad_cache")
         seconds = dict.fromkeys(systems, float("inf"))
         for _ in range(args.repeat):
             for name, run in systems.items():
