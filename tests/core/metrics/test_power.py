@@ -44,7 +44,7 @@ def test_power_is_how_often_drawn_samples_are_significant() -> None:
     assert power(-0.3, 50, 0.05) == pytest.approx(power(0.3, 50, 0.05))
 
 
-@pytest.mark.parametrize(("d", "queries"), [(0.2, 60), (-1.1, 12), (0.0, 9), (8.0, 200), (100.0, 3), (0.01, 100_000)])
+@pytest.mark.parametrize(("d", "queries"), [(0.2, 60), (-1.1, 12), (0.0, 9), (8.0, 200), (100.0, 3), (5.0, 2), (-40.0, 2), (0.01, 100_000)])
 def test_the_interval_of_d_leaves_its_share_on_either_side(d: float, queries: int) -> None:
     low, high = d_interval(d, queries, 0.05)
     root = math.sqrt(queries)

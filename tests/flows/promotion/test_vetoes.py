@@ -84,6 +84,8 @@ def test_groups_are_those_of_failures() -> None:
     assert found["words 2"] == ["3"]
     assert (found["column source web"], found["column source (none)"]) == (["1", "4"], ["3"])
     assert slices_of({}, {}) == {}
+    long = slices_of({f"{number}": "word " * number for number in range(1, 41)}, {})
+    assert [len(queries) for name, queries in long.items() if name.startswith("words ")] == [10] * 4
 
 
 @pytest.mark.parametrize(("values", "shares"), [([-0.1, 0, 0.4], [0.4, 0.5, 0.1]), ([-0.063, 0, 0.57], [0.45, 0.5, 0.05])])
