@@ -122,9 +122,7 @@ def _judged(evidence: Evidence) -> Evidence:
     return replace(evidence, new=new, old=dict(zip(evidence.old, old, strict=True)))
 
 
-def judge(
-    new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion, *, groups: Mapping[str, str]
-) -> Verdict:
+def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Verdict:
     """Compare values of `measure` by query, by a t-test. not_worse: the bound L >= -margin; better: L > 0.
 
     UserError for fewer than two queries.

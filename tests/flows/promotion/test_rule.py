@@ -47,7 +47,7 @@ def test_models_too_alike_to_tell() -> None:
     )
     assert 0.99**298 > 0.05 > 0.99**299
     assert "fewer than 595 queries" in judge(named(*[0.495] * 30), few).reason, "a loss within the margin"
-    assert 0.995 ** -594 * 0.99**594 > 0.05 > 0.995**-595 * 0.99**595
+    assert 0.995**-594 * 0.99**594 > 0.05 > 0.995**-595 * 0.99**595
     assert "cannot show it" not in judge(few, few, margin=0).reason, "no number of queries can"
     better = judge(named(*[0.52] * 30), few, rule="better")
     assert not better.promoted and "; fewer than 152 queries" in better.reason
