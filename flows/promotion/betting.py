@@ -60,7 +60,7 @@ def log_capital(differences: Floats, c: Floats | float, alpha: float, *, sizes: 
     return capital
 
 
-def variances(differences: Floats, first: float = 1.0) -> Floats:
+def variances(differences: Floats, first: float) -> Floats:
     """v_0 ... v_{Q-1} [..., Q]: for each difference, the variance estimated from those before it, and `first` at first."""
     places = np.arange(1, differences.shape[-1] + 1)
     means = np.cumsum(differences, axis=-1) / (places + 1)

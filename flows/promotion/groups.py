@@ -117,8 +117,6 @@ def unseen(value: float, sizes: Floats, alpha: float) -> float:
     chance of at most ((1 + m) / (1 + value))^n (Markov). It is a bet of all one has each time (flows.promotion.betting), at 1 / (1 + m);
     with groups of other sizes too, L is where its capital is 1 / alpha.
     """
-    if value <= -1:
-        return -1.0
     if sizes.min() == 1:
         return value - (1 + value) * -math.expm1(math.log(alpha) / len(sizes))
     edge = -1 + 1e-12

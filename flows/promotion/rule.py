@@ -67,16 +67,16 @@ class Verdict:
     old: float
     difference: float
     bound: float
-    rule: str = "not_worse"
-    spread: float = 0.0
-    dev: int = 0
-    level: float = 0.05
+    rule: str
+    spread: float
+    dev: int
+    level: float
+    groups: int
+    most: int
     against: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     beaten: Collection[int] = ()
     vetoes: Collection[Veto] = ()
     looks: int = 1
-    groups: int = 0
-    most: int = 1
 
 
 @dataclass(frozen=True)
@@ -119,13 +119,10 @@ def _judged(evidence: Evidence) -> Evidence:
         )
         raise UserError(f"dev: {every}, which decide no promotion; add queries with judgments")
     new, *old = ({query: values[query] for query in values if query in kept} for values in (evidence.new, *evidence.old.values()))
-    slices = {name: [query for query in queries if query in kept] for name, queries in evidence.slices.items()}
-    return replace(evidence, new=new, old=dict(zip(evidence.old, old, strict=True)), slices=slices)
+    return replace(evidence, new=new, old=dict(zip(evidence.old, old, strict=True)))
 
 
-def judge(
-    new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion, *, groups: Mapping[str, str] | None = None
-) -> Verdict:
+def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Verdict:
     """Compare values of `measure` by query, by a t-test. not_worse: the bound L >= -margin; better: L > 0.
 
     UserError for fewer than two queries.
@@ -135,7 +132,7 @@ def judge(
     if len(new) < 2:
         shared = f"{len(new):,} judged {'query' if len(new) == 1 else 'queries'} in common"
         raise UserError(f"dev: found {shared}, expected at least 2 to compare models on; add queries and qrels")
-    seen = draws({query: new[query] - old[query] for query in new}, shuffled(new, groups or {}), groups or {})
+    seen = draws({query: new[query] - old[query] for query in new}, shuffled(new, groups), groups)
     bound = lower_bound(seen, rule.alpha)
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0
     wanted = f">= {-rule.margin:.4f}" if rule.rule == "not_worse" else "> 0"

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tasks.adore.lists import best_documents, completed, measured, overlap, unranked
+from tasks.adore.lists import Lists, best_documents, completed, measured, overlap, unranked
 
 OWNERS = np.arange(20, dtype=np.int32)  # a row is a document, where nothing else is said
 
@@ -36,6 +36,8 @@ def marked(rows: list[int], positives: set[int]) -> list[tuple[int, bool]]:
 @pytest.mark.parametrize("missing", ["drhard", "jpq", "ltre"])
 def test_lists_with_all_positives_are_unchanged(missing: str) -> None:
     assert complete([5, 3, 9, 1], [3, 1], missing) == marked([5, 3, 9, 1], {3, 1})
+    assert complete([5, 0, 9], [0], missing) == marked([5, 0, 9], {0}), "row 0 is a row"
+    assert Lists(ints(5, 0, -1)[None], ints(0, 1, 0)[None]).valid.tolist() == [[True, True, False]]
 
 
 def test_missing_positives_when_one_of_two_is_retrieved() -> None:

@@ -89,6 +89,7 @@ def by_plain_loop(split: str, method: Any, setting: float) -> dict[str, list[str
 @pytest.mark.parametrize(("method", "what"), [("linear", "weight"), ("zscore", "weight"), ("rrf", "k")])
 def test_the_best_on_dev_is_chosen_and_both_splits_are_fused_with_it(method: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example()
+    monkeypatch.setattr("tasks.fuse.grid.QUERY_BLOCK", 7)  # so that few queries are many blocks
     record = run(monkeypatch, method=method, rest="report: {metric: RR@10}\nevaluate: {relevance: {dev: 2}}\n")
     assert record["measure"] == "RR@10" and record["chosen_on"] == "dev"
     assert [point[what] for point in record["grid"]] == list(GRIDS[method])

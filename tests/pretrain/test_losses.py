@@ -72,3 +72,7 @@ def test_alignment_and_uniformity_by_hand() -> None:
     assert float(alignment(text, own)) == pytest.approx((0 + 2 + 0 + 0 + 4 + 0) / 6, abs=1e-5)
     assert float(first_own(text, own)) == pytest.approx(1.0)
     assert float(first_own(text, own.roll(1, 0))) == pytest.approx(0.0)
+    one_each = torch.eye(3, 5).unsqueeze(1)  # one span, of more numbers than spans
+    assert float(first_own(torch.eye(3, 5), one_each)) == pytest.approx(1.0)
+    assert float(first_own(torch.eye(3, 5), one_each[[0, 2, 1]])) == pytest.approx(1 / 3)
+    assert float(alignment(torch.eye(3, 5), 3 * one_each[[0, 2, 1]])) == pytest.approx((0 + 2 + 2) / 3)

@@ -22,7 +22,7 @@ def test_groups_worked_by_hand(tmp_path: Path) -> None:
     assert connected(pairs) == {"b": "a", "d": "a", "c": "c", "a": "a"}
     assert numbered(["e", "d", "c", "a"], connected(pairs)).tolist() == [0, 1, 2, 1]
     assert numbered(["a", "b"], {"b": "a"}).tolist() == [0, 1], "a query without a group is not in the group of its name"
-    rows = [*((query, doc, 2) for query, doc in pairs), ("c", "z", 0), ("e", "z", -1)]
+    rows = [*((query, doc, 1) for query, doc in pairs), ("c", "z", 0), ("e", "z", -1)]
     write_table(tmp_path / "dev.parquet", QRELS, [pa.table([list(column) for column in zip(*rows, strict=True)], schema=QRELS)])
     assert read_groups(tmp_path / "dev.parquet") == connected(pairs), "judged not relevant is not shared"
     assert read_groups(tmp_path / "test.parquet") == {}
@@ -46,9 +46,10 @@ def test_one_value_per_group_has_the_cluster_robust_error(seed: int) -> None:
     draw = np.random.default_rng(seed)
     values, numbers = draw.normal(size=40), np.unique(draw.integers(0, 12, 40), return_inverse=True)[1]
     each, mean, groups = by_group(values, numbers), values.mean(), numbers.max() + 1
-    squares = sum(sum(values[place] - mean for place in range(40) if numbers[place] == group) ** 2 for group in range(groups))
-    error = math.sqrt(groups / (groups - 1) * squares) / 40
+    deviations = [sum(values[place] - mean for place in range(40) if numbers[place] == group) for group in range(groups)]
+    assert each == pytest.approx([mean + deviation * groups / 40 for deviation in deviations])
     assert each.mean() == pytest.approx(mean)
+    error = math.sqrt(groups / (groups - 1) * sum(deviation**2 for deviation in deviations)) / 40
     assert each.std(ddof=1) / math.sqrt(groups) == pytest.approx(error)
     assert design_effect(values, numbers) == pytest.approx(error**2 / (values.var(ddof=1) / 40))
     assert (by_group(values, np.arange(40)) == values).all(), "to the bit"
@@ -71,6 +72,12 @@ def test_a_design_effect_worked_by_hand() -> None:
 )
 def test_queries_never_say_as_much_as_more_queries(effect: float, wanted: str) -> None:
     assert told(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {wanted}"
+
+
+def test_one_query_or_group_tests_nothing() -> None:
+    assert told(1, 1, 1.0) == "there is one query, so nothing can be tested"
+    assert told(2, 1, 1.0).startswith("all 2 queries share relevant documents, so nothing can be tested")
+    assert told(3, 2, 1.0).startswith("3 queries are 2 groups")
 
 
 def test_a_design_effect_of_nothing_is_told() -> None:

@@ -33,6 +33,7 @@ def test_ranges_hold_about_as_many_each_and_equal_values_stay_together() -> None
     lowest = [min(value for value, label in zip(values, labels, strict=True) if label == name) for name in order]
     assert highest == sorted(highest)
     assert all(high < low for high, low in zip(highest[:-1], lowest[1:], strict=True))
+    assert by_range([0.12345, 1234567, 2.5, 12], 4).order == ["0.123", "2.5", "12", "1234567"]
     assert by_range([3, 3, 3, 3, 4, 9], 3) == Dimension(["3", "3", "3", "3", "4 to 9", "4 to 9"], ["3", "4 to 9"])
 
 
@@ -41,6 +42,9 @@ def test_columns() -> None:
     assert by_column([str(n) for n in range(20)], 2) == by_range(list(range(20)), 2)
     assert by_column([f"name {n}" for n in range(20)], 2) is None, "a name for each query groups nothing"
     assert by_value(["x", "y", "y"]).order == ["y", "x"]
+    assert by_value(["b", "a"]).order == ["a", "b"]
+    twelve, thirteen = ([str(number) for number in range(count)] for count in (12, 13))
+    assert by_column(twelve, 2) == by_value(twelve) and by_column(thirteen, 2) == by_range(list(range(13)), 2)
 
 
 @pytest.mark.parametrize(("first", "distance"), [(1.7e9 + 0.5, 60.0), (52.5201, 0.0003), (-1e-9, 1e-16), (1.0, 2.0**-52)])

@@ -116,6 +116,9 @@ def test_a_query_without_a_ranking_counts_zero() -> None:
         "AP@0",
         "Judged@0",
         "RBP(p=0.8)@0",
+        "P(judged_only=3)@5",
+        "ERR(foo=1)@5",
+        "RBP(p=0.0)@10",
         "RBP(p=1.5)",
         "RBP(p=1.0)@10",
         "Compat(p=1.5)",
@@ -141,6 +144,11 @@ def test_names_are_read_without_what_python_3_14_removed(monkeypatch: pytest.Mon
     for name in ("R(rel=-1)@10", "nDCG(gains={**{}})@10", "R@(1+9)"):
         with pytest.raises(ValueError, match="is not a valid measure"):
             parse([name], 1)
+
+
+def test_the_precision_at_full_recall_is_a_measure() -> None:
+    values = per_query(parse(["IPrec@1.0"], 1), {"q": {"a": 1, "b": 1}}, {"q": ["a", "x", "y", "b"]})
+    assert values["q"]["IPrec@1.0"] == pytest.approx(2 / 4)
 
 
 def test_a_measure_named_twice_is_refused() -> None:

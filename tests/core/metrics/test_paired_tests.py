@@ -37,9 +37,11 @@ def test_paired_t_test_equals_the_formula(seed: int) -> None:
     assert tail((high - mean) / error, count - 1) == pytest.approx(0.025, abs=1e-7)  # the interval leaves 2.5 % on each side
     own_mean = sum(first) / count
     own_error = math.sqrt(sum((a - own_mean) ** 2 for a in first) / (count - 1) / count)
-    own_high = mean_interval(np.array(first), 0.1)[1]
-    assert own_high is not None
+    own_low, own_high = mean_interval(np.array(first), 0.1)
+    assert own_low is not None and own_high is not None
     assert tail((own_high - own_mean) / own_error, count - 1) == pytest.approx(0.05, abs=1e-7)
+    assert (own_low + own_high) / 2 == pytest.approx(own_mean)
+    assert paired_t_test(np.array(first) / 1e8, np.array(second) / 1e8, 0.05)[0] == pytest.approx(p), "in any unit"
 
 
 def test_paired_t_test_worked_by_hand() -> None:
@@ -56,6 +58,7 @@ def test_paired_t_test_without_variance() -> None:
     assert paired_t_test(np.ones(4), np.zeros(4), 0.05, np.array([0, 0, 1, 1])) == (0.5, None, None), "two groups"
     assert paired_t_test(np.arange(4.0), np.zeros(4), 0.05, np.zeros(4, int)) == (1.0, None, None), "one group"
     assert paired_t_test(np.array([1.0]), np.array([0.5]), 0.05) == (1.0, None, None)
+    assert paired_t_test(np.array([]), np.array([]), 0.05) == (1.0, None, None)
     assert mean_interval(np.array([0.4, 0.4]), 0.05) == (0.4, 0.4)
 
 
@@ -68,7 +71,7 @@ def test_one_query_or_group_has_no_interval() -> None:
 def test_paired_t_test_over_groups_worked_by_hand() -> None:
     # 1, 3 of one document, 2, 6 of another: mean 3, sums of deviations -2 and 2, SE^2 = 2/1 (4 + 4) / 16 = 1, so t = 3.
     # With 1 degree P(|T| > 3) = 1 - 2 atan(3) / pi = 0.2048.
-    p, low, high = paired_t_test(np.array([1.0, 3.0, 2.0, 6.0]), np.zeros(4), 0.05, np.array([0, 0, 1, 1]))
+    p, low, high = paired_t_test(np.array([2.0, 3.0, 5.0, 6.0]), np.array([1.0, 0.0, 3.0, 0.0]), 0.05, np.array([0, 0, 1, 1]))
     assert p == pytest.approx(1 - 2 * math.atan(3) / math.pi)
     assert low == pytest.approx(3 - math.tan(0.475 * math.pi)) and high == pytest.approx(3 + math.tan(0.475 * math.pi))
 
@@ -77,6 +80,7 @@ def test_holm_worked_by_hand() -> None:
     # Sorted: .01 * 4 = .04, .02 * 3 = .06, .03 * 2 = .06, .6 * 1 = .6.
     assert holm([0.03, 0.01, 0.6, 0.02]) == pytest.approx([0.06, 0.04, 0.6, 0.06])
     assert holm([0.9, 0.5]) == [1.0, 1.0]  # .5 * 2 = 1, and .9 may not fall below it
+    assert holm([0.9, 0.8]) == [1.0, 1.0]  # .8 * 2 is no probability
     assert holm([]) == []
 
 

@@ -23,7 +23,8 @@ def test_all_sign_flips_equal_a_plain_loop(seed: int) -> None:
         for signs in itertools.product((1, -1), repeat=10)
     ]
     expected = sum(abs(flipped) >= abs(math.fsum(differences)) - 1e-9 for flipped in flips) / 2**10
-    assert permutation_test(np.array(first), np.array(second), **ALL) == expected  # type: ignore[arg-type]
+    for unit in (1.0, 1e8):
+        assert permutation_test(np.array(first) / unit, np.array(second) / unit, **ALL) == expected  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -44,6 +45,7 @@ def test_drawn_sign_flips_are_close_to_scipy_and_to_all_of_them(seed: int) -> No
 def test_permutation_test_worked_by_hand() -> None:
     # Differences 1, 1, 1: of 8 flips, +++ and --- are as far from 0. Two queries that tie change nothing.
     assert permutation_test(np.array([1.0, 1, 1, 0, 0.5]), np.array([0.0, 0, 0, 0, 0.5]), **ALL) == 0.25  # type: ignore[arg-type]
+    assert permutation_test(np.append(np.ones(3), np.zeros(40)), np.zeros(43), permutations=8, seed=1) == 0.25, "however many tie"
     assert permutation_test(np.array([0.3, 0.2]), np.array([0.3, 0.2]), **ALL) == 1.0  # type: ignore[arg-type]
     assert permutation_test(np.array([]), np.array([]), **ALL) == 1.0  # type: ignore[arg-type]
     assert permutation_test(np.array([0.3]), np.array([0.1]), **ALL) == 1.0  # type: ignore[arg-type]
@@ -56,7 +58,8 @@ def test_the_signs_of_a_group_are_flipped_at_once() -> None:
         sum(signs[group] * one for group, one in zip(groups, differences, strict=True)) for signs in itertools.product((1, -1), repeat=6)
     ]
     expected = sum(abs(flipped) >= abs(sum(differences)) - 1e-9 for flipped in flips) / 2**6
-    assert permutation_test(np.array(differences), np.zeros(14), groups=np.array(groups), **ALL) == expected  # type: ignore[arg-type]
+    second = np.array([draw.choice([0.0, 0.25, 1.0]) for _ in range(14)])
+    assert permutation_test(differences + second, second, groups=np.array(groups), **ALL) == expected  # type: ignore[arg-type]
 
 
 def test_equal_differences_give_the_sign_test() -> None:
@@ -71,5 +74,6 @@ def test_a_drawn_p_is_never_0_and_near_the_t_tests() -> None:
     draw = np.random.default_rng(7)
     first = draw.random(500)
     assert permutation_test(first + 1, first, permutations=1000, seed=0) == 1 / 1001
+    assert permutation_test(np.tile([1.0, 0.0], 50), np.tile([0.0, 1.0], 50), permutations=1000, seed=0) == 1, "a sum of 0"
     second = first + draw.normal(0.02, 0.2, 500)
     assert permutation_test(first, second, permutations=50_000, seed=0) == pytest.approx(paired_t_test(first, second, 0.05)[0], abs=0.01)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tasks.core.metrics.clusters import by_group
 from tasks.core.metrics.power import d_interval, detectable, effect, noncentral_t, power, queries_needed, too_few
 
 
@@ -43,7 +44,7 @@ def test_power_is_how_often_drawn_samples_are_significant() -> None:
     assert power(-0.3, 50, 0.05) == pytest.approx(power(0.3, 50, 0.05))
 
 
-@pytest.mark.parametrize(("d", "queries"), [(0.2, 60), (-1.1, 12), (0.0, 9), (8.0, 200), (100.0, 3), (0.01, 100_000)])
+@pytest.mark.parametrize(("d", "queries"), [(0.2, 60), (-1.1, 12), (0.0, 9), (8.0, 200), (100.0, 3), (5.0, 2), (-40.0, 2), (0.01, 100_000)])
 def test_the_interval_of_d_leaves_its_share_on_either_side(d: float, queries: int) -> None:
     low, high = d_interval(d, queries, 0.05)
     root = math.sqrt(queries)
@@ -68,6 +69,8 @@ def test_an_effect_worked_by_hand() -> None:
     assert found.power == pytest.approx(power(2.0, 3, 0.05))
     assert found.detectable == pytest.approx(detectable(3, 0.05))
     assert effect(np.array([1.0, 2.0, 3.0]) / 50, 0.05).detectable == pytest.approx(detectable(3, 0.05) / 50)  # type: ignore[union-attr]
+    two = effect(np.array([1.0, 2.0]), 0.05)
+    assert two and two.d == pytest.approx(1.5 / math.sqrt(0.5))
     assert effect(np.array([0.5, 0.5]), 0.05) is None
     assert effect(np.array([0.5]), 0.05) is None
     assert effect(np.array([0.1 + 0.3, 0.7 + 0.3]) - np.array([0.1, 0.7]), 0.05) is None, "equal but for rounding"
@@ -83,6 +86,8 @@ def test_an_effect_over_groups_is_tested_by_one_value_per_group() -> None:
     assert found.d == pytest.approx(values.mean() / values.std(ddof=1)) == pytest.approx(alone.d * scale), "of single differences"
     assert (found.d_low, found.d_high) == pytest.approx((alone.d_low * scale, alone.d_high * scale))
     assert found.needed == 3 * alone.needed, "in queries"
+    less, each = effect(values[:-1], 0.05, numbers[:-1]), by_group(values[:-1], numbers[:-1])
+    assert less and less.needed == math.ceil(queries_needed(each.mean() / each.std(ddof=1), 0.05) * 89 / 30)  # type: ignore[operator]
     assert effect(np.ones(4), 0.05, np.array([0, 0, 1, 1])) is None
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tasks.core.metrics.selection import best_of, best_system
+from tasks.core.metrics.selection import best_of, best_system, least_grade
 
 SECTIONS = {
     "mine": {"warmup": {"depth": 9}},
@@ -30,6 +30,14 @@ def test_a_tie_goes_to_the_simpler_system(simpler: str, other: str) -> None:
         assert best_system({simpler: 0.5, other: 0.5001}, SECTIONS) == other, "no tie"
         assert best_system({simpler: 0.1 + 0.2, other: 0.3}, SECTIONS) == simpler, "equal except for the order of additions"
         assert best_system({simpler: 0.3, other: 0.1 + 0.2}, SECTIONS) == simpler
+        assert best_system({simpler: 0.5, other: 0.5 + 0.9e-10}, SECTIONS) == simpler
+        assert best_system({simpler: 0.5, other: 0.5 + 1.1e-10}, SECTIONS) == other
+
+
+def test_the_least_grade_of_a_split() -> None:
+    assert least_grade("dev", {}) == least_grade("dev", {"evaluate": None}) == 1
+    assert least_grade("dev", {"evaluate": {"relevance": 2}}) == 2
+    assert [least_grade(split, {"evaluate": {"relevance": {"test": 3}}}) for split in ("dev", "test")] == [1, 3]
 
 
 def test_invalid_parameters_do_not_raise_here() -> None:

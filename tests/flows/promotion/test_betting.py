@@ -100,7 +100,7 @@ def test_the_bound_is_where_rejection_ends() -> None:
     assert lower_bound(np.full(400, 0.2), 0.01) == pytest.approx(0.2, abs=0.02)
     early = np.concatenate([np.ones(40), np.full(160, -0.5)])  # won at once, and lost afterwards
     assert log_capital(early, -0.1, 0.05) >= math.log(20)
-    assert not shows_more(early, -0.1, 0.05), "nobody would understand it"
+    assert not shows_more(early, np.array([-0.1, early.mean()]), 0.05).any(), "nobody would understand it"
     assert lower_bound(early, 0.05) <= early.mean()
     with pytest.raises(ValueError, match=r"found a difference of 1\.5"):
         lower_bound(np.array([0.1, 1.5]), 0.05)

@@ -47,6 +47,7 @@ def test_groups_worked_out_by_hand() -> None:
     popular = Draws(np.append(np.zeros(1000), np.full(10, 0.5)), np.append(np.arange(1000), np.full(10, 1000)))
     assert popular.most == 1 and popular.sums[-1] == 0.5 and (popular.sizes == 1).all(), "nine of 1,010 queries do not count"
     assert Draws(np.zeros(60), np.repeat(np.arange(20), 3)).most == 3
+    assert Draws(np.zeros(100), np.minimum(np.arange(100), 94)).most == 1, "five of a hundred queries are as many as may be lost"
     assert alone(0.5, 0.1).told == ""
     assert (alone(0.5, 0.1).sums == [0.5, 0.1]).all()
 
@@ -61,6 +62,8 @@ def test_what_equal_differences_leave_unseen() -> None:
     assert len(set(rounded.tolist())) > 1
     assert lower_bound(alone(*rounded), 0.05) == pytest.approx(0.2 - 1.2 * (1 - 0.05 ** (1 / 4))), "equal but for rounding"
     assert lower_bound(alone(*[-1.0] * 5), 0.05) == -1.0
+    assert lower_bound(alone(*[1.0] * 5), 0.05) == pytest.approx(1 - 2 * (1 - 0.05 ** (1 / 5))), "from 0 to 1 on each query"
+    assert alone(0.2, 0.2).spread == 0.0
     assert (lower_bound(alone(2.0, 2.0), 0.05), lower_bound(alone(-5.0, -5.0), 0.05)) == (-1.0, -5.0), "a measure beyond 1"
     four = Draws(np.full(40, 0.2), np.repeat(np.arange(10), 4))
     assert lower_bound(four, 0.05) == pytest.approx(0.2 - 1.2 * (1 - 0.05 ** (1 / 10))), "ten draws"
@@ -72,6 +75,7 @@ def test_unseen_with_groups_of_many_sizes() -> None:
     found = unseen(0.2, sizes, 0.05)
     assert math.prod(1 + size * (0.2 - found) / (1 + found) for size in sizes) == pytest.approx(20)
     assert unseen(0.2, np.ones(4), 0.05) > found > -1, "small groups say less"
+    assert unseen(-1.0, sizes, 0.05) == -1.0
 
 
 @pytest.mark.parametrize("groups", [30, 600])

@@ -50,6 +50,8 @@ def test_the_figures_and_the_reason() -> None:
         f"m {found.difference:+.4f} (lower bound {found.bound:+.4f}) on dev is > -0.0100; better than champion/1 "
         f"(guaranteed: {len(order)} of 1500 dev queries, 0 of them new)"
     )
+    worse = verdict(better(-0.02))
+    assert worse.bound == pytest.approx(betting.lower_bound(differences - 0.05, 0.05 / 52)) and worse.bound < worse.difference < 0
     same = verdict(better(0.0))
     assert not same.promoted and "is not > -0.0100" in same.reason
 
@@ -180,5 +182,7 @@ def test_refusals() -> None:
         verdict(many)
     with pytest.raises(UserError, match=r"found a difference of 2.[4-7]\d*, expected differences in \[-1, 1\]"):
         verdict(many, groups=dict.fromkeys(NAMES, "one"))
+    with pytest.raises(UserError, match=r"found a difference of -?1.5\d*, expected differences in \[-1, 1\]"):  # whose mean is 0
+        verdict({query: OLD[query] + 1.5 * (-1) ** place for place, query in enumerate(NAMES)}, groups=dict.fromkeys(NAMES, "one"))
     with pytest.raises(UserError, match="measured on different queries"):
         verdict(better(0.1), {2: OLD, 1: few})

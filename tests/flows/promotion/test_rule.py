@@ -32,6 +32,7 @@ def test_the_rules() -> None:
     assert verdict.difference == pytest.approx(0.1 / 3)
     assert (verdict.queries, verdict.new, verdict.old) == (3, pytest.approx(1.9 / 3), pytest.approx(0.6))
     assert (verdict.rule, verdict.dev, verdict.spread) == ("not_worse", 3, pytest.approx(np.std([0.4, -0.4, 0.1], ddof=1)))
+    assert (verdict.level, verdict.looks, verdict.against) == (0.05, 1, {})
     assert verdict.reason == f"m +0.0333 on dev (3 queries), lower bound {verdict.bound:+.4f} is not >= -0.0100 (not_worse)"
 
 
@@ -45,10 +46,14 @@ def test_models_too_alike_to_tell() -> None:
         "fewer than 299 queries cannot show it, since losses may be too rare to be seen"
     )
     assert 0.99**298 > 0.05 > 0.99**299
+    assert "fewer than 595 queries" in judge(named(*[0.495] * 30), few).reason, "a loss within the margin"
+    assert 0.995**-594 * 0.99**594 > 0.05 > 0.995**-595 * 0.99**595
     assert "cannot show it" not in judge(few, few, margin=0).reason, "no number of queries can"
     better = judge(named(*[0.52] * 30), few, rule="better")
     assert not better.promoted and "; fewer than 152 queries" in better.reason
     assert 1.02**-151 > 0.05 > 1.02**-152
+    unsure = judge(named(*[0.484, 0.524] * 15), few, rule="better")
+    assert unsure.reason.endswith(" is not > 0 (better)"), "the t-test does not take it for shown either"
 
 
 def test_queries_that_share_a_document_count_as_one_draw() -> None:
@@ -66,7 +71,8 @@ def test_queries_that_share_a_document_count_as_one_draw() -> None:
     assert found.bound == pytest.approx(gains.mean() - 1.6487 * gains.std(ddof=1) / 20, abs=1e-5), "t(0.95, 399)"
     assert "(2,000 queries in 400 groups that share relevant documents, design effect 5.0)" in found.reason
     assert judge(new, old).reason.startswith(f"m {found.difference:+.4f} on dev (2,000 queries), lower")
-    assert judge(new, old, dict.fromkeys(old, "g")).bound < -0.9, "all of them are one draw"
+    one = judge(new, old, dict.fromkeys(old, "g"))
+    assert one.bound < -0.9 and "; fewer than " in one.reason, "all of them are one draw"
 
 
 def test_the_order_of_bets_has_nothing_to_do_with_ids() -> None:
@@ -98,6 +104,7 @@ def test_refusals() -> None:
         judge(named(1), {"other": 1.0})
     with pytest.raises(UserError, match="found 1 judged query in common"):
         judge(named(1), named(1))
+    assert judge(named(1, 0), named(1, 0)).queries == 2
     sections = {"report": {"metric": "AP"}, "evaluate": {"measures": ["AP", "RR@10"]}}
     assert measure_of(Promotion(), sections) == "AP"
     assert measure_of(Promotion(metric="RR@10"), sections) == "RR@10"

@@ -1,5 +1,6 @@
 """Which champions a candidate is compared with."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ def test_a_chain_begins_anew_by_hand_and_after_other_rules_and_the_anchor_stays(
     assert numbers([first, second, crowned(3, "set")], anchor=2) == [3, 2]
     assert numbers([first, second, crowned(3, "promoted", rule="not_worse", bound=0.1)]) == [3, 1]
     assert numbers([first, crowned(2, "promoted", bound=0.1)]) == [2, 1], "a record from before there were rules in it"
+    assert numbers([first, second, replace(won(3, [2], []), cause="rollback")]) == [3, 1], "by hand, whatever it won once"
     with pytest.raises(UserError, match=r"promotion.anchor: found 7, expected the number of a champion: 1 to 2"):
         standing([first, second], "m", 7)
 

@@ -42,6 +42,10 @@ def test_the_groups_that_veto_are_those_of_a_plain_loop(seed: int) -> None:
     for veto in found:
         values = [differences[query] for query in groups[veto.group]]
         assert (veto.queries, veto.difference) == (len(values), pytest.approx(np.mean(values)))
+        one = stats.ttest_1samp(values, -RULE.margin, alternative="less").pvalue
+        assert loses(Draws(np.array(values), np.arange(len(values))), RULE.margin) == pytest.approx(one)
+        above = [p for p in chances if p >= one * (1 - 1e-9)]
+        assert veto.p == pytest.approx(min(p * 12 / sum(other <= p for other in chances) for p in above))
 
 
 def test_small_groups_all_queries_and_the_rate() -> None:
@@ -54,7 +58,7 @@ def test_small_groups_all_queries_and_the_rate() -> None:
     assert find_vetoes(differences, {"low": low}, RULE, groups=dict.fromkeys(low, "one document")) == [], "one draw"
     assert find_vetoes(differences, {"all": list(differences), "other": low[:29]}, RULE) == [], "the whole of dev is no group"
     assert find_vetoes(differences, {"unjudged too": [*low, "x", "y"]}, RULE)[0].queries == 40
-    for loss, p in ((0.01, 1.0), (0.02, (1.01 / 1.02) ** 30), (1.0, (1.01 / 2) ** 30)):
+    for loss, p in ((0.01, 1.0), (0.02, (1.01 / 1.02) ** 30), (0.18, (1.01 / 1.18) ** 30), (1.0, (1.01 / 2) ** 30)):
         equal = Draws(np.full(30, -loss), np.arange(30))
         assert loses(equal, 0.01) == pytest.approx(p), "that none of 30 is another, were the mean -.01"
         assert surely_loses(equal, 0.01, 0.01) == (p <= 0.01)
@@ -84,6 +88,8 @@ def test_groups_are_those_of_failures() -> None:
     assert found["words 2"] == ["3"]
     assert (found["column source web"], found["column source (none)"]) == (["1", "4"], ["3"])
     assert slices_of({}, {}) == {}
+    long = slices_of({f"{number}": "word " * number for number in range(1, 41)}, {})
+    assert [len(queries) for name, queries in long.items() if name.startswith("words ")] == [10] * 4
 
 
 @pytest.mark.parametrize(("values", "shares"), [([-0.1, 0, 0.4], [0.4, 0.5, 0.1]), ([-0.063, 0, 0.57], [0.45, 0.5, 0.05])])
