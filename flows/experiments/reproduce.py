@@ -23,6 +23,8 @@ from flows.repository.worktree import RUN, equip, in_room, link_sources, make_wo
 from flows.results import environments, timing
 from flows.storage.cache import cache_folder, intact, listing
 from flows.team.lineage import ancestors
+from tasks.core.sources.forgotten import FILE as FORGOTTEN
+from tasks.core.sources.forgotten import read_marks
 from tasks.core.stage.errors import USER_ERROR, Problem, UserError, counted
 
 LATENCY = "data/latency/"
@@ -44,7 +46,8 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
     """Print equal, close or different for every out; exit status 0 only if none is different.
 
     Outs come from the cache and the remote where these have them, unless how.recompute: then every stage runs. Sources are those of
-    the revision; UserError if a stage would have to read one that has changed since, and where its versions cannot be installed.
+    the revision; UserError if a stage would have to read one that has changed since, or that has a record that was forgotten since, and
+    where its versions cannot be installed.
     """
     recompute = how.recompute
     commit = commit_of(revision)
@@ -64,7 +67,9 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             project = make_worktree(tree, commit)
             python = python_of(project, processes, display.line) if how.environment == "revision" else run[0]
             cache = None if recompute else cache_folder()
+            listed = read_marks(project / FORGOTTEN).keys()
             equip(project, own_cache=recompute)
+            since = len(read_marks(project / FORGOTTEN).keys() - listed)
             link_sources(project, room)
             if recompute:
                 _forget_remote(project)
@@ -74,7 +79,8 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             status, problems = run_in(project, command, processes, show=display.line, env=env)
             why = "; ".join(problem.message for problem in problems) or "its output is above"
             if status == USER_ERROR:
-                raise UserError(f"revision {revision}: {why}")
+                told = f"{counted(since, 'records')} forgotten since ({FORGOTTEN}), which nothing makes again: " if since else ""
+                raise UserError(f"revision {revision}: {told}{why}")
             made = read_lock(project / LOCK)
             if status:  # entries of the commit's own dvc.lock may not have been made here
                 made = {

@@ -83,7 +83,7 @@ def make(
     own, own_source = _of_commit(project, now)
     parts, origins = champion.parts_at(project, now), record.get("origins", {})
     start = starting.Start(name, now.model, parts, own, sections, origins, now.number, _lost(project, now))
-    refused = starting.refusals(start)
+    refused = starting.refusals(start, named=settings.systems)
     before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
     after = recipe(_of_systems(settings, sections), source)
     changed = [key for key in sorted({*before, *after}) if before.get(key) != after.get(key)] + _changed_code(project, now)

@@ -68,9 +68,11 @@ def round_of(start: Start) -> dict[str, Any]:
     return entry_of(start.recipe, "rounds", str(tower.get("round", start.dense)))
 
 
-def refusals(start: Start) -> dict[Mode, str]:
-    """The modes that this champion rules out, with the reason."""
+def refusals(start: Start, *, named: Sequence[str] | None = None) -> dict[Mode, str]:
+    """The modes that this champion rules out, with the reason. `named`: `retrain.systems`, which alone may become champion."""
     found: dict[Mode, str] = {}
+    if named is not None and start.origin not in named:
+        found["continue"] = found["query_tower"] = found["index"] = f"{start.name} comes from {start.origin}, which retrain.systems lacks"
     if entry_of(start.recipe, "rounds", start.dense) == entry_of(start.recipe, "adore", start.dense) == {}:
         found["continue"] = found["query_tower"] = f"params.yaml has no {start.dense} any more, which {start.name} comes from"
     if round_of(start).get("loss") in DISTILLED:
@@ -148,13 +150,12 @@ def _looked_at(made: dict[str, Any], model: str, start: Start) -> dict[str, Any]
 def candidates(mode: Mode, start: Start, made: Mapping[str, Any], *, named: Sequence[str] | None = None) -> list[str] | None:
     """The systems of such a params.yaml that may become champion; None: all.
 
-    A champion with a compressed index of its own keeps one: a round, which is searched uncompressed, does not take its place. Where the
-    champion comes from one of the recipe's entries `named` (`retrain.systems`), so does what takes its place.
+    A champion with a compressed index of its own keeps one: a round, which is searched uncompressed, does not take its place. What takes
+    its place comes from one of the recipe's entries `named` (`retrain.systems`), as it does itself (`refusals`).
     """
     if mode == "index":
         return [start.model]
     packed = any(has_own_index(start.own, part) for part in start.parts.encoders)
-    named = named if named is not None and start.origin in named else None
     if not packed and named is None:
         return None
     able = [name for name in systems(made) if not (packed and name in made["rounds"])]

@@ -6,6 +6,7 @@ down before any of it is removed (FOUND): a corpus that is half gone no longer s
 
 import os
 import re
+import shlex
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from flows.storage.dvc import PUSHED, UNPUSHED
 from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
 from flows.team import exposure, gc, sweep
-from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, other_shards, remote_places
+from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, other_shards, remote_places, same_texts
 from flows.team.own_tables import held_in_inbox, own_sources, source_notes, withdraw
 from flows.team.sync import reason
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
@@ -50,6 +51,7 @@ REBUILT = (
 )
 OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets; their dvc.lock stays
 OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
+SHOWN = 5  # of other records with the same text
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
 
 Tell = Callable[[str], None]
@@ -131,6 +133,9 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
     plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
     plan.notes += [f"{one}: neither in the cache nor on a remote, so what was made from it is not known" for one in holdings.unread]
+    if others := same_texts(entries, store, marks, found=holdings):
+        shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")
+        plan.notes.append(f"the same text stays under another id; to forget that, too: retemper forget {shown}")
     plan.notes += [*source_notes(lines, inbox["files"]), *losses.values()]
     return plan
 

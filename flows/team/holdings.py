@@ -165,6 +165,17 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, t
     return found
 
 
+def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, found: Holdings) -> list[str]:
+    """Other records of this project's corpora that hold those of `marks`, with the text of one of them: document:ID, query:ID."""
+    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & found.outs
+    others = set[str]()
+    for path, oid in corpora:
+        for kind, batch in _records(path, oid, store, unread=[]):
+            same = [row["id"] for row in batch.to_pylist() if _text(row) in found.texts]
+            others |= {f"{kind}:{one}" for one in same if mark(kind, one) not in marks}
+    return sorted(others)
+
+
 def may_hold(path: str, kinds: Collection[Kind]) -> bool:
     """Whether a file or folder, by its path below the project, may hold a record of one of `kinds`."""
     if f"{path}/".startswith(NONE):
@@ -175,25 +186,34 @@ def may_hold(path: str, kinds: Collection[Kind]) -> bool:
 
 def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], found: Holdings) -> set[str]:
     """The texts of marked records in a corpus."""
+    texts: set[str] = set()
+    for kind, batch in _records(path, oid, store, unread=found.unread):
+        places = [row for row, one in enumerate(batch["id"].to_pylist()) if mark(kind, one) in marks]
+        for row in batch.take(pa.array(places, pa.int64())).to_pylist() if places else ():
+            found.ids.add(row["id"])
+            texts.add(_text(row))
+    return texts
+
+
+def _records(path: str, oid: str, store: Store, *, unread: list[str]) -> Iterator[tuple[Kind, pa.RecordBatch]]:
+    """Ids and texts of a corpus, with their kind; what is lost of it goes to `unread`."""
     files = store.listing(oid)
     if not files:
-        found.unread.append(f"{path} {oid}")
-        return set()
-    texts: set[str] = set()
+        unread.append(f"{path} {oid}")
     for name, inner in files.items():
-        kind = "document" if name == "documents.parquet" else "query" if name.startswith("queries/") else ""
+        kind: Kind | None = "document" if name == "documents.parquet" else "query" if name.startswith("queries/") else None
         if kind:
             file = store.opened(inner)
             if file is None:
-                found.unread.append(f"{path}/{name} {inner}")
+                unread.append(f"{path}/{name} {inner}")
                 continue
             with file:
                 for batch in file.iter_batches(BATCH_ROWS, columns=["id", "text", *(["title"] if kind == "document" else [])]):
-                    places = [row for row, one in enumerate(batch["id"].to_pylist()) if mark(kind, one) in marks]
-                    for row in batch.take(pa.array(places, pa.int64())).to_pylist() if places else ():
-                        found.ids.add(row["id"])
-                        texts.add(row["text"] or row.get("title") or " ")
-    return texts
+                    yield kind, batch
+
+
+def _text(row: Mapping[str, str]) -> str:
+    return row["text"] or row.get("title") or " "
 
 
 def _follow(entries: Sequence[Entry], store: Store, found: Holdings, *, kinds: Collection[Kind]) -> None:

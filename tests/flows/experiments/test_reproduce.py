@@ -10,6 +10,7 @@ from flows.experiments.reproduce import _apart, compare
 from flows.repository.lock import read_lock
 from flows.results import environments, timing
 from flows.storage.cache import file_md5, object_path
+from tasks.core.sources.forgotten import HEAD, mark
 
 REPRODUCE = """
 import sys
@@ -29,6 +30,16 @@ def test_what_was_not_made_is_not_equal(reduced: Any, tmp_path: Path) -> None:
         assert done.returncode == 1, done.stdout + done.stderr
         assert done.stdout.count("different: not made") == 2
         assert "0 outs equal, 2 different" in done.stdout
+
+
+def test_records_that_were_forgotten_since_are_told_where_a_source_is_not_as_it_was(reduced: Any, tmp_path: Path) -> None:
+    """Its problem alone would be to `restore` what was forgotten."""
+    refuses = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(2)"]')
+    forgotten = reduced.folder / "forgotten.txt"
+    for place, told in (("before", ""), ("after", "1 record forgotten since (forgotten.txt), which nothing makes again: ")):
+        done = reduced.call("HEAD", str(tmp_path / place), "cached", script=refuses)
+        assert f"revision HEAD: {told}its output is above" in done.stderr, done.stdout + done.stderr
+        forgotten.write_text(f"{HEAD}document {mark('document', 'd1')} 2026-11-29\n")
 
 
 def test_times_are_not_compared(tmp_path: Path) -> None:

@@ -116,6 +116,10 @@ def test_with_systems_only_their_recipe_counts_as_changed(worktree: Worktree, fu
     planned = worktree.make(systems=["side"])
     assert planned.choice == plan.Choice("full", "rounds, retrain.systems of retraining.yaml changed since champion/2")
     assert list(read_yaml(Path("params.yaml"))["rounds"]) == ["side"]
+    worktree.write(full_params)
+    lacks = r"^retraining\.yaml: retrain\.mode: found continue, but champion/2 comes from star, which retrain\.systems lacks; expected full"
+    with pytest.raises(UserError, match=lacks):
+        worktree.make("continue", systems=["side"])
 
 
 @pytest.mark.parametrize(("named", "fused"), [("gone", True), ("bm25", True), ("both", False), ("over", True)])

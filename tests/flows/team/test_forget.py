@@ -237,6 +237,17 @@ def test_the_same_id_of_another_projects_data_is_another_record(store: Store) ->
     assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, kinds=["document"]).unread == ["data/corpus gone.dir"]
 
 
+def test_the_same_text_under_another_id_is_named(store: Store) -> None:
+    ours, older, theirs = (corpus(store, {"d1": "who", **more}) for more in ({"d2": "who", "d3": "x"}, {"d4": "who"}, {"d5": "who"}))
+    free = corpus(store, {"d6": "who"})
+    entries = [entry(own, {}, corpus=oid) for own, oid in ((True, ours), (True, older), (False, theirs), (True, free))]
+    marks = {mark("document", "d1"), mark("document", "d4")}
+    found = holdings.find(entries, store, marks, kinds=["document"])
+    assert holdings.same_texts(entries, store, marks, found=found) == ["document:d2", "query:q1"]
+    other = {mark("document", "d3")}
+    assert holdings.same_texts(entries, store, other, found=holdings.find(entries, store, other, kinds=["document"])) == []
+
+
 def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     oid = corpus(store, {f"d{number}": f"text {number}" for number in range(20_000)})
     monkeypatch.setattr(pq, "read_table", pytest.fail)  # the whole of it in memory
