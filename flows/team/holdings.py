@@ -10,11 +10,13 @@ import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.storage.cache import folder_digest, intact, is_object, listing, parse_listing, remote_id
@@ -169,9 +171,11 @@ def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *
     """Other records of this project's corpora that hold those of `marks`, with the text of one of them: document:ID, query:ID."""
     corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & found.outs
     others = set[str]()
+    texts = pa.array(sorted(found.texts), pa.string())
     for path, oid in corpora:
         for kind, batch in _records(path, oid, store, unread=[]):
-            same = [row["id"] for row in batch.to_pylist() if _text(row) in found.texts]
+            near = [pc.is_in(batch[name], texts) for name in batch.schema.names if name != "id"]
+            same = [row["id"] for row in batch.filter(reduce(pc.or_, near)).to_pylist() if _text(row) in found.texts]
             others |= {f"{kind}:{one}" for one in same if mark(kind, one) not in marks}
     return sorted(others)
 
