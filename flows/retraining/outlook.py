@@ -18,7 +18,6 @@ from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run
 from flows.pipeline.plan import check_parameters
-from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes, stopping_on_signals
 from flows.promotion import power
@@ -99,7 +98,7 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     reported; champions of other machines are not fetched. UserError where the retraining would be refused, or one is in progress.
     """
     display, processes = Display(), Processes()
-    with locks.only_run(project / retraining_tree.LOCK), stopping_on_signals(processes), settings_errors():
+    with retraining_tree.looking(project), stopping_on_signals(processes), settings_errors():
         tree = retraining_tree.prepare(project, follow, lambda _: None)
         with contextlib.chdir(tree.folder):
             bring = partial(run_pipeline, check, processes, display)
