@@ -87,7 +87,8 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     """The worktree at commit `follow` of `project`'s repository; made again if it is missing or a kill left it half-made.
 
     `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. One process at a time
-    (the caller is `alone`, or `looking`): git locks found here were left by a process that died. `meet` then takes over what other machines did.
+    (the caller is `alone`, or `looking`): git locks found here were left by a process that died. `meet` then takes over what other
+    machines did.
     """
     followed = resolve_followed(project, follow)
     root = (project / FOLDER).resolve()
