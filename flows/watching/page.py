@@ -78,7 +78,8 @@ def summary(seen: Seen, now: float | None = None) -> str:
     silent = now - seen.heard
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
         told.append(f"not heard from for {clock(silent)}")
-    return ", ".join(told) + ("; the same command resumes" if seen.state in ("stopped", "killed") else "")
+    rest = "; the command goes on" if seen.goes_on else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
+    return ", ".join(told) + rest
 
 
 def _counts(seen: Seen) -> str:

@@ -52,6 +52,8 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert "heard" not in summary(seen(tmp_path, here), 999.0), "its process was asked"
     done = replace(RUN, ended=70.0, stages=STAGES[:3])
     assert summary(seen(tmp_path, done, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
+    comparing = replace(seen(tmp_path, done, alive=False), goes_on=True)
+    assert summary(comparing, 999.0) == "done, 3 of 3 stages, 1m00s; the command goes on"
 
 
 def test_a_tree_that_is_gone_leaves_what_is_shown(tmp_path: Path) -> None:
