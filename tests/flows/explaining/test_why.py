@@ -96,6 +96,7 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     assert total == ["total", f"{told['difference']:+.4f}", f"{told['old_value']:.4f}", "->", f"{told['new_value']:.4f}"]
     for revision, told in (
         ("nowhere", "revision nowhere: not found in git, expected a commit, branch, tag or experiment"),
+        ("champion/7", "champion/7: no such champion; there is none yet"),
         ("HEAD:b", "HEAD:b: its dvc.lock has no metrics of b, expected a model that its run measured"),
     ):
         assert told in project.call("why", "HEAD~1", revision, status=2)[1]
