@@ -49,6 +49,15 @@ class Outlook:
         """The champion that a new model is compared with."""
         return self.champions[-1] if self.champions else None
 
+    @property
+    def end(self) -> str:
+        """What a new model is compared with, and by which rule; or that there will be none."""
+        if self.planned.choice.mode == "skip":
+            return "nothing to do: the retraining would end as unchanged"
+        if self.now is None:
+            return "the new model becomes the first champion, without a comparison"
+        return f"the new model is compared with {champion.describe(self.now)}: {self.measure}, promotion.rule {self.rules.promotion.rule}"
+
 
 def look(
     project: Path,
@@ -71,7 +80,7 @@ def look(
     champions = champion.with_settings(project, known)
     now = champions[-1] if champions else None
     planned = plan.make(project, rules.retrain, champions, fused=rules.promotion.fusions, run=lambda wanted: bring(targets=wanted))
-    if rules.retrain.mode != "full":
+    if rules.retrain.mode != "full" or not lasting:
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
     if planned.systems and planned.choice.mode == "full":
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
@@ -103,6 +112,7 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         with contextlib.chdir(tree.folder):
             bring = partial(run_pipeline, check, processes, display)
             seen = look(project, tree, bring=bring, processes=processes, display=display, lasting=False)
+            display.line(seen.end)
             if seen.planned.choice.mode != "skip":
                 for line in run.dry_run(check=check).told():
                     display.line(line)

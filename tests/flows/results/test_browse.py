@@ -60,7 +60,8 @@ def test_what_cannot_be_searched_is_refused(opened: list[list[str]]) -> None:
     assert opened == []
 
 
-def test_a_project_without_a_run_is_told_so(opened: list[list[str]]) -> None:
+@pytest.mark.usefixtures("opened")
+def test_a_project_without_a_run_is_told_so() -> None:
     shutil.rmtree("data/metrics")
     with pytest.raises(UserError, match="no model with an index and nDCG@10 on dev; run retemper run first, on data with dev queries"):
         browse.browse(None, None, split="dev", port=0, batch=Path("judged"))
