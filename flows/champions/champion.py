@@ -211,10 +211,9 @@ def roll_back(project: Path) -> Champion:
     if before is None:
         first = original(list(champions.values()), now)
         again = f"champion/{first.number} again, " if first.number != now.number else ""
-        raise UserError(
-            f"champion/{now.number} is {again}the first champion: nothing before it to go back to; "
-            f"retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
-        )
+        later = "retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
+        other = later if len(champions) > 1 else "retemper champion set MODEL crowns another model of the last retraining"
+        raise UserError(f"champion/{now.number} is {again}the first champion: nothing before it to go back to; {other}")
     return _again(project, before, now, "rollback", before.previous)
 
 

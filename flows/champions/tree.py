@@ -4,10 +4,12 @@ It is in `.retemper/retraining`, with a detached HEAD. Commits are made by plumb
 keys, and branches that are checked out elsewhere do not interfere.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.process import locks
 from flows.repository.git import NOBODY, GitFailed, git
 from flows.repository.worktree import equip, make_worktree
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
@@ -15,6 +17,7 @@ from tasks.core.stage.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
 LOCK = Path(".retemper/retraining.lock")  # of a retraining in progress
+LOOK = Path(".retemper/retraining.look.lock")  # of a dry run of one
 BRANCH = "refs/heads/retemper/retraining"
 TAGS = "refs/tags/champion/"
 RECORD = "retraining.json"
@@ -56,6 +59,25 @@ class Tree:
     tip: str | None
 
 
+@contextmanager
+def alone(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold the worktree for a retraining; UserError where another one does.
+
+    A dry run is waited for, after `waiting` is called: one that a person makes at three at night may not cost the week's retraining.
+    """
+    with ExitStack() as held:
+        with locks.in_turn(project / LOOK, waiting):
+            held.enter_context(locks.only_run(project / LOCK))
+        yield
+
+
+@contextmanager
+def looking(project: Path) -> Iterator[None]:
+    """Hold the worktree for a dry run, after another one; UserError where a retraining holds it."""
+    with locks.in_turn(project / LOOK), locks.only_run(project / LOCK):
+        yield
+
+
 def folder_of(project: Path) -> Path:
     """The project's folder in the worktree."""
     return (project / FOLDER).resolve() / git("rev-parse", "--show-prefix", folder=project)
@@ -65,7 +87,8 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     """The worktree at commit `follow` of `project`'s repository; made again if it is missing or a kill left it half-made.
 
     `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. One process at a time
-    (the caller holds LOCK): git locks found here were left by a process that died. `meet` then takes over what other machines did.
+    (the caller is `alone`, or `looking`): git locks found here were left by a process that died. `meet` then takes over what other
+    machines did.
     """
     followed = resolve_followed(project, follow)
     root = (project / FOLDER).resolve()

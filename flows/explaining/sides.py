@@ -1,6 +1,7 @@
 """The two sides of a difference: a champion or another revision, the model that it stands for, and what made that model."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,11 @@ def read_side(name: str) -> Side:
 
     UserError where git lacks it, or its commit does not say what its model was made from.
     """
-    champion = next((one for one in read_champions(Path.cwd()) if name == f"champion/{one.number}"), None)
+    champions = read_champions(Path.cwd())
+    champion = next((one for one in champions if name == f"champion/{one.number}"), None)
+    if champion is None and re.fullmatch(r"champion/\d+", name):
+        last = f"the last is champion/{champions[-1].number}" if champions else "there is none yet"
+        raise UserError(f"{name}: no such champion; {last}")
     revision, colon, model = name.rpartition(":")
     commit = champion.commit if champion else commit_of(revision if colon else name)
     lock = lock_of(commit, name)

@@ -273,4 +273,5 @@ def _trained(plan: Plan, coalition: Coalition) -> str:
     try:
         return training(plan.configuration(coalition))
     except Refused:
-        return plan.new.evaluation
+        model = {factor.name for factor in plan.factors if factor.model}
+        return (plan.new if model <= coalition else plan.old).evaluation

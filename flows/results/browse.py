@@ -21,7 +21,7 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
     """Serve the page until it is stopped; returns the exit status. Defaults: the best on dev, and BM25."""
     parameters, sections = check_file(), read_yaml(PARAMS)
     metrics = read_metrics()
-    judged = "dev" if any("dev" in splits for splits in metrics.values()) else "test"
+    judged = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
 
     def best(names: Mapping[str, Any]) -> str:
         return best_model(names, parameters.report.metric, sections, split=judged, fused=True)

@@ -18,7 +18,6 @@ from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run
 from flows.pipeline.plan import check_parameters
-from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes, stopping_on_signals
 from flows.promotion import power
@@ -50,6 +49,15 @@ class Outlook:
         """The champion that a new model is compared with."""
         return self.champions[-1] if self.champions else None
 
+    @property
+    def end(self) -> str:
+        """What a new model is compared with, and by which rule; or that there will be none."""
+        if self.planned.choice.mode == "skip":
+            return "nothing to do: the retraining would end as unchanged"
+        if self.now is None:
+            return "the new model becomes the first champion, without a comparison"
+        return f"the new model is compared with {champion.describe(self.now)}: {self.measure}, promotion.rule {self.rules.promotion.rule}"
+
 
 def look(
     project: Path,
@@ -72,7 +80,7 @@ def look(
     champions = champion.with_settings(project, known)
     now = champions[-1] if champions else None
     planned = plan.make(project, rules.retrain, champions, fused=rules.promotion.fusions, run=lambda wanted: bring(targets=wanted))
-    if rules.retrain.mode != "full":
+    if rules.retrain.mode != "full" or not lasting:
         display.line(f"retraining: {planned.choice.mode}: {planned.choice.why}")
     if planned.systems and planned.choice.mode == "full":
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
@@ -99,11 +107,12 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     reported; champions of other machines are not fetched. UserError where the retraining would be refused, or one is in progress.
     """
     display, processes = Display(), Processes()
-    with locks.only_run(project / retraining_tree.LOCK), stopping_on_signals(processes), settings_errors():
+    with retraining_tree.looking(project), stopping_on_signals(processes), settings_errors():
         tree = retraining_tree.prepare(project, follow, lambda _: None)
         with contextlib.chdir(tree.folder):
             bring = partial(run_pipeline, check, processes, display)
             seen = look(project, tree, bring=bring, processes=processes, display=display, lasting=False)
+            display.line(seen.end)
             if seen.planned.choice.mode != "skip":
                 for line in run.dry_run(check=check).told():
                     display.line(line)

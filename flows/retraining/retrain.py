@@ -22,7 +22,6 @@ from flows.exporting.settings import read_export
 from flows.intake import batches
 from flows.pipeline import run
 from flows.pipeline.plan import check_parameters
-from flows.process import locks
 from flows.process.display import Display
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.project import settings_errors
@@ -40,7 +39,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
     display, exports = Display(), None
-    with locks.only_run(project / retraining_tree.LOCK):
+    with retraining_tree.alone(project, lambda: display.line("waiting for retemper retrain --dry-run to end")):
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
         processes = Processes()
         try:

@@ -1,5 +1,6 @@
 """The page of `retemper watch`, in parts that it replaces as they change: what runs now, curves, results, all stages."""
 
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ LAST_BYTES, LAST_LINES = 8192, 14  # of a log
 SILENT = 60.0  # seconds after which a run on another machine, which cannot be asked, may be dead
 # Stages that train, by the folder of their curves.
 TRAINED = {"train": "data/curves", "adore": "data/curves", "reranker": "data/curves", "pretrain": "data/pretrain_curves"}
-MEASURED = ("evaluate", "evaluate_adore", "evaluate_fuse")
+MEASURED = re.compile(r"evaluate_(bm25)|evaluate(?:_\w+)?@(.+)")  # a stage that measures a system, by its name
 SHOWN = ("ran", "failed", "stopped", "running")  # states of stages that took time
 PAGES = {"report": Path(".retemper/report.html"), "timeline": LOGS / "timeline.html"}  # of a run that has ended
 
@@ -77,7 +78,8 @@ def summary(seen: Seen, now: float | None = None) -> str:
     silent = now - seen.heard
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
         told.append(f"not heard from for {clock(silent)}")
-    return ", ".join(told) + ("; the same command resumes" if seen.state in ("stopped", "killed") else "")
+    rest = "; the command goes on" if seen.goes_on else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
+    return ", ".join(told) + rest
 
 
 def _counts(seen: Seen) -> str:
@@ -181,8 +183,8 @@ def live_curves(folder: Path, names: Sequence[str]) -> dict[str, list[Curve]]:
 
 def _results(seen: Seen) -> Markup:
     """The measures of the systems that this run has evaluated, or found in the cache."""
-    done = {stage.name.partition("@") for stage in seen.run.stages if stage.state in ("ran", "cached")}
-    names = {name for kind, _, name in done if kind in MEASURED}
+    done = [MEASURED.fullmatch(stage.name) for stage in seen.run.stages if stage.state in ("ran", "cached")]
+    names = {measured[1] or measured[2] for measured in done if measured}
     try:
         found = metrics.read_metrics(seen.folder / metrics.METRICS)
     except (UserError, OSError):  # being replaced

@@ -19,7 +19,7 @@ DONE = ("ran", "cached", "failed", "stopped", "skipped")
 @dataclass(frozen=True)
 class Seen:
     """A run, and where: `place` is its folder, as seen from the project's. `alive`: whether it still runs. `heard`: when its record was
-    written, in seconds since the epoch.
+    written, in seconds since the epoch. `goes_on`: the run has ended, and its command has not, as a retraining compares models then.
     """
 
     place: str
@@ -27,6 +27,7 @@ class Seen:
     run: RunNow
     alive: bool
     heard: float
+    goes_on: bool = False
 
     @property
     def since(self) -> str:
@@ -50,10 +51,10 @@ class Seen:
 
 
 def find(project: Path) -> list[Seen]:
-    """All runs that are recorded: those that still run first, then the latest."""
+    """All runs that are recorded: those that still run first, then those whose commands do, then the latest."""
     here = project.resolve()
     seen = [one for folder in sorted({here, *_trees(here)}) if (one := _look(folder, here))]
-    return sorted(seen, key=lambda one: (not one.alive, -one.run.began))
+    return sorted(seen, key=lambda one: (not one.alive, not one.goes_on, -one.run.began))
 
 
 def _trees(project: Path) -> list[Path]:
@@ -72,7 +73,7 @@ def _look(folder: Path, project: Path) -> Seen | None:
         heard = (folder / RECORD).stat().st_mtime
     except OSError:  # its tree has just ended
         return None
-    return Seen(_place(folder, project), folder, run, _alive(run), heard) if run else None
+    return Seen(_place(folder, project), folder, run, _alive(run), heard, _goes_on(run)) if run else None
 
 
 def share(said: str) -> float | None:
@@ -126,12 +127,16 @@ def _place(folder: Path, project: Path) -> str:
 
 def _alive(run: RunNow) -> bool:
     """Whether the run's process lives. Of one on another machine (a shared folder), that cannot be asked: it has not ended."""
+    return run.ended is None and (run.host != socket.gethostname() or _lives(run))
+
+
+def _goes_on(run: RunNow) -> bool:
+    return run.ended is not None and run.host == socket.gethostname() and _lives(run)
+
+
+def _lives(run: RunNow) -> bool:
     import psutil  # type: ignore[import-untyped]
 
-    if run.ended is not None:
-        return False
-    if run.host != socket.gethostname():
-        return True
     try:
         born: float = psutil.Process(run.process).create_time()
         return abs(born - run.born) < BORN

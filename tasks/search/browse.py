@@ -117,9 +117,13 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
             raise HTTPException(404, f"no system {system}, expected one of {', '.join(systems.names)}")
         if not text.strip():
             raise HTTPException(400, "the query is empty; enter some words")
-        with searching:
-            found = systems.search(text, system, min(max(k, 1), MOST))
-        texts = texts_found(corpus.documents, found.documents)
+        try:
+            with searching:
+                found = systems.search(text, system, min(max(k, 1), MOST))
+            texts = texts_found(corpus.documents, found.documents)
+        except (UserError, OSError) as error:  # a run replaces files
+            told = f"data/ has changed since this page was opened ({error}); once the run has ended, start retemper browse again"
+            raise HTTPException(503, told) from None
         asked = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
         known = corpus.qrels.get(asked, {}) | {doc: grade for (name, doc), grade in judgments.grades.items() if name == asked}
         wanted = set(lexical.terms(text))

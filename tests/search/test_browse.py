@@ -69,6 +69,15 @@ def test_systems_queries_and_results(asked: TestClient, small: Any) -> None:
         assert graded == {doc: judged.get(doc) for doc in graded}
 
 
+def test_data_that_a_run_replaces_are_told(asked: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the files are gone, as between two stages of a run
+    answer = asked.get("/api/search", params={"system": "tower", "text": "a query"})
+    assert answer.status_code == 503
+    told = answer.json()["detail"]
+    assert told.startswith("data/ has changed since this page was opened (data/")
+    assert told.endswith("); once the run has ended, start retemper browse again")
+
+
 def test_matched_words_are_bm25s(asked: TestClient) -> None:
     documents = pq.read_table("data/corpus/documents.parquet").to_pylist()
     text = " ".join(documents[0]["text"].split()[:6])

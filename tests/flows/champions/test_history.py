@@ -37,10 +37,10 @@ def test_the_history_has_rollbacks_and_crownings_by_hand(tmp_path: Path, monkeyp
         ("refused", None, "worse"),
         ("rollback", 3, "champion/1 again, by hand, in place of champion/2"),
     ]
-    with pytest.raises(UserError, match=r"champion/3 is champion/1 again, the first champion: nothing before it"):
+    with pytest.raises(UserError, match=r"champion/3 is champion/1 again, the first champion: .* crowns one of them$"):
         champion.roll_back(tmp_path)
     crownings[1:] = []
-    with pytest.raises(UserError, match=r"champion/1 is the first champion: nothing before it"):
+    with pytest.raises(UserError, match=r"champion/1 is the first champion: .* another model of the last retraining$"):
         champion.roll_back(tmp_path)
 
 

@@ -1,11 +1,13 @@
 """The worktree of retrainings: names, and locks of dead processes."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from flows.champions import tree
-from flows.champions.tree import uncommitted
+from flows.champions.tree import alone, looking, uncommitted
 from flows.repository.git import git
 from tasks.core.stage.errors import UserError
 
@@ -56,3 +58,28 @@ def test_settings_that_are_not_committed_are_known(tmp_path: Path) -> None:
     assert uncommitted(tmp_path) == ["retraining.yaml"]
     (tmp_path / "params.yaml").write_text("a: 2\n")
     assert uncommitted(tmp_path) == ["params.yaml", "retraining.yaml"]
+
+
+def test_a_retraining_waits_for_a_dry_run_and_not_for_another_retraining(tmp_path: Path) -> None:
+    told, began, let = list[str](), threading.Event(), threading.Event()
+
+    def look() -> None:
+        with looking(tmp_path):
+            began.set()
+            assert let.wait(60)
+            told.append("looked")
+
+    def wait() -> None:
+        told.append("waiting")
+        let.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(look)
+        assert began.wait(60)
+        with alone(tmp_path, wait):
+            told.append("retrains")
+            for other in (alone, looking):
+                with pytest.raises(UserError, match="another run is in progress"), other(tmp_path):
+                    pass
+        done.result()
+    assert told == ["waiting", "looked", "retrains"]

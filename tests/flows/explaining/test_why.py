@@ -14,7 +14,7 @@ from scipy import stats
 
 from flows.explaining.runs import Configuration, Measured, Refused
 from flows.explaining.sides import Factor
-from flows.explaining.why import Work, split, text
+from flows.explaining.why import Work, _trained, split, text
 from tasks.core.stage.errors import UserError
 
 QUERIES = 0.0095  # what twenty queries add to the mean: 0 to 19 thousandths
@@ -96,6 +96,7 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     assert total == ["total", f"{told['difference']:+.4f}", f"{told['old_value']:.4f}", "->", f"{told['new_value']:.4f}"]
     for revision, told in (
         ("nowhere", "revision nowhere: not found in git, expected a commit, branch, tag or experiment"),
+        ("champion/7", "champion/7: no such champion; there is none yet"),
         ("HEAD:b", "HEAD:b: its dvc.lock has no metrics of b, expected a model that its run measured"),
     ):
         assert told in project.call("why", "HEAD~1", revision, status=2)[1]
@@ -109,6 +110,18 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     project.git("-c", "user.name=toy", "-c", "user.email=toy@example.com", "commit", "--quiet", "-m", "no record of the data")
     err = project.call("why", "HEAD~1:a", "HEAD:a", status=2)[1]
     assert "HEAD:a: its commit has no record of its data (data/source.json), so it cannot be trained again; commit that file" in err
+
+
+def test_a_coalition_without_a_training_is_counted_by_its_own_side() -> None:
+    """BM25 as the newer model: its params.yaml has no round of the older one, whose run has no stage evaluate_bm25."""
+    plan: Any = SimpleNamespace(
+        factors=[Factor("rounds", sections=("rounds",)), Factor("model", model=True)],
+        old=SimpleNamespace(evaluation="evaluate@a"),
+        new=SimpleNamespace(evaluation="evaluate_bm25"),
+        configuration=lambda one: Configuration("c", {}, {}, "bm25" if "model" in one else "a"),
+    )
+    assert _trained(plan, frozenset({"rounds"})) == "evaluate@a"
+    assert _trained(plan, frozenset({"rounds", "model"})) == "evaluate_bm25"
 
 
 def test_the_rest_is_the_seed_and_the_interval_its_noise() -> None:

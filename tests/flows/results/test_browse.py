@@ -60,6 +60,13 @@ def test_what_cannot_be_searched_is_refused(opened: list[list[str]]) -> None:
     assert opened == []
 
 
+@pytest.mark.usefixtures("opened")
+def test_a_project_without_a_run_is_told_so() -> None:
+    shutil.rmtree("data/metrics")
+    with pytest.raises(UserError, match="no model with an index and nDCG@10 on dev; run retemper run first, on data with dev queries"):
+        browse.browse(None, None, split="dev", port=0, batch=Path("judged"))
+
+
 def test_without_bm25_nothing_is_marked(opened: list[list[str]]) -> None:
     Path("data/bm25").rmdir()
     with pytest.raises(UserError, match="data/bm25: no index of BM25"):

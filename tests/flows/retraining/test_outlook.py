@@ -30,6 +30,7 @@ def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any,
     (project.folder / "retraining.yaml").write_text("intake: {inbox: ../inbox}\npromotion: {rule: better, metric: nDCG@10}\n")
     project.commit()
     said = project.call("retrain", "--dry-run")[0].splitlines()
+    assert "retraining: full: retrain.mode" in said and "the new model becomes the first champion, without a comparison" in said
     assert said[-2].endswith(" stages may run (fewer, where outputs come out the same or are in the cache)")
     assert files(project.folder) == {}
     assert project.champion() is None
@@ -45,6 +46,7 @@ def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any,
     assert "batch 001: accepted, 1 document (1 new)" in out
     assert "batch 002-bad: quarantined: 1 malformed line: " in out
     assert "train@a: about " in out
+    assert "the new model is compared with champion/1: a, nDCG@10 " in out and "(first): nDCG@10, promotion.rule better\n" in out
     assert errors.count("params.yaml: found changes that are not committed, so this retraining does not have them") == 1
     assert "did not have" not in errors
     assert (files(project.folder), project.champion(), project.git("show-ref")) == (before, champion, refs)

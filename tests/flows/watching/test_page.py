@@ -52,6 +52,8 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert "heard" not in summary(seen(tmp_path, here), 999.0), "its process was asked"
     done = replace(RUN, ended=70.0, stages=STAGES[:3])
     assert summary(seen(tmp_path, done, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
+    comparing = replace(seen(tmp_path, done, alive=False), goes_on=True)
+    assert summary(comparing, 999.0) == "done, 3 of 3 stages, 1m00s; the command goes on"
 
 
 def test_a_tree_that_is_gone_leaves_what_is_shown(tmp_path: Path) -> None:
@@ -105,6 +107,17 @@ def test_bars_curves_and_results(tmp_path: Path) -> None:
     assert '"name":"b"' in parts([], seen(tmp_path), 80.0)["charts"], "of a training at work"
     (tmp_path / "data/metrics/a.json").write_text("{")
     assert parts([], seen(tmp_path), 80.0)["results"] == ""
+
+
+def test_results_of_every_kind_of_system(tmp_path: Path) -> None:
+    stages = ("evaluate_bm25", "evaluate@a", "evaluate_adore@b", "evaluate_fuse@c", "evaluate_rerank@d", "evaluate_rescore@e")
+    names = ("bm25", *"abcdef")
+    for place, name in enumerate(names, 1):
+        write_json(tmp_path / f"data/metrics/{name}.json", {"dev": {"nDCG@10": place / 16}})
+    run = replace(RUN, stages=tuple(StageNow(name, "ran", None, 10.0, 20.0) for name in stages))
+    found = parts([], seen(tmp_path, run), 80.0)["results"]
+    assert [f"{place / 16:.4f}" in found for place in range(1, 8)] == [True] * 6 + [False], "f was not measured by this run"
+    assert [f">{name}<" in found for name in names] == [True] * 6 + [False]
 
 
 def test_curves_and_results_that_are_replaced_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,21 @@ def test_how_a_run_stands(project: Path, run: RunNow, state: str) -> None:
     assert [one.state for one in find(project)] == [state]
 
 
+def test_a_command_may_go_on_after_its_run(project: Path) -> None:
+    """As a retraining does, which compares models then. A later run in another folder, whose command has ended, comes after it."""
+    ended = replace(OURS, ended=200.0, stages=())
+    tree = project / ".retemper/tree/below"
+    left(ended, tree)
+    left(replace(ended, began=150.0, process=2**22 + 7), project)
+    assert [(one.place, one.state, one.goes_on) for one in find(project)] == [
+        (".retemper/tree/below", "done", True),
+        ("this folder", "done", False),
+    ]
+    for other in (OURS, replace(ended, born=OURS.born - 60), replace(ended, host="another")):
+        left(other, tree)
+        assert not any(one.goes_on for one in find(project)), other
+
+
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
