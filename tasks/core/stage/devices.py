@@ -187,12 +187,13 @@ def most_tokens(device: torch.device, config: Any) -> int:
 
 
 def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:
-    """Tokens of a batch, padding included, at which an encoder is fastest (measured on two CPUs); on a GPU, what fills it.
+    """Tokens of a batch, padding included, at which an encoder is fastest (measured on three CPUs); on a GPU, what fills it.
 
     With `gradients`, a batch's activations stay in memory.
     """
-    if device.type == "cpu":  # fp32: what fits in its caches; bf16: training casts and reorders weights once per batch
-        return 8192 if dtype == torch.bfloat16 else 2048
+    if device.type == "cpu":  # fp32: what fits in its caches; bf16: weights are cast and reordered once per batch
+        small = dtype != torch.bfloat16 or (gradients and not has_amx())  # a training's few texts need less padding so
+        return 2048 if small else 8192
     return GRAPH_TOKENS if gradients else 65536
 
 

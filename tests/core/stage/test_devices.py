@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tasks.core.stage import devices
-from tasks.core.stage.devices import choose_device, compute_dtype, kept_tokens, place
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, place
 from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.runtime import Runtime
 
@@ -75,6 +75,16 @@ def test_onednn_takes_the_first_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DNNL_MAX_CPU_ISA", "AVX2")
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "ALL")
     assert compute_dtype(CPU, "bf16") == torch.bfloat16
+
+
+@pytest.mark.parametrize(("amx", "trained"), [(False, 2048), (True, 8192)])
+def test_a_training_has_smaller_batches_where_products_take_most_of_its_time(
+    amx: bool, trained: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hardware(monkeypatch, amx=amx, avx512=True)
+    assert best_batch_tokens(CPU, torch.bfloat16, gradients=True) == trained
+    assert best_batch_tokens(CPU, torch.bfloat16) == 8192
+    assert best_batch_tokens(CPU, torch.float32, gradients=True) == best_batch_tokens(CPU, torch.float32) == 2048
 
 
 @pytest.mark.parametrize(

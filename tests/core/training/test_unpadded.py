@@ -207,7 +207,7 @@ def test_what_is_not_computed_so(towers: Callable[[str], Encoder]) -> None:
 
 def test_batches_of_a_gpu_depend_on_the_model_and_on_all_its_memory(towers: Callable[[str], Encoder]) -> None:
     tower, other = towers("mean"), towers("mean")
-    assert best_training_tokens([tower], CPU, torch.bfloat16) == best_batch_tokens(CPU, torch.bfloat16)
+    assert best_training_tokens([tower], CPU, torch.bfloat16) == best_batch_tokens(CPU, torch.bfloat16, gradients=True)
     other.transformer.config.update({"num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12})
     for gib, small, large in ((2, 65536, 1024), (16, 131072, 8192), (140, 131072, 65536)):
         with fake_gpu(), mock.patch.object(torch.cuda, "mem_get_info", lambda *_, gib=gib: (1, gib << 30)):
