@@ -108,6 +108,8 @@ def test_overlap_by_hand() -> None:
     found = np.array([[0, 1, 2, 3], [7, 8, -1, -1]])  # of query 0 the dynamic negatives are 1, 2, 3: two of three; of query 1 none of two
     assert overlap(lists, found, OWNERS, [ints(0), ints(5)]) == pytest.approx((2 / 3 + 0) / 2)
     assert overlap(lists, np.array([[0], [5]]), OWNERS, [ints(0), ints(5)]) == 1.0
+    first = unranked([ints(5)], [ints(5)], [ints(0, 1)], itself, ones(ints(5)))
+    assert overlap(first, np.array([[0, 2, 5]]), OWNERS, [ints(5)]) == 0.5, "row 0 is a document, not padding"
 
 
 def test_a_document_with_the_text_of_a_positive_is_labelled_like_it() -> None:
