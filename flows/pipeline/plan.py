@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flows.parameters.widths import refuse_unfit
 from flows.pipeline.forecast import Forecast, lines, total_line
@@ -12,7 +13,7 @@ from flows.process import locks
 from flows.process.processes import Processes
 from flows.repository import leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status, refuse_unmade
-from flows.repository.lock import read_blob, read_lock
+from flows.repository.lock import Lock, read_blob, read_lock
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.results import analyses
 from flows.storage import cache, forgettings, makings
@@ -78,6 +79,13 @@ def with_analyses(graph: Graph) -> Graph:
     return whole.upstream_of([*graph.stages, *(made & needed.stages.keys() - changed)])
 
 
+def _without_cached(status: dict[str, list[Any]], lock: Lock) -> dict[str, list[Any]]:
+    """A `read_status` without the stages whose outs a run would only check out of the cache."""
+    objects = cache.cache_folder() / "files/md5"
+    cached = [name for name in sync.restorable(status, lock) if all(cache.contents(objects, oid) for oid, _ in cache.outs(lock[name]))]
+    return {name: changes for name, changes in status.items() if name not in cached}
+
+
 def check_parameters() -> None:
     """Check that the parameters and runtime.yaml are valid, and bring data/source.json up to date."""
     from flows.parameters.checks import check_file
@@ -129,6 +137,8 @@ def make_plan(
         if missing and (reached or not remote):
             with dvc_errors(), repository() as repo:
                 status = read_status(repo, graph.stages)
+    if dry:
+        status = _without_cached(status, lock)
     changed = graph.downstream_of(status)
     refuse_unfit([name for name in graph.stages if name in changed])
     untold = graph.stages.keys() & lock.keys() - (set(missing) if reached else set())

@@ -13,7 +13,9 @@ from flows.parameters.edit import apply as apply_edits
 from flows.parameters.edit import setting
 from flows.pipeline.plan import check_parameters, with_analyses, with_report
 from flows.repository.graph import Graph, Stage
+from flows.repository.lock import LOCK, read_lock
 from flows.repository.worktree import SECOND
+from flows.storage import cache
 from tasks.core.stage.errors import UserError
 
 
@@ -93,6 +95,23 @@ def test_a_dry_run_in_a_clone_says_what_a_run_looks_for_on_the_remote(finished: 
     assert executed(clone.run()) == set()
     clone.rounds(a="1", b="7")
     assert "dvc.lock names" not in clone.call("run", "--dry-run").stdout, "nothing is to be pulled"
+
+
+def test_a_dry_run_names_no_stage_whose_outs_are_only_to_be_checked_out(finished: Any, executed: Any) -> None:
+    """As in a new worktree: that of the first retraining, say."""
+    objects = finished.folder / ".dvc/cache/files/md5"
+    outs = {out["path"]: out["md5"] for entry in read_lock(finished.folder / LOCK).values() for out in entry["outs"]}
+    shutil.rmtree(finished.folder / "data")
+    assert finished.call("run", "--dry-run").stdout == "0 stages may run: everything is up to date\n"
+    finished.rounds(a="7", b="2")
+    expected = {"train@a", "evaluate@a", "report"}
+    assert {one["stage"] for one in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
+    finished.rounds(a="1", b="2")
+    for one in cache.contents(objects, outs["data/encoders/b"]):
+        cache.object_path(objects, one).unlink()
+    expected = {"train@b", "evaluate@b", "report"}
+    assert {one["stage"] for one in json.loads(finished.call("run", "--dry-run", "--json").stdout)} == expected
+    assert "train@b" in executed(finished.run())
 
 
 def test_a_remote_does_not_lack_what_nobody_has_made(served: Any, tmp_path: Path) -> None:
