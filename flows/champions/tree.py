@@ -63,7 +63,7 @@ class Tree:
 def alone(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the worktree for a retraining; UserError where another one does.
 
-    A dry run is waited for, after `waiting` is called: one that a person makes at three at night may not cost the week's retraining.
+    A dry run is waited for, after `waiting` is called: one that a person makes at three at night must not cost the week's retraining.
     """
     with ExitStack() as held:
         with locks.in_turn(project / LOOK, waiting):

@@ -79,7 +79,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             status, problems = run_in(project, command, processes, show=display.line, env=env)
             why = "; ".join(problem.message for problem in problems) or "its output is above"
             if status == USER_ERROR:
-                told = f"{counted(since, 'records')} forgotten since ({FORGOTTEN}), which nothing makes again: " if since else ""
+                told = f"{counted(since, 'records')} forgotten since then ({FORGOTTEN}) cannot be made again: " if since else ""
                 raise UserError(f"revision {revision}: {told}{why}")
             made = read_lock(project / LOCK)
             if status:  # entries of the commit's own dvc.lock may not have been made here

@@ -22,7 +22,7 @@ from flows.storage.cache import contents, outs, recorded_runs
 from flows.storage.patches import (
     RUN,
     by_content,
-    collect_anew,
+    collect_again,
     durably,
     in_turn,
     link_what_copies,
@@ -228,7 +228,7 @@ def main(arguments: list[str]) -> int:
             with share_with_group():  # before importing DVC's modules, which remember the mask
                 by_content()
                 durably()
-                collect_anew()
+                collect_again()
                 runs_by_listing()
                 listings_last()
                 return push(earlier="earlier" in arguments) if "push" in arguments else fetch_records()
@@ -237,7 +237,7 @@ def main(arguments: list[str]) -> int:
             return 1
     by_content()
     durably()
-    collect_anew()
+    collect_again()
     tell_of_the_disk()
     link_what_copies()
     command, *stages = arguments

@@ -190,7 +190,7 @@ def listings_last() -> None:
 
 
 @cache
-def collect_anew() -> None:
+def collect_again() -> None:
     """From now on, this process collects again what there is to push or pull.
 
     DVC keeps on disk what it has collected for a dvc.lock, and writes that out by out. A kill in between leaves a part, which all later

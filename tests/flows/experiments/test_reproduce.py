@@ -36,7 +36,7 @@ def test_records_that_were_forgotten_since_are_told_where_a_source_is_not_as_it_
     """Its problem alone would be to `restore` what was forgotten."""
     refuses = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(2)"]')
     forgotten = reduced.folder / "forgotten.txt"
-    for place, told in (("before", ""), ("after", "1 record forgotten since (forgotten.txt), which nothing makes again: ")):
+    for place, told in (("before", ""), ("after", "1 record forgotten since then (forgotten.txt) cannot be made again: ")):
         done = reduced.call("HEAD", str(tmp_path / place), "cached", script=refuses)
         assert f"revision HEAD: {told}its output is above" in done.stderr, done.stdout + done.stderr
         forgotten.write_text(f"{HEAD}document {mark('document', 'd1')} 2026-11-29\n")
