@@ -162,9 +162,11 @@ def our_model(theirs: nn.Module, device: torch.device, *, dropout: float = 0.1) 
 
 
 class OurStar:
+    decay = 0.01
+
     def __init__(self, tower: Encoder, work: Work, batch: int, dtype: torch.dtype) -> None:
         self.tower, self.work, self.batch, self.dtype = tower, work, batch, dtype
-        self.optimizer = make_optimizer("lamb", tower, LR, 0.01)
+        self.optimizer = make_optimizer("lamb", tower, LR, self.decay)
         self.budget = best_training_tokens([tower], work.device, dtype)
 
     def backward(self, step: int) -> float:
