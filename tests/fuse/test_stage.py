@@ -162,7 +162,7 @@ def test_the_grid_measures_lists_of_the_depth_that_is_written(depth: int, metric
     """Also where the measure goes deeper, or has no cutoff: a document beyond `depth` is in no run."""
     draw, documents = random.Random(depth), [f"d{n}" for n in range(12)]
     first, second = ({f"q{n}": draw.sample(documents, 8) for n in range(20)} for _ in range(2))
-    qrels = {query: {document: 1 for document in draw.sample(documents, 2)} for query in first}
+    qrels = {query: dict.fromkeys(draw.sample(documents, 2), 1) for query in first}
     falling = [float(-n) for n in range(8)]
     pairs = [(query, pair(Ranked(first[query], falling), Ranked(second[query], falling), "rrf")) for query in first]
     for k, mean in grid_means(pairs, "rrf", depth, qrels=qrels, measure=parse([metric], 1)).items():
