@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.core.text.tokens import Tokens
-from tasks.encode.reuse import PROBES, encode_touched, known_rows, row_digests
+from tasks.encode.reuse import PROBES, KnownRows, encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore
 
 ROWS = 200
@@ -48,6 +48,20 @@ def test_row_digests_depend_on_tokens_and_row_boundaries() -> None:
     assert len({tuple(row) for row in digests.tolist()}) == 4
     assert digests[0].tolist() == digests[5].tolist() and digests[1].tolist() == digests[4].tolist()
     assert row_digests(corpus([[9], [1, 2], [7]]), 1, 2).tolist() == digests[:1].tolist()
+
+
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_a_row_is_found_by_both_halves_of_its_digest(count: int) -> None:
+    """Against a dictionary, with digests that share halves, below the first and beyond the last."""
+    draw = np.random.default_rng(count)
+    firsts = np.sort(draw.permutation(12)[:count] + 1).astype(np.uint64)
+    digests = np.stack([firsts, draw.integers(3, size=count, dtype=np.uint64)], axis=1)
+    shard, row = (draw.integers(9, size=count, dtype=np.int32) for _ in range(2))
+    wanted = np.array([(first, second) for first in range(14) for second in range(3)], dtype=np.uint64)
+    known = {tuple(digest): (s, r) for digest, s, r in zip(digests.tolist(), shard.tolist(), row.tolist(), strict=True)}
+    found = KnownRows(digests, shard, row, []).find(wanted)
+    assert list(zip(*(part.tolist() for part in found), strict=True)) == [known.get(tuple(one), (-1, -1)) for one in wanted.tolist()]
+    assert all(part.dtype == np.int32 for part in found)
 
 
 @pytest.mark.parametrize("change", ["append", "spread", "change", "delete", "shuffle"])
@@ -96,6 +110,17 @@ def test_a_corrupt_store_is_not_used(harm: str, tmp_path: Path) -> None:
     found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
     np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
     assert asked == [len(after)]
+
+
+def test_of_a_truncated_file_the_whole_digests_are_used(tmp_path: Path) -> None:
+    before = texts()
+    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    store = kept(tmp_path, before, 90)
+    for file in tmp_path.glob("*.rows"):
+        file.write_bytes(file.read_bytes()[:-7])
+    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
+    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
+    assert asked == [PROBES + 3 + 2], "the new rows, and the last one of each shard"
 
 
 def test_few_known_rows_are_encoded_without_a_check(tmp_path: Path) -> None:
