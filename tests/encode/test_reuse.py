@@ -123,6 +123,16 @@ def test_of_a_truncated_file_the_whole_digests_are_used(tmp_path: Path) -> None:
     assert asked == [PROBES + 3 + 2], "the new rows, and the last one of each shard"
 
 
+def test_a_shard_with_fewer_vectors_than_digests_is_not_used(tmp_path: Path) -> None:
+    before = texts()
+    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    store = kept(tmp_path, before, 90)
+    store.keep("f-2", encoder(before, [])(np.arange(90, ROWS - 10)), row_digests(corpus(before), 90, ROWS).tobytes())
+    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
+    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
+    assert asked == [PROBES + 3 + ROWS - 90]
+
+
 def test_few_known_rows_are_encoded_without_a_check(tmp_path: Path) -> None:
     before, asked = texts(PROBES), list[int]()
     store = kept(tmp_path, before, 10)
