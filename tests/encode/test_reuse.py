@@ -35,9 +35,9 @@ def encoder(rows: list[list[int]], asked: list[int], noise: Callable[[int], floa
 
 
 def kept(folder: Path, rows: list[list[int]], cut: int, family: str = "f") -> ShardStore:
-    """A store with the rows before and after `cut`, as two shards."""
+    """A store with the rows before and after `cut`, as two shards, or one."""
     store = ShardStore(folder, 10**9)
-    for name, first, end in (("1", 0, cut), ("2", cut, len(rows))):
+    for name, first, end in (("1", 0, cut), ("2", cut, len(rows)))[: 1 + (cut < len(rows))]:
         vectors = encoder(rows, [])(np.arange(first, end))
         store.keep(f"{family}-{name}", vectors, row_digests(corpus(rows), first, end).tobytes())
     return store
@@ -65,7 +65,8 @@ def test_a_row_is_found_by_both_halves_of_its_digest(count: int) -> None:
 
 
 @pytest.mark.parametrize("change", ["append", "spread", "change", "delete", "shuffle"])
-def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [90, ROWS])
+def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: str, cut: int, tmp_path: Path) -> None:
     before, new = texts(), texts(3, seed=1)
     after = {
         "append": [*before, *new],
@@ -74,7 +75,7 @@ def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: st
         "delete": [*before[:50], *before[53:]],
         "shuffle": [before[n] for n in np.random.default_rng(2).permutation(ROWS)],
     }[change]
-    store, asked = kept(tmp_path, before, 90), list[int]()
+    store, asked = kept(tmp_path, before, cut), list[int]()
     found, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
     np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
     assert asked == [encoded] == [PROBES + {"append": 3, "spread": 3, "change": 1}.get(change, 0)]
@@ -127,14 +128,28 @@ def test_a_shard_with_fewer_vectors_than_digests_is_not_used(tmp_path: Path) -> 
     before = texts()
     after, asked = [*before, *texts(3, seed=1)], list[int]()
     store = kept(tmp_path, before, 90)
-    store.keep("f-2", encoder(before, [])(np.arange(90, ROWS - 10)), row_digests(corpus(before), 90, ROWS).tobytes())
+    store.keep("f-2", encoder(before, [])(np.arange(90, ROWS - 1)), row_digests(corpus(before), 90, ROWS).tobytes())
     found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
     np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
     assert asked == [PROBES + 3 + ROWS - 90]
 
 
 def test_few_known_rows_are_encoded_without_a_check(tmp_path: Path) -> None:
+    """Where results depend on the batch, they would be encoded twice."""
     before, asked = texts(PROBES), list[int]()
-    store = kept(tmp_path, before, 10)
-    encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, encoder(before, asked))
+    store, machine = kept(tmp_path, before, 10), encoder(before, asked, noise=lambda count: count * 1e-3)
+    encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, machine)
     assert asked == [PROBES]
+
+
+def test_what_is_checked_is_spread_over_the_shard_from_the_first_row_to_the_last(tmp_path: Path) -> None:
+    before, checked = texts(), list[int]()
+    store, machine = kept(tmp_path, before, 90), encoder(before, [])
+
+    def heard(wanted: np.ndarray) -> np.ndarray:
+        checked.extend(wanted.tolist())
+        return machine(wanted)
+
+    encode_touched(row_digests(corpus(before), 0, ROWS), known_rows(store, "f-"), store, heard)
+    assert (len(checked), checked[0], checked[-1]) == (PROBES, 0, ROWS - 1)
+    assert set(np.diff(checked).tolist()) == {ROWS // PROBES, ROWS // PROBES + 1}
