@@ -15,6 +15,7 @@ from tasks.adore import documents as module
 from tasks.adore.documents import Centroids, Compressed, Exact, Rescored, Shared
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.faiss_build import build
+from tasks.core.retrieval.trained import Trained
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
@@ -266,6 +267,19 @@ def test_folding_changes_no_score_and_trained_centroids_are_what_faiss_searches(
     scores, rows = faiss.read_index(str(tmp_path / "i")).search(queries, 30)  # and a file keeps them
     np.testing.assert_array_equal(rows, changed[1][:, :30])
     np.testing.assert_array_equal(scores, changed[0][:, :30])
+
+
+def test_centroids_of_a_former_training_are_searched_and_scored(embeddings: Embeddings, queries: np.ndarray) -> None:
+    index = built(embeddings, "PQ2")
+    own = Centroids(index, CPU, "k").weight.detach().numpy().copy()
+    assert (Centroids.of(built(embeddings, "PQ2"), None, CPU, "k").weight.detach().numpy() == own).all()
+    centroids = Centroids.of(index, Trained("PQ2", index, own * -2), CPU, "k")
+    decoded = index.reconstruct_n(0, ROWS)  # by what the index holds, before a search writes the centroids into it
+    np.testing.assert_allclose(decoded, -2 * built(embeddings, "PQ2").reconstruct_n(0, ROWS), rtol=1e-5)
+    rows = np.arange(ROWS)[None].repeat(len(queries), 0)
+    scores = centroids.scores(torch.from_numpy(queries), rows).detach().numpy()
+    np.testing.assert_allclose(scores, queries @ decoded.T, rtol=1e-4, atol=1e-4)
+    assert Centroids.of(index, Trained("PQ2", index), CPU, "k").weight.detach().numpy().tolist() == (own * -2).tolist(), "the index's own"
 
 
 @pytest.mark.parametrize("factory", TRAINABLE)
