@@ -44,7 +44,7 @@ class KnownRows:
     def find(self, wanted: Digests) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """Shard and row of every digest in `wanted`, -1 if unknown."""
         if not len(self.digests):
-            return np.full((2, len(wanted)), -1, dtype=np.int32)[0], np.full(len(wanted), -1, dtype=np.int32)
+            return np.full(len(wanted), -1, dtype=np.int32), np.full(len(wanted), -1, dtype=np.int32)
         place = np.minimum(np.searchsorted(self.digests[:, 0], wanted[:, 0]), len(self.digests) - 1)
         known = (self.digests[place] == wanted).all(axis=1)
         return np.where(known, self.shard[place], np.int32(-1)), np.where(known, self.row[place], np.int32(-1))

@@ -15,6 +15,7 @@ from tasks.adore import documents as module
 from tasks.adore.documents import Centroids, Compressed, Exact, Rescored, Shared
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.faiss_build import build
+from tasks.core.retrieval.trained import Trained
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
@@ -58,6 +59,15 @@ def queries() -> np.ndarray:
     return np.random.default_rng(1).normal(size=(5, WIDTH)).astype(np.float32)
 
 
+def in_type(embeddings: Embeddings, dtype: str, folder: Path) -> Embeddings:
+    """The same vectors in another type, in `folder`."""
+    shutil.copytree(embeddings.folder, folder)
+    for shard in folder.glob("[0-9]*.npy"):
+        np.save(shard, np.load(shard).astype(dtype))
+    write_manifest(folder, replace(embeddings.manifest, dtype=dtype), embeddings.folder / "tokens")
+    return open_embeddings(folder)
+
+
 INDEXES: dict[str, faiss.Index] = {}  # OPQ takes a second to train
 
 
@@ -68,36 +78,50 @@ def built(embeddings: Embeddings, factory: str) -> faiss.Index:
     return faiss.deserialize_index(faiss.serialize_index(INDEXES[factory]))
 
 
-@pytest.mark.parametrize("room", [2**30, 0])
+@pytest.mark.parametrize(("room", "at_once"), [(2**30, 10**6), (2**30, 150), (0, 10**6)])  # 150: a group is a shard
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_gpu_finds_what_a_cpu_finds(
     embeddings: Embeddings,
     queries: np.ndarray,
     room: int,
+    at_once: int,
     dtype: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(embeddings.folder, tmp_path / "of")
-    for shard in (tmp_path / "of").glob("[0-9]*.npy"):
-        np.save(shard, np.load(shard).astype(dtype))
-    write_manifest(tmp_path / "of", replace(embeddings.manifest, dtype=dtype), embeddings.folder / "tokens")
+    in_type(embeddings, dtype, tmp_path / "of")
     here = Exact(open_embeddings(tmp_path / "of"), CPU, tmp_path)
     scores, rows = here.search(queries, 20)
     with fake_gpu():
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (room or 100, 2**30))
+        monkeypatch.setattr(module, "rows_at_once", lambda *_: at_once)
         documents = Exact(open_embeddings(tmp_path / "of"), GPU, tmp_path)
         assert (documents.resident is None) == (room == 0)
+        assert len(list(documents.blocks())) == (1 if room and (at_once > ROWS or dtype == "float16") else 3)
         for _ in range(2):  # the second time with what is known of the vectors
             found = module.searched(documents, torch.from_numpy(queries).to(GPU), 20)
             np.testing.assert_array_equal(found[1], rows)
             np.testing.assert_allclose(found[0], scores, rtol=1e-5, atol=1e-6)
+        assert bool(documents.halved) == (room > 0), "what is read from disk is not kept in another form"
         again = documents.scores(torch.from_numpy(queries).to(GPU), rows).cpu().numpy()
         np.testing.assert_allclose(again, scores, rtol=1e-5, atol=1e-6)
     said = capsys.readouterr().out
     assert ("every step reads them from disk" in said) == (room == 0)
     assert ("encode.dtype: float16" in said) == (room == 0 and dtype == "float32")
+
+
+@pytest.mark.parametrize(("dtype", "each"), [("float32", 6), ("float16", 2)])
+def test_a_gpu_holds_vectors_that_take_half_of_its_free_memory(
+    dtype: str, each: int, embeddings: Embeddings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of a number; of float32 with a copy in float16."""
+    stored = in_type(embeddings, dtype, tmp_path / "of")
+    for short in (0, 2):
+        with fake_gpu(), monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "mem_get_info", lambda *_, short=short: (2 * each * WIDTH * ROWS - short, 2**30))
+            patch.setattr(module, "rows_at_once", lambda *_: ROWS)
+            assert (Exact(stored, GPU, tmp_path).resident is None) == (short > 0)
 
 
 def agree(documents: module.Documents, queries: np.ndarray) -> None:
@@ -165,11 +189,7 @@ def test_ranks_share_the_vectors_and_find_what_one_finds(
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: np.ndarray, dtype: str, tmp_path: Path) -> None:
     """Bits and all, whichever type the vectors are held in."""
-    shutil.copytree(embeddings.folder, tmp_path / "of")
-    for shard in (tmp_path / "of").glob("[0-9]*.npy"):
-        np.save(shard, np.load(shard).astype(dtype))
-    write_manifest(tmp_path / "of", replace(embeddings.manifest, dtype=dtype), embeddings.folder / "tokens")
-    stored, rows = open_embeddings(tmp_path / "of"), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
+    stored, rows = in_type(embeddings, dtype, tmp_path / "of"), np.array([[3, 299, 150, -1, 3], [0, 1, 2, 151, 149]])
 
     def found(documents: module.Documents) -> list[np.ndarray]:
         asked = torch.from_numpy(queries).to(GPU)
@@ -247,6 +267,19 @@ def test_folding_changes_no_score_and_trained_centroids_are_what_faiss_searches(
     scores, rows = faiss.read_index(str(tmp_path / "i")).search(queries, 30)  # and a file keeps them
     np.testing.assert_array_equal(rows, changed[1][:, :30])
     np.testing.assert_array_equal(scores, changed[0][:, :30])
+
+
+def test_centroids_of_a_former_training_are_searched_and_scored(embeddings: Embeddings, queries: np.ndarray) -> None:
+    index = built(embeddings, "PQ2")
+    own = Centroids(index, CPU, "k").weight.detach().numpy().copy()
+    assert (Centroids.of(built(embeddings, "PQ2"), None, CPU, "k").weight.detach().numpy() == own).all()
+    centroids = Centroids.of(index, Trained("PQ2", index, own * -2), CPU, "k")
+    decoded = index.reconstruct_n(0, ROWS)  # by what the index holds, before a search writes the centroids into it
+    np.testing.assert_allclose(decoded, -2 * built(embeddings, "PQ2").reconstruct_n(0, ROWS), rtol=1e-5)
+    rows = np.arange(ROWS)[None].repeat(len(queries), 0)
+    scores = centroids.scores(torch.from_numpy(queries), rows).detach().numpy()
+    np.testing.assert_allclose(scores, queries @ decoded.T, rtol=1e-4, atol=1e-4)
+    assert Centroids.of(index, Trained("PQ2", index), CPU, "k").weight.detach().numpy().tolist() == (own * -2).tolist(), "the index's own"
 
 
 @pytest.mark.parametrize("factory", TRAINABLE)

@@ -85,7 +85,7 @@ def test_best_documents_equal_a_plain_ranking() -> None:
                     top[owners[r]] = max(top.get(owners[r], -1.0), s)
             expected = sorted(top, key=lambda d: (-top[d], -place[d]))[:depth]
             got = [owners[r] for r in best[b].tolist() if r >= 0]
-            assert got == expected
+            assert got == expected and best[b].tolist()[len(got) :] == [-1] * (depth - len(got))
             by_row = dict(zip(row, scores[b], strict=True))
             assert [by_row[r] for r in best[b].tolist() if r >= 0] == [top[d] for d in expected]
 
@@ -95,6 +95,9 @@ def test_unranked_lists_hold_every_positive_and_no_positive_twice() -> None:
     assert [[row for row in rows if row >= 0] for rows in lists.rows.tolist()] == [[4, 2, 1, 8], [9]]
     assert lists.positive.tolist() == [[True, True, False, False], [True, False, False, False]]
     assert lists.valid.tolist() == [[True] * 4, [True, False, False, False]]
+    assert lists.rows[1].tolist() == [9, -1, -1, -1]
+    one = unranked([ints(9), ints()], [ints(9)] * 2, [ints()] * 2, itself, ones(ints(9), ints(9)))
+    assert (one.rows.tolist(), one.grades.tolist()) == ([[9], [-1]], [[1], [0]])
 
 
 def test_measures_by_hand() -> None:
@@ -110,6 +113,34 @@ def test_overlap_by_hand() -> None:
     assert overlap(lists, np.array([[0], [5]]), OWNERS, [ints(0), ints(5)]) == 1.0
     first = unranked([ints(5)], [ints(5)], [ints(0, 1)], itself, ones(ints(5)))
     assert overlap(first, np.array([[0, 2, 5]]), OWNERS, [ints(5)]) == 0.5, "row 0 is a document, not padding"
+
+
+def test_figures_of_a_search_equal_plain_python() -> None:
+    """Rows and documents from the first to the last, passages that share a document, lists that end early."""
+    draw = random.Random(2)
+    for _ in range(200):
+        owners = sorted([*range(5), *(draw.randrange(5) for _ in range(3))])
+        of = [[next(row for row in draw.sample(range(8), 8) if owners[row] == d) for d in draw.sample(range(5), 4)] for _ in range(3)]
+        found = [(rows[: draw.randint(1, 4)] + [-1] * 3)[:4] for rows in of]
+        known = [draw.sample(range(5), draw.randint(1, 3)) for _ in found]
+        negatives = [draw.sample(range(5), draw.randint(0, 4)) for _ in found]
+        firsts = np.array([owners.index(d) for d in range(5)])
+        as_rows = lambda wanted, firsts=firsts: [firsts[documents] for documents in wanted]  # noqa: E731
+        positives, given = [ints(*own) for own in known], [ints(*own) for own in negatives]
+        lists = unranked(positives, positives, given, as_rows, ones(*positives))
+        mrr, hits, recalls, shares = [], [], [], []
+        for rows, own, others in zip(found, known, negatives, strict=True):
+            documents = [owners[row] for row in rows if row >= 0]
+            places = [n for n, d in enumerate(documents[:2], 1) if d in own]
+            mrr.append(1 / places[0] if places else 0)
+            hits.append(bool(places))
+            recalls.append(len(set(documents) & set(own)) / len(own))
+            if dynamic := set(documents) - set(own):
+                shares.append(len(dynamic & set(others)) / len(dynamic))
+        figures = measured(np.array(found), np.array(owners, dtype=np.int32), positives, cut=2)
+        assert figures == pytest.approx({"mrr_2": np.mean(mrr), "hit_2": np.mean(hits), "recall": np.mean(recalls)})
+        wanted = np.mean(shares) if shares else 1
+        assert overlap(lists, np.array(found), np.array(owners, dtype=np.int32), positives) == pytest.approx(wanted)
 
 
 def test_a_document_with_the_text_of_a_positive_is_labelled_like_it() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks.core.text.tokens import Tokens
-from tasks.encode.reuse import PROBES, encode_touched, known_rows, row_digests
+from tasks.encode.reuse import PROBES, KnownRows, encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore
 
 ROWS = 200
@@ -35,9 +35,9 @@ def encoder(rows: list[list[int]], asked: list[int], noise: Callable[[int], floa
 
 
 def kept(folder: Path, rows: list[list[int]], cut: int, family: str = "f") -> ShardStore:
-    """A store with the rows before and after `cut`, as two shards."""
+    """A store with the rows before and after `cut`, as two shards, or one."""
     store = ShardStore(folder, 10**9)
-    for name, first, end in (("1", 0, cut), ("2", cut, len(rows))):
+    for name, first, end in (("1", 0, cut), ("2", cut, len(rows)))[: 1 + (cut < len(rows))]:
         vectors = encoder(rows, [])(np.arange(first, end))
         store.keep(f"{family}-{name}", vectors, row_digests(corpus(rows), first, end).tobytes())
     return store
@@ -50,8 +50,23 @@ def test_row_digests_depend_on_tokens_and_row_boundaries() -> None:
     assert row_digests(corpus([[9], [1, 2], [7]]), 1, 2).tolist() == digests[:1].tolist()
 
 
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_a_row_is_found_by_both_halves_of_its_digest(count: int) -> None:
+    """Against a dictionary, with digests that share halves, below the first and beyond the last."""
+    draw = np.random.default_rng(count)
+    firsts = np.sort(draw.permutation(12)[:count] + 1).astype(np.uint64)
+    digests = np.stack([firsts, draw.integers(3, size=count, dtype=np.uint64)], axis=1)
+    shard, row = (draw.integers(9, size=count, dtype=np.int32) for _ in range(2))
+    wanted = np.array([(first, second) for first in range(14) for second in range(3)], dtype=np.uint64)
+    known = {tuple(digest): (s, r) for digest, s, r in zip(digests.tolist(), shard.tolist(), row.tolist(), strict=True)}
+    found = KnownRows(digests, shard, row, []).find(wanted)
+    assert list(zip(*(part.tolist() for part in found), strict=True)) == [known.get(tuple(one), (-1, -1)) for one in wanted.tolist()]
+    assert all(part.dtype == np.int32 for part in found)
+
+
 @pytest.mark.parametrize("change", ["append", "spread", "change", "delete", "shuffle"])
-def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [90, ROWS])
+def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: str, cut: int, tmp_path: Path) -> None:
     before, new = texts(), texts(3, seed=1)
     after = {
         "append": [*before, *new],
@@ -60,7 +75,7 @@ def test_only_new_rows_are_encoded_and_the_shard_equals_a_full_encode(change: st
         "delete": [*before[:50], *before[53:]],
         "shuffle": [before[n] for n in np.random.default_rng(2).permutation(ROWS)],
     }[change]
-    store, asked = kept(tmp_path, before, 90), list[int]()
+    store, asked = kept(tmp_path, before, cut), list[int]()
     found, encoded = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
     np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
     assert asked == [encoded] == [PROBES + {"append": 3, "spread": 3, "change": 1}.get(change, 0)]
@@ -98,8 +113,43 @@ def test_a_corrupt_store_is_not_used(harm: str, tmp_path: Path) -> None:
     assert asked == [len(after)]
 
 
+def test_of_a_truncated_file_the_whole_digests_are_used(tmp_path: Path) -> None:
+    before = texts()
+    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    store = kept(tmp_path, before, 90)
+    for file in tmp_path.glob("*.rows"):
+        file.write_bytes(file.read_bytes()[:-7])
+    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
+    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
+    assert asked == [PROBES + 3 + 2], "the new rows, and the last one of each shard"
+
+
+def test_a_shard_with_fewer_vectors_than_digests_is_not_used(tmp_path: Path) -> None:
+    before = texts()
+    after, asked = [*before, *texts(3, seed=1)], list[int]()
+    store = kept(tmp_path, before, 90)
+    store.keep("f-2", encoder(before, [])(np.arange(90, ROWS - 1)), row_digests(corpus(before), 90, ROWS).tobytes())
+    found, _ = encode_touched(row_digests(corpus(after), 0, len(after)), known_rows(store, "f-"), store, encoder(after, asked))
+    np.testing.assert_array_equal(found, encoder(after, [])(np.arange(len(after))))
+    assert asked == [PROBES + 3 + ROWS - 90]
+
+
 def test_few_known_rows_are_encoded_without_a_check(tmp_path: Path) -> None:
+    """Where results depend on the batch, they would be encoded twice."""
     before, asked = texts(PROBES), list[int]()
-    store = kept(tmp_path, before, 10)
-    encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, encoder(before, asked))
+    store, machine = kept(tmp_path, before, 10), encoder(before, asked, noise=lambda count: count * 1e-3)
+    encode_touched(row_digests(corpus(before), 0, PROBES), known_rows(store, "f-"), store, machine)
     assert asked == [PROBES]
+
+
+def test_what_is_checked_is_spread_over_the_shard_from_the_first_row_to_the_last(tmp_path: Path) -> None:
+    before, checked = texts(), list[int]()
+    store, machine = kept(tmp_path, before, 90), encoder(before, [])
+
+    def heard(wanted: np.ndarray) -> np.ndarray:
+        checked.extend(wanted.tolist())
+        return machine(wanted)
+
+    encode_touched(row_digests(corpus(before), 0, ROWS), known_rows(store, "f-"), store, heard)
+    assert (len(checked), checked[0], checked[-1]) == (PROBES, 0, ROWS - 1)
+    assert set(np.diff(checked).tolist()) == {ROWS // PROBES, ROWS // PROBES + 1}

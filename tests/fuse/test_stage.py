@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,7 +21,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.evaluate.split import evaluate_split
-from tasks.fuse.grid import chosen
+from tasks.fuse.grid import chosen, grid_means
 from tasks.fuse.params import Fuse
 
 Lists = dict[str, dict[str, float]]  # query, document, score
@@ -153,6 +154,28 @@ def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:
         Path(path).unlink()
     module, params = import_module("tasks.fuse.__main__"), Fuse(first="bm25", second="star")
     assert module.choose(Path("runs/bm25"), Path("runs/star"), params, queries=Path("queries"), qrels=Path("qrels")) == record
+
+
+@pytest.mark.parametrize("metric", ["RR@10", "AP"])
+@pytest.mark.parametrize("depth", [2, 4, 1000])
+def test_the_grid_measures_lists_of_the_depth_that_is_written(depth: int, metric: str) -> None:
+    """Also where the measure goes deeper, or has no cutoff: a document beyond `depth` is in no run."""
+    draw, documents = random.Random(depth), [f"d{n}" for n in range(12)]
+    first, second = ({f"q{n}": draw.sample(documents, 8) for n in range(20)} for _ in range(2))
+    qrels = {query: dict.fromkeys(draw.sample(documents, 2), 1) for query in first}
+    falling = [float(-n) for n in range(8)]
+    pairs = [(query, pair(Ranked(first[query], falling), Ranked(second[query], falling), "rrf")) for query in first]
+    for k, mean in grid_means(pairs, "rrf", depth, qrels=qrels, measure=parse([metric], 1)).items():
+        total = 0.0
+        for query, grades in qrels.items():
+            told = {d: sum(1 / (k + 1 + own.index(d)) for own in (first[query], second[query]) if d in own) for d in documents}
+            ranked = sorted((d for d in documents if told[d]), key=lambda d, told=told: (np.float32(told[d]), d), reverse=True)[:depth]
+            places = [n for n, d in enumerate(ranked, 1) if d in grades]
+            if metric == "AP":
+                total += sum(found / n for found, n in enumerate(places, 1)) / len(grades)
+            elif places and places[0] <= 10:
+                total += 1 / places[0]
+        assert mean == pytest.approx(total / len(qrels))
 
 
 def test_ties_go_to_the_first_setting_in_the_grid() -> None:

@@ -3,9 +3,12 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.masking import hide
 from tasks.pretrain.words import read_vocabulary
@@ -34,6 +37,11 @@ def test_first_own_and_masking_fractions(tiny_encoder: Path) -> None:
     drawn = seen[hidden][~masked & ~kept]
     assert near(len(drawn), total, 0.1)
     assert len(set(drawn.tolist())) > 0.9 * len(drawn) * (1 - len(drawn) / (2 * len(vocabulary))), "random tokens are uniform"
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^pretrain.p: the tokenizer has no mask token, which pre-training requires; choose another"):
+        read_vocabulary(SimpleNamespace(mask_token_id=None), "pretrain.p")
 
 
 def test_ids_with_gaps_are_never_drawn(tiny_encoder: Path, tmp_path: Path) -> None:

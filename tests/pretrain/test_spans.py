@@ -87,6 +87,8 @@ def test_words_are_whole_and_not_stopwords(vocabulary: Vocabulary, tokenizer: An
     found = [tuple(pair) for pair in whole_words(ids, vocabulary).tolist()]
     assert found == wanted
     assert any(end - begin > 3 for begin, end in found), "a word of many pieces is among them"
+    for begin, end in found:  # also where a row ends with a word
+        assert whole_words(ids[:end], vocabulary).tolist()[-1] == [begin, end]
     spans = draw_spans(ids, vocabulary, pretrain(granularities=["word"], spans=50), np.random.default_rng(0))
     assert {tuple(pair) for pair in spans.tolist()} <= set(wanted)
     drawn = draw_spans(ids, vocabulary, pretrain(granularities=["word"], spans=8000), np.random.default_rng(1))

@@ -230,6 +230,30 @@ def test_settings_that_no_text_can_satisfy_are_refused(values: dict[str, Any], l
         usable_rows(chunks, pretrain(**values), "p")
 
 
+@pytest.mark.parametrize(
+    ("sentences", "objective", "line"),
+    [
+        ([1, 1, 1], "ict", r"^p.objective: ict removes a sentence from a chunk, but no chunk has two; increase chunk.length$"),
+        ([1, 2, 1], "ict", "^p: found 1 chunks to train on, expected at least two; choose a larger articles.source$"),
+        ([2], "mlm", "^p: found 1 chunks to train on"),
+        ([], "mlm", "^p: found 0 chunks to train on"),
+    ],
+)
+def test_too_few_chunks_are_refused(sentences: list[int], objective: str, line: str) -> None:
+    class Few:
+        sentence_counts = np.array(sentences)
+
+        def __len__(self) -> int:
+            return len(self.sentence_counts)
+
+    few: Any = Few()
+    with pytest.raises(UserError, match=line):
+        usable_rows(few, pretrain(objective=objective), "p")
+    few.sentence_counts = np.array([*sentences, 2, 2])
+    wanted = [row for row, count in enumerate(few.sentence_counts) if count >= 2 or objective != "ict"]
+    assert usable_rows(few, pretrain(objective=objective), "p").tolist() == wanted
+
+
 def test_an_encoder_of_several_poolings_is_refused_unless_one_is_chosen(tiny_encoder: Path) -> None:
     towers = load_towers(tiny_encoder, Shape(pooling="cls+mean"))
     with pytest.raises(UserError, match=r"found an encoder of several poolings \(cls\+mean\), expected one; set pooling"):

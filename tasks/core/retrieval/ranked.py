@@ -80,6 +80,4 @@ def ranked_tables(
         rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
         window = rank <= depth
         columns = [query_ids.take(pa.array(query[window])), found_ids.take(pa.array(which[window])), rank[window], score[window]]
-        yield pa.table(
-            [pa.array(c, type=f.type) if isinstance(c, np.ndarray) else c for c, f in zip(columns, RANKED, strict=True)], schema=RANKED
-        )
+        yield pa.table(columns, schema=RANKED)

@@ -106,6 +106,19 @@ def test_the_bound_holds(scale: float) -> None:
         assert (apart.amax(1) >= allowed.amin(1) / 20).all()
 
 
+@DTYPES
+def test_norms_are_those_of_the_larger_of_exact_and_rounded_vectors(dtype: torch.dtype) -> None:
+    """Vectors that are rounded up everywhere, down everywhere, not at all, and some at random; in float64."""
+    numbers = torch.tensor([1 + 2**-8 + 2**-20, 1 + 2**-8 - 2**-20, 1.0, 0.0])[:, None].expand(4, 64)
+    vectors = torch.cat([numbers, torch.from_numpy(np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32))])
+    each, most = (Rounded.of(vectors, dtype, together=together) for together in (False, True))
+    exact, values = vectors.double(), each.values_XD.double()
+    larger_X, error_X = torch.maximum(exact.norm(dim=1), values.norm(dim=1)), (exact - values).norm(dim=1)
+    assert (each.norm * (1 + 1e-6) >= larger_X).all() and (each.norm <= (1 + 2**-7) * larger_X).all()
+    torch.testing.assert_close(each.error.double(), error_X, rtol=1e-5, atol=0)
+    assert most.norm == each.norm.max() and most.error == each.error.max()
+
+
 @pytest.mark.parametrize("block", [1, 2])
 @pytest.mark.parametrize("best_first", [False, True])
 def test_rounding_errors_that_all_have_one_direction(block: int, best_first: bool) -> None:
@@ -161,6 +174,16 @@ def test_scores_have_the_same_bits_in_either_order(most: int, monkeypatch: pytes
     assert scores(queries, vectors, row_N, query_N).tolist() == wanted
     exactly = (queries.double()[query_N] * vectors.double()[row_N]).sum(1).numpy()
     np.testing.assert_allclose(wanted, exactly, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [2**15, 2**15 + 1, 40_000])
+def test_scores_of_rows_beyond_sixteen_bits(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "OFTEN", 0)  # by row, however few pairs a row has
+    vectors = torch.arange(rows, dtype=torch.float32)[:, None]
+    row_N = np.array([rows - 1, 3, 2**15 - 1, rows - 2, 0, rows - 1])
+    assert scores(torch.tensor([[1.0], [2.0]]), vectors, row_N, np.array([0, 0, 0, 1, 1, 1])).tolist() == [
+        *row_N[:3].tolist(), *(2 * row_N[3:]).tolist()
+    ]  # fmt: skip
 
 
 def test_bits_in_the_order_of_their_numbers() -> None:

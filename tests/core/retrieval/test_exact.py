@@ -11,11 +11,12 @@ import torch
 
 from tasks.core.retrieval import exact, ranked
 from tasks.core.retrieval.cpu import exact as cpu
-from tasks.core.retrieval.exact import exact_search
+from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.schemas import RANKED
+from tests.fake_gpu import GPU, fake_gpu
 
 CPU = torch.device("cpu")
 Lists = dict[str, list[tuple[str, int, float]]]  # query id: (document id, rank, score)
@@ -107,6 +108,17 @@ def test_equals_brute_force(queries: int, rows: int, width: int, k: int, cuts: t
         assert len(set(columns[columns >= 0])) == (columns >= 0).sum() == min(rows, k + MARGIN), row
     tables = ranked_tables(scores, found, names("q", queries), names("d", rows), np.arange(rows, dtype=np.int32), k)
     equal(as_lists(tables, queries), brute_force(asked, vectors, list(range(rows)), names("d", rows).to_pylist(), k))
+
+
+def test_a_gpu_is_asked_and_finds_what_brute_force_finds() -> None:
+    """It may pass over the blocks twice."""
+    draw = np.random.default_rng(4)
+    asked, vectors = draw.normal(size=(5, 8)).astype(np.float32), draw.normal(size=(90, 8)).astype(np.float32)
+    with fake_gpu() as gpu:
+        scores, found = exact_search(asked, Reread(lambda: blocks(vectors, 30, 31)), 7, GPU)
+        assert gpu.waited, "nothing was read from it"
+    tables = ranked_tables(scores, found, names("q", 5), names("d", 90), np.arange(90, dtype=np.int32), 7)
+    equal(as_lists(tables, 5), brute_force(asked, vectors, list(range(90)), names("d", 90).to_pylist(), 7))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

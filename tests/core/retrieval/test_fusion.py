@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from tasks.core.retrieval.fusion import GRIDS, Method, Ranked, fuse, min_max, pair, z_scores
+from tasks.core.retrieval.fusion import GRIDS, UNTUNED, Method, Ranked, fuse, min_max, pair, z_scores
 
 METHODS: list[Method] = ["linear", "zscore", "rrf"]
 Lists = tuple[dict[str, float], dict[str, float]]  # scores by document of either system
@@ -94,6 +94,15 @@ def test_odd_lists(method: Method) -> None:
     if method != "rrf":  # a list of equal scores orders nothing: the other one does
         assert fuse(pair(level, some, method), 0.9, 9)[0][0] == "a"
     assert min_max(np.full(3, 7.0)).tolist() == z_scores(np.full(3, 7.0)).tolist() == [1, 1, 1]
+    assert min_max(np.empty(0)).tolist() == z_scores(np.empty(0)).tolist() == []
+
+
+def test_grids_reach_from_one_list_to_the_other_and_have_what_is_used_without_dev() -> None:
+    for method in ("linear", "zscore"):
+        assert GRIDS[method] == pytest.approx([0.05 * step for step in range(21)])  # type: ignore[index]
+        assert GRIDS[method][0] == 0 and GRIDS[method][-1] == 1, "either list alone"  # type: ignore[index]
+    assert all(UNTUNED[method] in GRIDS[method] for method in METHODS)
+    assert list(GRIDS["rrf"]) == sorted(set(GRIDS["rrf"])) and UNTUNED["rrf"] == 60, "as in the paper"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,5 +1,6 @@
 """Parts of the queries: whole blocks of the exact search, so that their size changes no bit of a result."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,44 @@ from tasks.core.retrieval.ranked import QUERY_BLOCK, ranked_tables
 from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import RANKED
 
 
 def test_size_of_the_parts_that_several_workers_share() -> None:
-    assert shared_size(16 * QUERY_BLOCK, 10**6, 1) == 16 * QUERY_BLOCK, "one worker: as ever"
+    assert shared_size(16 * QUERY_BLOCK, 5, 1) == 16 * QUERY_BLOCK, "one worker: as ever"
+    assert shared_size(QUERY_BLOCK + 1, 5, 8) == QUERY_BLOCK + 1, "no whole blocks"
     assert shared_size(16 * QUERY_BLOCK, 10**6, 8) == 16 * QUERY_BLOCK, "memory is bounded"
     assert shared_size(16 * QUERY_BLOCK, 30 * QUERY_BLOCK, 8) == 2 * QUERY_BLOCK
     assert shared_size(16 * QUERY_BLOCK, 30 * QUERY_BLOCK + 1, 5) == 4 * QUERY_BLOCK
     assert shared_size(16 * QUERY_BLOCK, 5, 8) == QUERY_BLOCK
     assert shared_size(100, 10**6, 8) == 100, "less than a block: long lists"
+
+
+@pytest.mark.parametrize("harm", ["", "truncated", "changed", "gone"])
+def test_what_is_finished_is_made_once_unless_it_is_corrupt(harm: str, tmp_path: Path) -> None:
+    """Queries of a table stay together; without a folder all is made at every call."""
+    made, vectors = list[str](), np.arange(12, dtype=np.float32).reshape(4, 3)
+    columns = ({"query": [q] * 3, "doc": ["a", "b", "c"], "rank": [1, 2, 3], "score": [3.0, 2.0, 1.0]} for q in "pq")
+    two = [pa.table(each, schema=RANKED) for each in columns]
+
+    def array() -> np.ndarray:
+        made.append("array")
+        return vectors
+
+    def tables() -> Iterator[pa.Table]:
+        made.append("tables")
+        yield from two
+
+    for place, times in ((Parts(None), 2), (Parts(tmp_path), 2 if harm else 1)):
+        made.clear()
+        for _ in range(2):
+            assert place.array("v", array).tolist() == vectors.tolist()
+            found = list(place.tables(7, tables))
+            assert [table.to_pydict() for table in found] == [table.to_pydict() for table in two]
+            for file in (tmp_path / "v.npy", tmp_path / f"{7:09}.parquet") if harm and place.folder else ():
+                held = file.read_bytes()
+                file.unlink() if harm == "gone" else file.write_bytes(held[:-1] if harm == "truncated" else held[:-1] + b"?")
+        assert made == ["array", "tables"] * times
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
