@@ -19,7 +19,9 @@ class Split(StrEnum):
 
 @app.command(cls=ProjectCommand)
 def why(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="champion/N, REVISION:MODEL, or REVISION (its best model on dev).")],
+    old: Annotated[
+        str, typer.Argument(metavar="OLD", help="champion/N, REVISION:MODEL, or REVISION (its best model on dev besides BM25).")
+    ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The same; all models are measured on its dev.")],
     *,
     split: Annotated[

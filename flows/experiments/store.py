@@ -107,7 +107,12 @@ def recorded(lock: Lock) -> dict[str, str]:
 
 
 def best_model(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
-    """The best model of a dvc.lock on dev by report.metric. UserError, which begins with `name`, where metrics are missing or corrupt."""
+    """The best model of a dvc.lock on dev by report.metric. UserError as of `means_on_dev`."""
+    return best_system(means_on_dev(name, lock, sections), sections)
+
+
+def means_on_dev(name: str, lock: Lock, sections: Mapping[str, Any]) -> dict[str, float]:
+    """Every model's report.metric on dev. UserError, which begins with `name`, where metrics are missing or corrupt."""
     metric, found = metric_of(sections), measured(lock, cache_folder())
     means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
     if not means:
@@ -117,7 +122,7 @@ def best_model(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
             f"{name}: metrics of {', '.join(lacking)} are missing from this clone's cache, or corrupt, so its best model is unknown; "
             "run retemper verify, then dvc fetch --all-commits, or name REVISION:MODEL"
         )
-    return best_system(means, sections)
+    return means
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from flows.champions.champion import read_champions
-from flows.experiments.store import best_model, measured
+from flows.experiments.store import means_on_dev, measured
 from flows.parameters.checks import SYSTEMS
 from flows.parameters.needs import NEGATIVES
 from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blob
 from flows.repository.worktree import SOURCE
+from flows.results.fusions import BM25
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
-from tasks.core.metrics.selection import metric_of
+from tasks.core.metrics.selection import best_system, metric_of
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references
@@ -43,6 +44,7 @@ class Side:
     graph: Mapping[str, Any]
     measure: str  # that a promotion, or report.metric, decides by
     recorded: Mapping[str, Any]  # the model's metrics, where this clone's cache has them
+    note: str = ""  # why the model is not the best system on dev
 
     @property
     def evaluation(self) -> str:
@@ -64,7 +66,7 @@ class Factor:
 
 
 def read_side(name: str) -> Side:
-    """The side that `name` says: champion/N, REVISION:MODEL, or a REVISION, which stands for its best model on dev.
+    """The side that `name` says: champion/N, REVISION:MODEL, or a REVISION, which stands for its best model on dev besides BM25.
 
     UserError where git lacks it, or its commit does not say what its model was made from.
     """
@@ -81,7 +83,11 @@ def read_side(name: str) -> Side:
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
     source = _source(name, commit)
     measure = (champion.measure if champion else "") or metric_of(sections)
-    model = champion.model if champion else model if colon else best_model(name, lock, sections)
+    note = ""
+    if champion or colon:
+        model = champion.model if champion else model
+    else:
+        model, note = _best_model(name, lock, sections)
     stage = next((one for one, entry in lock.items() if _makes(entry, f"data/metrics/{model}.json")), None)
     if stage is None:
         raise UserError(f"{name}: its dvc.lock has no metrics of {model}, expected a model that its run measured; name REVISION:MODEL")
@@ -90,7 +96,8 @@ def read_side(name: str) -> Side:
     stages = {one: lock[one] for one in ancestors(lock, stage)}
     graph = parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}
     own = _of_model(sections, stages)
-    return Side(name, commit, model, stages, own, source, graph.get("stages") or {}, measure, measured(lock, cache_folder()).get(model, {}))
+    found = measured(lock, cache_folder()).get(model, {})
+    return Side(name, commit, model, stages, own, source, graph.get("stages") or {}, measure, found, note)
 
 
 def factors(old: Side, new: Side) -> list[Factor]:
@@ -126,6 +133,16 @@ def joined(name: str, several: list[Factor]) -> Factor:
         model=any(one.model for one in several),
         differs=tuple(line for one in several for line in one.differs),
     )
+
+
+def _best_model(name: str, lock: Lock, sections: Mapping[str, Any]) -> tuple[str, str]:
+    """The best model on dev besides BM25, which nothing trains, and a line where BM25 is better; BM25 where there is no other."""
+    means = means_on_dev(name, lock, sections)
+    model = best_system({other: mean for other, mean in means.items() if other != BM25} or means, sections)
+    if model == best_system(means, sections):
+        return model, ""
+    better = f"{metric_of(sections)} {means[BM25]:.4f}, {model} {means[model]:.4f}"
+    return model, f"{name}: BM25 is the best on dev ({better}), but is not trained, so {model} is explained; for BM25, name {name}:{BM25}"
 
 
 def _makes(entry: Mapping[str, Any], path: str) -> bool:

@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -60,6 +60,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     two sides with their own; 1: all with the seeds as they are.
     """
     sides = read_side(old), read_side(new)
+    told = [side.note for side in sides if side.note]
     measure = measure or sides[1].measure
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
@@ -73,6 +74,8 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
         work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
         work.refuse_invalid()
         estimate = work.estimate()
+        for note in told:
+            say(printable(note))
         say(f"{old} -> {new}: factors: {', '.join(map(work.name, work.groups)) or 'none'}; seeds: {work.seeds}; {estimate.line}")
         if dry_run:
             bench.close(keep_found=True)
@@ -81,6 +84,8 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
             return 0
         try:
             explained = work.explain()
+            if as_json:  # otherwise they have been said
+                explained = replace(explained, notes=(*told, *explained.notes))
         except Failed as failed:
             tell([failed.problem])
             return 1

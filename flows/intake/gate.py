@@ -15,6 +15,7 @@ import numpy as np
 from flows.intake.foreseen import Foreseen, Settings, foresee, judged_queries
 from flows.intake.known import Known, Part, Reader, Sample, blocks, is_blank
 from flows.intake.records import Document, Files, Judged, Query, files_of, headless
+from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.trec_ids import WHITE
@@ -138,6 +139,16 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
 def may_come(reason: str) -> bool:
     """Whether a later batch may bring what a batch lacks."""
     return any(words in reason for kind in (UNKNOWN, IRRELEVANT) for words in (kind, ONE[kind]))
+
+
+def duplicates(checked: Checked, rules: Gate) -> list[str]:
+    """The share of new documents that are copies, where it is too large."""
+    share = checked.duplicates / max(checked.new, 1)
+    if rules.duplicates is None or checked.new < rules.least or share <= rules.duplicates:
+        return []
+    return [
+        f"{checked.duplicates:,} of {checked.new:,} new documents have the text of another one, expected at most {rules.duplicates:.0%}"
+    ]
 
 
 def _check_id(record: Document | Query, findings: Findings, settings: Settings, *, repeated: bool) -> None:

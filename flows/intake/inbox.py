@@ -14,14 +14,14 @@ from pathlib import Path
 
 from flows.intake.batches import OUT, absolute, unite
 from flows.intake.foreseen import Settings, settings_of
-from flows.intake.gate import VERSION, Checked, check, may_come
+from flows.intake.gate import VERSION, check, duplicates, may_come
 from flows.intake.known import Known
 from flows.intake.pairs_files import PairsFiles, is_batch, told
 from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
-from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, is_news, keep, read
+from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, counts, is_news, keep, read
 from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
@@ -47,7 +47,14 @@ class Taken:
 
 
 def take_in(
-    intake: Intake, source: str, project: Path, *, say: Say = print, processes: Processes | None = None, lasting: bool = True
+    intake: Intake,
+    source: str,
+    project: Path,
+    *,
+    say: Say = print,
+    doing: Say = lambda _: None,
+    processes: Processes | None = None,
+    lasting: bool = True,
 ) -> Taken:
     """The data to train on: `source` itself, the last good batch, or a folder (below the current one) that merges all good ones.
 
@@ -55,7 +62,9 @@ def take_in(
     inbox is unavailable, has lost every batch of the last merge, or `source` cannot be merged. `lasting`: what was found is recorded.
     """
     spec = absolute(source, project)
-    inbox = None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, processes=processes or Processes())
+    inbox = (
+        None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, doing=doing, processes=processes or Processes())
+    )
     found, missing = (inbox.look(), inbox.missing()) if inbox else ([], ())
     if not inbox or not found:
         if lasting:
@@ -67,6 +76,7 @@ def take_in(
         batches = inbox.judge(found)
         good = [inbox.folder / batch.name for batch in batches if batch.state == "accepted"]
         if good and intake.mode == "append":
+            doing(f"inbox: {len(found)}/{len(found)} batches, {counts(batches)}; now merging")
             try:
                 unite(inbox.folders([*inbox.sources, *good]))
             except (UserError, OSError):
@@ -171,6 +181,7 @@ class Inbox:
     marks: Collection[str]  # of what is forgotten
     say: Say
     processes: Processes
+    doing: Say = lambda _: None  # is told what is being done
 
     @property
     def folder(self) -> Path:
@@ -284,6 +295,7 @@ class Inbox:
             while waiting:
                 before = len(waiting)
                 for path in list(waiting):
+                    self.doing(f"inbox: {len(result)}/{len(found)} batches, {counts(result.values())}; now {path.name}")
                     result[path] = self.check(path, known, reference)
                     if result[path].state == "accepted":
                         waiting.remove(path)
@@ -333,7 +345,7 @@ class Inbox:
         )
         if begun.wrong:
             return begun
-        odd, one = _duplicates(checked, rules), self.remembered(path)
+        odd, one = duplicates(checked, rules), self.remembered(path)
         if one and one.state == "accepted" and one.beside == begun.beside and one.rules != begun.rules:  # its texts were judged then
             return replace(begun, state="accepted", odd=one.odd, by=one.by, shift=one.shift)
         kept = _shifts_found(one, rules) if one else {}
@@ -368,15 +380,6 @@ def _shifts_found(batch: Batch, rules: Gate) -> dict[str, Shift]:
 
 def _is_odd(found: Shift, rules: Gate) -> bool:
     return rules.shift is not None and found.auc > rules.shift and found.p <= rules.p
-
-
-def _duplicates(checked: Checked, rules: Gate) -> list[str]:
-    share = checked.duplicates / max(checked.new, 1)
-    if rules.duplicates is None or checked.new < rules.least or share <= rules.duplicates:
-        return []
-    return [
-        f"{checked.duplicates:,} of {checked.new:,} new documents have the text of another one, expected at most {rules.duplicates:.0%}"
-    ]
 
 
 def _files_of(path: Path) -> list[Path]:

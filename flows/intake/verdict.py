@@ -1,6 +1,6 @@
 """What was found of a batch, and the JSON file of the project that keeps it: in .retemper/accepted, or in .retemper/quarantine."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -81,3 +81,9 @@ def read(file: Path) -> Batch:
     found: dict[str, Any] = read_json(file)
     values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in found.items()}
     return from_record(Batch, values)
+
+
+def counts(batches: Iterable[Batch]) -> str:
+    """`3 accepted, 1 quarantined`."""
+    accepted = [batch.state == "accepted" for batch in batches]
+    return f"{sum(accepted)} accepted, {len(accepted) - sum(accepted)} quarantined"

@@ -83,7 +83,7 @@ def run(
                 display.warn(told)
 
         try:
-            with _recorded(plan) as recorder, display.open(plan.graph.stages, recorder):
+            with _recorded(plan, part=quiet and bool(targets)) as recorder, display.open(plan.graph.stages, recorder):
                 outcomes = _cached(plan) if nothing else _execute(plan, processes, display, clock, gate)
         except splits.Unfit:
             undo()
@@ -146,7 +146,7 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
             display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
 
 
-def _recorded(plan: Plan) -> AbstractContextManager[Recorder | None]:
+def _recorded(plan: Plan, *, part: bool = False) -> AbstractContextManager[Recorder | None]:
     """The record of a run for `retemper watch`; one that has nothing to do leaves that of the last, if that is done."""
     if not plan.changed:
         last = read()
@@ -154,7 +154,7 @@ def _recorded(plan: Plan) -> AbstractContextManager[Recorder | None]:
     likely: dict[str, float | None] = {}
     with suppress(UserError, OSError):  # without estimates, a run is as good
         likely = {one.stage: one.seconds for one in forecasts([name for name in plan.graph.stages if name in plan.changed])}
-    return recording([StageNow(name, estimate=likely.get(name)) for name in plan.graph.stages])
+    return recording([StageNow(name, estimate=likely.get(name)) for name in plan.graph.stages], part=part)
 
 
 def _told_folder(whole: bool) -> Path | None:

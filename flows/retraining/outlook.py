@@ -4,7 +4,8 @@ The current folder is the retrainings' worktree.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run
 from flows.pipeline.plan import check_parameters
-from flows.process.display import Display
+from flows.process.display import Display, Outcome
 from flows.process.processes import Processes, stopping_on_signals
 from flows.promotion import power
 from flows.promotion.rule import measure_of
@@ -27,6 +28,7 @@ from flows.repository.project import settings_errors
 from flows.retraining import notify, plan
 from flows.retraining.pipeline import run_pipeline
 from flows.retraining.settings import Retraining, read_retraining
+from flows.watching.record import BEFORE, StageNow, recording
 from tasks.core.stage.errors import printable
 from tasks.core.stage.params import read_yaml
 
@@ -118,6 +120,18 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
                     display.line(line)
 
 
+@contextlib.contextmanager
+def _shown(rule: settings.Intake) -> Iterator[Callable[[str], None]]:
+    """What is told is what `retemper watch` shows of the check of an inbox."""
+    if rule.inbox is None:
+        yield lambda _: None
+        return
+    stage = StageNow("checking batches", "running", began=time.time(), said="reading the data set")
+    with recording([stage], BEFORE, part=True) as recorder:
+        yield partial(recorder.said, stage.name)
+        recorder.ended(stage.name, Outcome("Ran"))
+
+
 def take_in(
     rule: settings.Intake, project: Path, display: Display, *, processes: Processes, lasting: bool = True
 ) -> list[dict[str, Any]] | None:
@@ -130,7 +144,8 @@ def take_in(
     edits = []
     for key, name in source_keys(sections):
         if key == "dataset.source":
-            taken = inbox.take_in(rule, name, project, say=display.line, processes=processes, lasting=lasting)
+            with _shown(rule) as doing:
+                taken = inbox.take_in(rule, name, project, say=display.line, doing=doing, processes=processes, lasting=lasting)
             place = taken.spec
         elif key == "articles.source":
             place = batches.absolute(name, project)

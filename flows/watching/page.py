@@ -72,13 +72,16 @@ def summary(seen: Seen, now: float | None = None) -> str:
         several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate is one after another
         if left:
             more = f" and {counted(unknown, 'stages')} of unknown time" if unknown else ""
-            told.append(f"{'at most' if several else 'about'} {clock(left)}{more} left")
+            which = f" of {'this stage' if len(run.stages) == 1 else 'these stages'}" if run.part else ""
+            told.append(f"{'at most' if several else 'about'} {clock(left)}{more} left{which}")
         elif unknown:
             told.append("time left unknown")
     silent = now - seen.heard
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
         told.append(f"not heard from for {clock(silent)}")
     rest = "; the command goes on" if seen.goes_on else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
+    if seen.alive and run.part:
+        rest = "; the command goes on after that"
     return ", ".join(told) + rest
 
 

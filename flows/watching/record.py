@@ -21,6 +21,7 @@ from flows.process.processes import typed
 from tasks.core.stage.files import partial
 
 RECORD = Path(".retemper/run.json")
+BEFORE = Path(".retemper/before_run.json")  # of what a command does before its first run, as a retraining checks batches
 SECONDS = 1.0
 LONGEST = 500  # characters of a line that are kept
 Seconds = Annotated[float, Field(ge=0, le=1e11)]  # finite; as seconds since the epoch, of the next 3,000 years
@@ -43,7 +44,7 @@ class StageNow:
 @dataclass(frozen=True)
 class RunNow:
     """A run: what was typed, its process, and its stages in topological order. `born`: when the process began, for its number may be
-    another one's later. `ended`: None while it runs, and of one that was killed.
+    another one's later. `ended`: None while it runs, and of one that was killed. `part`: its command has other stages to run after these.
     """
 
     command: str
@@ -54,6 +55,7 @@ class RunNow:
     stages: tuple[StageNow, ...]
     ended: Seconds | None = None
     problem: str = ""
+    part: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -122,12 +124,12 @@ class Recorder:
 
 
 @contextmanager
-def recording(stages: Sequence[StageNow], path: Path = RECORD) -> Iterator[Recorder]:
-    """Record a run of this process, until it has ended, one way or another."""
+def recording(stages: Sequence[StageNow], path: Path = RECORD, *, part: bool = False) -> Iterator[Recorder]:
+    """Record a run of this process, until it has ended, one way or another. `part`: see RunNow."""
     import psutil  # type: ignore[import-untyped]
 
     born = psutil.Process().create_time()
-    recorder = Recorder(RunNow(typed(), os.getpid(), born, socket.gethostname(), time.time(), tuple(stages)), path)
+    recorder = Recorder(RunNow(typed(), os.getpid(), born, socket.gethostname(), time.time(), tuple(stages), part=part), path)
     try:
         yield recorder
     except BaseException as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from flows.repository.git import GitFailed, git
-from flows.watching.record import RECORD, RunNow, StageNow, read
+from flows.watching.record import BEFORE, RECORD, RunNow, StageNow, read
 
 BORN = 5.0  # seconds by which the start of one process may be told differently
 SHARE = re.compile(r": (\d[\d,]{0,30})/(\d[\d,]{0,30})\b")  # of a line of tasks.core.stage.progress
@@ -68,9 +68,17 @@ def _trees(project: Path) -> list[Path]:
 
 
 def _look(folder: Path, project: Path) -> Seen | None:
-    run = read(folder / RECORD)
+    """The run of a folder; before a command's first run there, what it does until then."""
+    before, run = (_look_at(folder, project, name) for name in (BEFORE, RECORD))
+    if before and (before.alive or before.goes_on) and not (run and run.run.began > before.run.began):
+        return before
+    return run
+
+
+def _look_at(folder: Path, project: Path, name: Path) -> Seen | None:
+    run = read(folder / name)
     try:
-        heard = (folder / RECORD).stat().st_mtime
+        heard = (folder / name).stat().st_mtime
     except OSError:  # its tree has just ended
         return None
     return Seen(_place(folder, project), folder, run, _alive(run), heard, _goes_on(run)) if run else None

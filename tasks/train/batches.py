@@ -186,9 +186,12 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
         return f"{counted(len(data.queries), 'queries')}, hard negatives: {params.negatives if params.hard else 'none'}{alike}"
     counts = data.negatives.counts[data.queries]
     if not counts.any():
+        others = ", ".join(name for name in ("random", "bm25", "none") if name != params.negatives)
+        remedies = [f"other negatives ({others})", *_wider(data, params)]
+        remedies += ["hard_negatives_from: all"] if params.hard_negatives_from != "all" else []
         raise UserError(
-            f"negatives {params.negatives}: none of {len(counts):,} queries has one at ranks {params.window[0]} to {params.window[1]}; "
-            "choose other negatives (random, bm25, none), a wider window, or hard_negatives_from: all"
+            f"negatives {params.negatives}: none of {len(counts):,} queries has one at ranks {params.window[0]} to {params.window[1]} of "
+            f"{counted(data.documents, 'documents')}; choose {' or '.join(remedies)}"
         )
     if (params.distilled or params.sampling == "simans") and (
         data.positives.scores is None or not np.isfinite(data.positives.scores).any()
@@ -198,14 +201,27 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     if counts.max() < params.hard:
         raise UserError(
             f"negatives {params.negatives}: found at most {counts.max()} per query at ranks {params.window[0]} to {params.window[1]}, "
-            f"expected hard_negatives ({params.hard}) for at least one query; decrease hard_negatives, or use a deeper or less "
-            "filtered source"
+            f"expected hard_negatives ({params.hard}) for at least one query; {_fewer(data, params, int(counts.max()))}"
         )
     short, lone = int(((counts > 0) & (counts < params.hard)).sum()), int((counts == 0).sum())
     return (
         f"{counted(len(counts), 'queries')}, hard negatives: {counts.mean():.1f} a query to draw from; "
         f"{short:,} {'has' if short == 1 else 'have'} fewer than {params.hard} (theirs repeat), {lone:,} none (random documents){alike}"
     )
+
+
+def _wider(data: TrainingSet, params: Round) -> list[str]:
+    """A wider window, where it can have more documents: not where it has every rank of the corpus."""
+    return ["a wider window"] if params.window[0] > 1 or params.window[1] < data.documents else []
+
+
+def _fewer(data: TrainingSet, params: Round, most: int) -> str:
+    """How to train where no query has more than `most` hard negatives. Another source has no more than the corpus has."""
+    fewer = f"decrease hard_negatives to {most}"
+    others = data.documents - int(data.known.counts[data.queries].min())  # at most, of a query
+    if others < params.hard:
+        return f"{fewer}: the corpus has only {counted(data.documents, 'documents')}, known positives included"
+    return " or ".join([f"{fewer}, or use a deeper or less filtered source", *_wider(data, params)])
 
 
 def seen_before(state: Mapping[str, int], data: TrainingSet, params: Round) -> str:

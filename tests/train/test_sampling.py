@@ -189,6 +189,24 @@ def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> Non
         check_training_set(data, round_of(hard_negatives=5))
 
 
+def test_what_is_advised_where_negatives_are_few_can_help(data: TrainingSet) -> None:
+    """A corpus that is too small has no more for any window, depth, or source."""
+    few, asked = replace(data, documents=6), round_of(hard_negatives=6)
+    with pytest.raises(UserError, match=r"decrease hard_negatives to 4: the corpus has only 6 documents, known positives included$"):
+        check_training_set(few, asked)
+    with pytest.raises(UserError, match=r"decrease hard_negatives to 4, or use a deeper or less filtered source$"):
+        check_training_set(replace(data, documents=7), asked)
+    with pytest.raises(UserError, match=r"decrease hard_negatives to 4, or use a deeper or less filtered source or a wider window$"):
+        check_training_set(data, asked)
+    none = replace(data, negatives=lists_of(np.array([], dtype=np.int64), np.array([], dtype=np.int64), 3), documents=6)
+    with pytest.raises(UserError, match=r"at ranks 1 to 200 of 6 documents; choose other negatives \(random, none\)$"):
+        check_training_set(none, round_of(negatives="bm25"))
+    with pytest.raises(UserError, match=r"of 6 documents; choose other negatives \(random, bm25, none\) or a wider window$"):
+        check_training_set(none, round_of(window=(3, 200)))
+    with pytest.raises(UserError, match=r"or a wider window or hard_negatives_from: all$"):
+        check_training_set(none, round_of(window=(1, 5), hard_negatives_from="positives"))
+
+
 def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -> None:
     """Documents 12 and 13 have no score: of query 0, a draw of them is one from the whole corpus; 10 and 11 stay as they are."""
     assert data.negatives.scores is not None

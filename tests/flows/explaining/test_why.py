@@ -112,6 +112,20 @@ def test_data_and_code_each_have_their_part(project: Any, set_bonus: Callable[[f
     assert "HEAD:a: its commit has no record of its data (data/source.json), so it cannot be trained again; commit that file" in err
 
 
+def test_bm25_is_taken_only_where_it_is_named(project: Any) -> None:
+    """It is the best of both revisions here."""
+    graph = json.loads((project.folder / "dvc.yaml").read_text())
+    made = 'mkdir -p data/metrics && echo \'{"dev": {"nDCG@10": 0.99}}\' > data/metrics/bm25.json'
+    graph["stages"]["evaluate_bm25"] = {"cmd": made, "deps": ["data/corpus"], "metrics": ["data/metrics/bm25.json"]}
+    (project.folder / "dvc.yaml").write_text(json.dumps(graph))
+    run_twice(project, lambda: project.add(*[0.9] * 10))
+    out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1")
+    told = [line for line in out.splitlines() if "BM25" in line]
+    assert [line.partition(":")[0] for line in told] == ["HEAD~1", "HEAD"] and told[1].endswith("for BM25, name HEAD:bm25")
+    found = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
+    assert (found["model"], found["notes"]) == ("a", told)
+
+
 def test_a_coalition_without_a_training_is_counted_by_its_own_side() -> None:
     """BM25 as the newer model: its params.yaml has no round of the older one, whose run has no stage evaluate_bm25."""
     plan: Any = SimpleNamespace(

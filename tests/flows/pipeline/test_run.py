@@ -217,7 +217,8 @@ def test_a_run_is_recorded_without_estimates_where_they_fail(tmp_path: Path, mon
             raise problem
 
         monkeypatch.setattr(run, "forecasts", fail)
-        with run._recorded(plan):
+        with run._recorded(plan, part=True):
+            assert watched().part
             assert [(stage.name, stage.estimate) for stage in watched().stages] == [("a", None)]
 
 

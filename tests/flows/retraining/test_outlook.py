@@ -10,6 +10,7 @@ from flows.intake.settings import Intake
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.retraining import outlook
+from flows.watching.record import BEFORE, read
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -69,6 +70,45 @@ def test_a_batch_that_was_only_looked_at_is_not_missed(retraining: Any, server_u
     (inbox / "002/corpus.jsonl").unlink()
     (inbox / "002").rmdir()
     assert "gone from the inbox" not in project.call("retrain")[1]
+
+
+def test_the_check_of_an_inbox_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text("dataset: {source: beir:base}\n")
+    for name in ("base", "inbox/1", "inbox/2"):
+        Path(name).mkdir(parents=True)
+        Path(name, "corpus.jsonl").write_text(f'{{"_id": "{name}", "text": "some"}}\n')
+    Path("inbox/2/corpus.jsonl").write_text("{")
+    Path("base/queries.jsonl").write_text('{"_id": "q", "text": "what"}\n')
+    Path("base/qrels").mkdir()
+    Path("base/qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nq\tbase\t1\n")
+    shown: list[Any] = []
+    check = outlook.inbox.take_in
+
+    def watched(*given: Any, doing: Any, **named: Any) -> Any:
+        shown.append(read(BEFORE))
+
+        def told(line: str) -> None:
+            shown.append(line)
+            doing(line)
+
+        return check(*given, doing=told, **named)
+
+    monkeypatch.setattr(outlook.inbox, "take_in", watched)
+    outlook.take_in(Intake(inbox="inbox"), tmp_path, Display(), processes=Processes())
+    begun, *lines = shown
+    assert [(stage.name, stage.state) for stage in begun.stages] == [("checking batches", "running")] and begun.part
+    assert lines == [
+        "inbox: 0/2 batches, 0 accepted, 0 quarantined; now 1",
+        "inbox: 1/2 batches, 1 accepted, 0 quarantined; now 2",
+        "inbox: 2/2 batches, 1 accepted, 1 quarantined; now merging",
+    ]
+    ended = read(BEFORE)
+    assert ended is not None and ended.is_done and ended.stages[0].said == lines[-1]
+    BEFORE.unlink()
+    monkeypatch.setattr(outlook.inbox, "take_in", check)
+    outlook.take_in(Intake(), tmp_path, Display(), processes=Processes())
+    assert not BEFORE.exists(), "there is no inbox"
 
 
 def test_relative_sources_are_found_from_the_worktree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

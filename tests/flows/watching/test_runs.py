@@ -10,16 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.watching.record import RECORD, RunNow, StageNow
+from flows.watching.record import BEFORE, RECORD, RunNow, StageNow
 from flows.watching.runs import Seen, find, left_by_progress, seconds_left, share
 from tasks.core.stage import progress
 
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
 
 
-def left(run: RunNow, folder: Path) -> None:
-    (folder / RECORD).parent.mkdir(parents=True, exist_ok=True)
-    (folder / RECORD).write_text(json.dumps(asdict(run)))
+def left(run: RunNow, folder: Path, name: Path = RECORD) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(json.dumps(asdict(run)))
 
 
 @pytest.fixture
@@ -78,6 +78,24 @@ def test_a_command_may_go_on_after_its_run(project: Path) -> None:
     for other in (OURS, replace(ended, born=OURS.born - 60), replace(ended, host="another")):
         left(other, tree)
         assert not any(one.goes_on for one in find(project)), other
+
+
+def test_what_a_command_does_before_its_first_run_is_shown_until_that_begins(project: Path) -> None:
+    """As a retraining checks batches, in the tree that has the record of the last one's run."""
+    former = replace(OURS, began=50.0, ended=60.0, process=2**22 + 7, stages=(StageNow("report", "ran"),))
+    checking = replace(OURS, stages=(StageNow("checking batches", "running"),), part=True)
+    left(checking, project, BEFORE)
+    assert [one.state for one in find(project)] == ["running"], "there may be no run yet"
+    left(former, project)
+    for run in (checking, replace(checking, ended=170.0)):
+        left(run, project, BEFORE)
+        assert [one.run for one in find(project)] == [run]
+    begun = replace(OURS, began=171.0)
+    left(begun, project)
+    assert [one.run for one in find(project)] == [begun]
+    left(former, project)
+    left(replace(checking, process=2**22 + 7), project, BEFORE)
+    assert [one.run for one in find(project)] == [former], "its process is gone"
 
 
 @pytest.mark.parametrize(
