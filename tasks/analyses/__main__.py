@@ -192,8 +192,8 @@ def main() -> None:
     judged = np.flatnonzero(relevant.counts)
     if min(len(judged), len(data.embeddings)) < 2:
         raise UserError(
-            f"{given.corpus}: found {len(judged)} judged queries of {split} and {len(data.embeddings)} documents, expected at least "
-            "two of each to analyse"
+            f"{given.corpus}: found {counted(len(judged), 'queries')} of {split} with a judgment and "
+            f"{counted(len(data.embeddings), 'documents')}, expected at least two of each to analyse"
         )
     names = data.queries(split).ids().take(judged).to_pylist()
     vectors = data.vectors(split, judged)

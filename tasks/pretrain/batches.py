@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tasks.core.stage.draws import draw_seed, epoch_order
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
 from tasks.pretrain.decoder import visible
@@ -45,7 +45,7 @@ def usable_rows(chunks: Chunks, params: Pretrain, where: str) -> Ints:
         if not len(rows):
             raise UserError(f"{where}.objective: ict removes a sentence from a chunk, but no chunk has two; increase chunk.length")
     if len(rows) < 2:
-        raise UserError(f"{where}: found {len(rows)} chunks to train on, expected at least two; choose a larger articles.source")
+        raise UserError(f"{where}: found {counted(len(rows), 'chunks')} to train on, expected two; choose a larger articles.source")
     if params.objective == "costa":
         longest = int(chunks.tokens.lengths.max()) - 2
         for name in params.granularities:

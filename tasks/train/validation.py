@@ -58,8 +58,8 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     kept, held = data.queries[first_N > last], data.queries[order[: params.validation_queries]]
     if not len(kept):
         raise UserError(
-            f"params.yaml: rounds: validation_queries {params.validation_queries}: found {len(data.queries):,} training queries, expected "
-            "more, so that some are left to train on; decrease it, or set validate_every: null"
+            f"params.yaml: rounds: validation_queries {params.validation_queries}: found "
+            f"{counted(len(data.queries), 'queries')} to train on, expected more, so that some are left to train on; decrease it, or set validate_every: null"
         )
     documents = _documents(data, held, params, rng)
     positive = np.stack([np.isin(documents, data.known.of(query)) for query in held.tolist()])

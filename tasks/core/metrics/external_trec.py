@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.core.metrics.measures import Qrels
 from tasks.core.sources.grades import EXPECTED, is_grade
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.tables.trec_ids import unescape
 
 ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
@@ -84,7 +84,7 @@ def _lines(path: Path, width: int, expected: str) -> Iterator[tuple[int, list[st
                     query, ignored, doc, *rest = fields
                     yield number, [unescape(query), ignored, unescape(doc), *rest]
                 elif fields:
-                    raise UserError(f"{path}:{number}: found {len(fields)} fields, expected {width}: {expected}")
+                    raise UserError(f"{path}:{number}: found {counted(len(fields), 'fields')}, expected {width}: {expected}")
     except FileNotFoundError:
         raise UserError(f"{path}: not found; name an existing file") from None
     except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.stage.errors import UserError
+from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_file
 from tasks.core.tables.schemas import RANKED
 from tasks.core.tables.trec_ids import NEEDED, escape, unescape
@@ -95,7 +95,7 @@ def _read_lists(path: Path, depth: int) -> Iterator[tuple[str, list[str], list[s
                 fields = line.rstrip("\n").split(" ")  # an id may contain non-ASCII white space
                 if len(fields) != 6:
                     raise UserError(
-                        f"{path}:{number}: found {len(fields)} fields, expected 6: query Q0 doc rank score tag; "
+                        f"{path}:{number}: found {counted(len(fields), 'fields')}, expected 6: query Q0 doc rank score tag; "
                         "re-run the stage that makes this file"
                     )
                 name = unescape(fields[0])
