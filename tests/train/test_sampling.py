@@ -122,8 +122,8 @@ def test_read_with_scores(tmp_path: Path) -> None:
     assert "1.5 a query to draw from; 1 has fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
     (tmp_path / "positives.parquet").unlink()
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
-    for values in ({"loss": "margin_mse"}, {"sampling": "simans"}):
-        with pytest.raises(UserError, match="no scores of positives, which"):
+    for values, wish in (({"loss": "margin_mse"}, "loss margin_mse"), ({"sampling": "simans"}, "sampling simans")):
+        with pytest.raises(UserError, match=f"no scores of positives, which {wish} requires"):
             check_training_set(data, round_of(**values))
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(3, 9)), tmp_path)
     with pytest.raises(UserError, match="none of 2 queries has one at ranks 3 to 9"):
@@ -234,5 +234,6 @@ def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -
 @pytest.mark.parametrize(("drawn", "warned"), [(0, False), (1, True), (2, False), (3, False)])
 def test_warns_if_a_round_starts_with_the_queries_of_its_initial_model(data: TrainingSet, drawn: int, warned: bool) -> None:
     assert len(data.queries) == 3
-    line = seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2))
-    assert bool(line) == warned, line
+    wanted = f"the same {drawn} of 3 queries come first as in base (seed 42); another seed draws others" if warned else ""
+    assert seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2)) == wanted
+    assert seen_before({}, data, round_of(batch_queries=2)) == "", "a model that was not trained"
