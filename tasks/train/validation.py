@@ -59,7 +59,8 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     if not len(kept):
         raise UserError(
             f"params.yaml: rounds: validation_queries {params.validation_queries}: found "
-            f"{counted(len(data.queries), 'queries')} to train on, expected more, so that some are left to train on; decrease it, or set validate_every: null"
+            f"{counted(len(data.queries), 'queries')} to train on, expected more, so that some are left; decrease it, or set "
+            "validate_every: null"
         )
     documents = _documents(data, held, params, rng)
     positive = np.stack([np.isin(documents, data.known.of(query)) for query in held.tolist()])

@@ -12,7 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
 from tasks.chunk.store import tokenised, write_chunks
-from tasks.core.text.chunks import open_chunks
+from tasks.core.stage.errors import UserError
+from tasks.core.text.chunks import OFFSETS, SENTENCES, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.words import read_vocabulary, whole_words
 
@@ -44,6 +45,21 @@ def test_chunks_hold_every_sentence_once_and_whole(tmp_path: Path, tiny_corpus: 
     assert whole > 0.8 * stats["sentences"]
     for text, tokens in zip(texts, found, strict=True):
         assert tokens == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_chunks_whose_files_disagree_are_refused(tmp_path: Path, tiny_corpus: Any, tiny_encoder: Path) -> None:
+    texts = [text for _, text in tiny_corpus.documents.values()]
+    write_chunks(tmp_path, [([*tiny_corpus.documents], texts)], load_tokenizer(tiny_encoder), "", Chunk(length=48, least=3), len(texts))
+    offsets, places = np.load(tmp_path / OFFSETS), (tmp_path / SENTENCES).read_bytes()
+    assert open_chunks(tmp_path).sentence_counts.tolist() == np.diff(offsets).tolist()
+    (tmp_path / SENTENCES).write_bytes(places[:-2])
+    with pytest.raises(UserError, match=rf"sentences\.bin: {len(places) - 2} bytes, expected {len(places)}; run chunk again"):
+        open_chunks(tmp_path)
+    (tmp_path / SENTENCES).write_bytes(places)
+    for shorter in (offsets[1:], offsets[:0]):
+        np.save(tmp_path / OFFSETS, shorter)
+        with pytest.raises(UserError, match=rf"offsets\.npy: {len(shorter)} offsets, expected {len(offsets)}; run chunk again"):
+            open_chunks(tmp_path)
 
 
 LINES = ["The bacteria of the lake were found late. They were not known before!", 'He said "They were here." (The lake was cold.)']

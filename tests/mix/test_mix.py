@@ -14,7 +14,7 @@ from tasks.core.stage.files import folder_digest
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.mix.interleave import interleave
+from tasks.mix.interleave import Table, interleave, mixture
 
 QUERIES = [f"q{n}" for n in (3, 1, 2, 0)]
 DOCUMENTS = [f"d{n}" for n in range(30)]
@@ -44,6 +44,42 @@ def negatives(folder: Path, name: str, rows: list[Row]) -> Path:
     columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
     write_table(folder / name / "train.parquet", RANKED, [pa.table(columns, schema=RANKED)])
     return folder / name
+
+
+def by_hand(first: list[tuple[str, float]], second: list[tuple[str, float]], ratio: float, depth: int) -> list[tuple[str, float]]:
+    """The next from `first` if that is closer to `ratio` than the next from `second`; the first one left that is not yet taken."""
+    mixed, own = list[tuple[str, float]](), 0
+    while len(mixed) < depth:
+        wanted = ratio * (len(mixed) + 1)
+        nearer = abs(own + 1 - wanted) <= abs(own - wanted)
+        left = [entry for entry in (first if nearer else second) if entry[0] not in dict(mixed)]
+        if not left:
+            break
+        mixed, own = [*mixed, left[0]], own + nearer
+    return mixed
+
+
+@pytest.mark.parametrize("batch", [1, 5, 1000])
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.75])
+def test_tables_are_mixed_query_by_query(ratio: float, batch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each table has no rows of some queries; a batch ends with the query that fills it."""
+    monkeypatch.setattr("tasks.mix.interleave.BATCH_ROWS", batch)
+    draw = random.Random(batch)
+    queries = draw.sample([f"q{n}" for n in range(99)], 40)
+    lists = [{q: [(d, draw.randint(0, 9) / 4) for d in draw.sample(DOCUMENTS, draw.choice([0, 1, 5, 9]))] for q in queries} for _ in "ab"]
+    rows = [[(q, d, rank, score) for q in queries for rank, (d, score) in enumerate(own[q], 1)] for own in lists]
+    first, second = (Table(negatives(tmp_path, name, own) / "train.parquet") for name, own in zip("ab", rows, strict=True))
+    found = list(mixture(queries, first, second, ratio, 8))
+    first.close()
+    second.close()
+    expected, sizes, full = list[Row](), list[int](), 0
+    for query in queries:
+        mixed = by_hand(lists[0][query], lists[1][query], ratio, 8)
+        expected += [(query, doc, rank, score) for rank, (doc, score) in enumerate(mixed, 1)]
+        if len(expected) - full >= batch:
+            sizes, full = [*sizes, len(expected) - full], len(expected)
+    assert [tuple(row.values()) for part in found for row in part.to_pylist()] == expected
+    assert [len(part) for part in found] == [*sizes, len(expected) - full]
 
 
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, params: str, first: Path, second: Path) -> list[Row]:

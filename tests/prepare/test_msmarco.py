@@ -65,33 +65,41 @@ def test_ids_of_qrels_may_have_what_is_white_only_in_unicode(prepare: Any, put: 
     assert got.qrels["dev"] == [("q\u30001", "doc\u00a01", 1), ("q 2", "doc 2", 1), ("q\u30001", "3", 1)]
 
 
-@pytest.mark.parametrize("depth", [1, 4, 200])
+@pytest.mark.parametrize("depth", [0, 1, 4, 200])
 def test_triples_equal_a_plain_loop(prepare: Any, put: Any, depth: int) -> None:
     draw = random.Random(depth)
     queries = [str(q) for q in range(500)]
     draw.shuffle(queries)
     qrels = {query: {str(draw.randrange(20)) for _ in range(2)} for query in queries[:300]}
-    triples = [(draw.choice(queries), str(draw.randrange(20)), str(draw.randrange(20))) for _ in range(6000)]
+    triples = [(draw.choice(queries), str(draw.randrange(20)), str(draw.randrange(21))) for _ in range(6000)]  # 20 has no text
     folder = put(
         {
             **FILES,
+            "collection.tsv": str(FILES["collection.tsv"]) + "20\t \n",
             "queries.train.tsv": "".join(f"{query}\tquery {query}\n" for query in queries),
             "qrels.train.tsv": "".join(f"{query}\t0\t{doc}\t1\n" for query, docs in qrels.items() for doc in docs),
             "qidpidtriples.train.full.2.tsv.gz": gzip.compress("".join("\t".join(triple) + "\n" for triple in triples).encode()),
         }
     )
-    expected = []
+    expected, beyond = [], 0
     for query in queries[:300]:
         kept: list[str] = []
-        for other, _, doc in triples:
-            if other == query and doc not in qrels[query] and doc not in kept:
+        found = [doc for other, _, doc in triples if other == query and doc not in {*qrels[query], "20"}]
+        for doc in found:
+            if doc not in kept:
                 kept.append(doc)
+        beyond += sum(doc not in kept[:depth] for doc in found)
         expected += [(query, doc, rank, 0.0) for rank, doc in enumerate(kept[:depth], 1)]
-    got = prepare(f"msmarco:{folder}", official_depth=depth)
+    got = prepare(f"msmarco:{folder}", official_depth=depth, empty_texts="drop")
     assert got.official == expected
-    assert got.counts["kept"] == len(expected)
-    assert got.counts["of a query outside the training split"] == sum(query not in qrels for query, _, _ in triples)
-    assert got.counts["that are known positives"] == sum(doc in qrels.get(query, ()) for query, _, doc in triples)
+    counts = {
+        "kept": len(expected),
+        "of a query outside the training split": sum(query not in qrels for query, _, _ in triples),
+        "that are known positives": sum(doc in qrels.get(query, ()) for query, _, doc in triples),
+        "of a document without text": sum(doc == "20" and query in qrels for query, _, doc in triples),
+        "beyond prepare.official_depth": beyond,
+    }
+    assert +got.counts == {reason: count for reason, count in counts.items() if count and depth}
 
 
 def test_top_1000_negatives_are_ranked_in_file_order(prepare: Any, put: Any) -> None:

@@ -14,7 +14,8 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of, seen_before
+from tasks.core.tables.weights import WEIGHTS
+from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, schedule_of, seen_before, with_weights
 from tasks.train.params import Round
 from tests.train.test_batches import token_folder
 
@@ -121,8 +122,8 @@ def test_read_with_scores(tmp_path: Path) -> None:
     assert "1.5 a query to draw from; 1 has fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
     (tmp_path / "positives.parquet").unlink()
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
-    for values in ({"loss": "margin_mse"}, {"sampling": "simans"}):
-        with pytest.raises(UserError, match="no scores of positives, which"):
+    for values, wish in (({"loss": "margin_mse"}, "loss margin_mse"), ({"sampling": "simans"}, "sampling simans")):
+        with pytest.raises(UserError, match=f"no scores of positives, which {wish} requires"):
             check_training_set(data, round_of(**values))
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(3, 9)), tmp_path)
     with pytest.raises(UserError, match="none of 2 queries has one at ranks 3 to 9"):
@@ -132,6 +133,34 @@ def test_read_with_scores(tmp_path: Path) -> None:
     assert check_training_set(alone, round_of(negatives="random")) == "1 query, hard negatives: random"
     with pytest.raises(UserError, match="found 1 training query and no hard_negatives, so there are no negatives; increase hard_negatives"):
         check_training_set(alone, round_of(negatives="none", loss="nll"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_of_pairs_are_joined_by_their_ids(seed: int, tmp_path: Path) -> None:
+    """Scores and weights of positives, in any order, with rows of others, and with no row for some; against a dictionary."""
+    draw = random.Random(seed)
+    names, asked = [f"d{i}" for i in range(9)], [f"q{i}" for i in range(6)]
+    queries, documents = token_folder(tmp_path / "q", asked), token_folder(tmp_path / "d", names)
+    pairs = draw.sample(list(itertools.product(asked, names)), 20)
+    others = [(query, doc) for query, doc in itertools.product([*asked, "gone"], [*names, "gone"]) if (query, doc) not in pairs]
+    qrels, tables = [(*pair, 1) for pair in pairs], {}
+    for path, schema, rest in (("positives.parquet", RANKED, (1,)), ("weights.parquet", WEIGHTS, ())):
+        rows = draw.sample([*draw.sample(pairs, 10), *draw.sample(others, 5)], 15)
+        tables[path] = {pair: float(np.float32(draw.uniform(2, 9))) for pair in rows}
+        columns = [list(column) for column in zip(*((*pair, *rest, value) for pair, value in tables[path].items()), strict=True)]
+        write_table(tmp_path / path, schema, [pa.table(columns, schema=schema)])
+    write_table(tmp_path / "qrels.parquet", QRELS, [pa.table([list(column) for column in zip(*qrels, strict=True)], schema=QRELS)])
+    ranked(tmp_path / "train.parquet", [("q0", "d0", 1, 1.0)])
+    data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(), tmp_path)
+    data = with_weights(data, queries, documents, tmp_path / "qrels.parquet", weights=tmp_path / "weights.parquet")
+    found = [(asked[q], names[d]) for q in range(6) for d in data.positives.of(q).tolist()]
+    assert found == sorted(pairs, key=lambda pair: pair[0])
+    assert data.weights is not None
+    assert data.weights.tolist() == [tables["weights.parquet"].get(pair, 1.0) for pair in found]
+    np.testing.assert_array_equal(data.positives.scores, [tables["positives.parquet"].get(pair, math.nan) for pair in found])
+    assert f"; weights of positives from {min(data.weights):.3g} to {max(data.weights):.3g}" in check_training_set(
+        data, round_of(hard_negatives=1)
+    )
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
@@ -223,5 +252,6 @@ def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -
 @pytest.mark.parametrize(("drawn", "warned"), [(0, False), (1, True), (2, False), (3, False)])
 def test_warns_if_a_round_starts_with_the_queries_of_its_initial_model(data: TrainingSet, drawn: int, warned: bool) -> None:
     assert len(data.queries) == 3
-    line = seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2))
-    assert bool(line) == warned, line
+    wanted = f"the same {drawn} of 3 queries come first as in base (seed 42); another seed draws others" if warned else ""
+    assert seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2)) == wanted
+    assert seen_before({}, data, round_of(batch_queries=2)) == "", "a model that was not trained"

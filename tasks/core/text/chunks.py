@@ -55,7 +55,9 @@ def open_chunks(folder: Path) -> Chunks:
         size = (folder / SENTENCES).stat().st_size
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{folder}: incomplete chunk folder ({error}); run chunk again") from None
-    if len(offsets) != len(tokens) + 1 or size != int(offsets[-1]) * PLACE.itemsize:
+    if len(offsets) != len(tokens) + 1:
+        raise UserError(f"{folder / OFFSETS}: {len(offsets)} offsets, expected {len(tokens) + 1}; run chunk again")
+    if size != int(offsets[-1]) * PLACE.itemsize:
         raise UserError(f"{folder / SENTENCES}: {size} bytes, expected {int(offsets[-1]) * PLACE.itemsize}; run chunk again")
     flat = np.memmap(folder / SENTENCES, dtype=PLACE, mode="r") if size else np.empty(0, dtype=PLACE)
     return Chunks(tokens, flat, offsets)

@@ -37,3 +37,17 @@ def test_index_files_equal_those_of_bm25s(seed: int, block: int, tmp_path: Path,
     assert len(names) == 5
     for name in names:
         assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "bm25s" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 6, 40])
+def test_a_block_ends_with_the_document_that_fills_it(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `block` pairs, or as many documents, so that texts without terms do not add up in memory."""
+    draw = random.Random(block)
+    texts = [" ".join(draw.choices("abcd", k=draw.choice([0, 0, 0, 1, 2, 9]))) for _ in range(200)]
+    monkeypatch.setattr(postings, "BLOCK", block)
+    expected, documents, pairs = list[tuple[int, int]](), 0, 0
+    for text in texts:
+        documents, pairs = documents + 1, pairs + len(set(text.split()))
+        if documents >= block or pairs >= block:
+            expected, documents, pairs = [*expected, (documents, pairs)], 0, 0
+    assert postings.write_pairs(texts, str.split, tmp_path).blocks == [*expected, (documents, pairs)]

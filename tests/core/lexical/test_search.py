@@ -92,14 +92,37 @@ def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(
 
 
 def test_tables_are_cut_where_results_are_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = build(["cat", "cat dog", "dog"], str.split, PLAIN, tmp_path)
-    asked = [(f"q{n}", known([word], index.vocab_dict)) for n, word in enumerate(["cat", "dog", "bird", "cat"])]
-    assert HELD > 8
-    (whole,) = ranked(asked, index, pa.array(["a", "b", "c"]), 2)
-    monkeypatch.setattr("tasks.core.lexical.search.HELD", 3)
-    parts = list(ranked(asked, index, pa.array(["a", "b", "c"]), 2))
-    assert [len(part) for part in parts] == [4, 2]
-    assert pa.concat_tables(parts).equals(whole)
+    """Once they hold HELD results or more, counted from the table before; queries without any count for nothing."""
+    index = build(["cat", "cat dog", "dog", "cat"], str.split, PLAIN, tmp_path)
+    words = ["cat", "dog", "bird", "cat", "dog", "dog", "cat", "bird"]
+    asked = [(f"q{n}", known([word], index.vocab_dict)) for n, word in enumerate(words)]
+    assert HELD > 99
+    (whole,) = ranked(asked, index, pa.array(["a", "b", "c", "d"]), 3)
+    for most in range(1, 17):
+        monkeypatch.setattr("tasks.core.lexical.search.HELD", most)
+        parts = list(ranked(asked, index, pa.array(["a", "b", "c", "d"]), 3))
+        expected, own = list[int](), 0
+        for word in words:
+            own += {"cat": 3, "dog": 2, "bird": 0}[word]
+            if own >= most:
+                expected, own = [*expected, own], 0
+        assert [len(part) for part in parts if len(part)] == [*expected, own][: len(expected) + bool(own)]
+        assert pa.concat_tables(parts).equals(whole)
+
+
+def test_a_query_of_rare_terms_touches_only_their_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(1)
+    texts = [{f"w{int(draw.paretovariate(0.5))}" for _ in range(20)} for _ in range(300)]
+    index = build([" ".join(sorted(words)) for words in texts], str.split, PLAIN, tmp_path)
+    few, genuine = list[int](), Searcher._best_of_few
+    monkeypatch.setattr(Searcher, "_best_of_few", lambda *given: few.append(given[2]) or genuine(*given))
+    searcher, expected = Searcher(index), list[int]()
+    for _ in range(200):
+        words = draw.choices([*index.vocab_dict], k=draw.randint(0, 4))
+        searcher.best(known(words, index.vocab_dict), 10)
+        postings = sum(word in text for word in words for text in texts)
+        expected += [postings] if postings * SPARSE < len(texts) else []
+    assert few == expected and 20 < len(few) < 180
 
 
 def test_worked_by_hand() -> None:

@@ -158,6 +158,25 @@ def test_kept_graphs_change_nothing_with_dropout(tower: Encoder, graph_tokens: i
         assert torch.equal(gradient, kept[1][name]), name
 
 
+@pytest.mark.parametrize("graph_tokens", [0, 23, 24, 67, 68, 100, 10_000])
+def test_graphs_of_the_last_chunks_are_kept_and_no_more_than_asked_for(tower: Encoder, graph_tokens: int) -> None:
+    """Memory is bounded by it: a chunk whose graph is not kept is encoded again, the last one first."""
+
+    def encoded(kept: int) -> list[tuple[int, bool]]:
+        """Tokens of each chunk, padding included, and whether it has a graph, in the order in which they are encoded."""
+        seen = list[tuple[int, bool]]()
+        hook = tower.register_forward_pre_hook(lambda _, given: seen.append((given[0].numel(), torch.is_grad_enabled())))
+        run(tower, 45, kept)
+        hook.remove()
+        return seen
+
+    sizes = [size for size, _ in encoded(10_000)]
+    assert sizes == [36, 40, 30, 44, 24]
+    again = [size for place, size in enumerate(sizes) if sum(sizes[place:]) > graph_tokens]
+    first = [(size, place >= len(again)) for place, size in enumerate(sizes)]
+    assert encoded(graph_tokens) == first + [(size, True) for size in reversed(again)]
+
+
 def test_dropout_is_on_and_drawn_from_the_key(tower: Encoder) -> None:
     tower.eval()
     still = run(tower, 45, 0)[0]["loss"]

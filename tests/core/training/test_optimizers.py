@@ -41,6 +41,46 @@ def test_lamb_equals_a_plain_loop(together: bool, monkeypatch: pytest.MonkeyPatc
         np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-9)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_lamb_trusts_small_updates_and_leaves_what_has_none(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients of changing sign, so that the second update has a norm of .22; a gradient of 0 has one of 0."""
+    if together:
+        monkeypatch.setattr(optimizers, "_one_by_one", optimizers._together)
+    module = nn.Linear(1, 1).double()
+    with torch.no_grad():
+        module.weight.fill_(2.0)
+        module.bias.fill_(3.0)
+    optimizer = make_optimizer("lamb", module, lr=0.1, weight_decay=0.0)
+    weight = 2.0
+    for gradient, m, v in ((1.0, 0.1, 0.001), (-1.0, -0.01, 0.001999)):
+        module.weight.grad, module.bias.grad = torch.full((1, 1), gradient).double(), torch.zeros(1).double()
+        optimizer.step()
+        update = m / (math.sqrt(v) + 1e-8)
+        weight -= 0.1 * abs(weight) / abs(update) * update
+        assert module.weight.item() == pytest.approx(weight, rel=1e-6) and module.bias.item() == 3.0
+
+
+def test_adamw_equals_a_plain_loop() -> None:
+    """Loshchilov and Hutter (arXiv:1711.05101): decay outside the update, moments corrected for their start at 0."""
+    torch.manual_seed(1)
+    module = nn.Linear(4, 3)
+    optimizer = make_optimizer("adamw", module, lr=0.1, weight_decay=0.5)
+    weights = {n: p.detach().double().numpy().copy() for n, p in module.named_parameters()}
+    first, second = ({n: np.zeros_like(w) for n, w in weights.items()} for _ in "mv")
+    draw = np.random.default_rng(2)
+    for step in range(1, 6):
+        for name, parameter in module.named_parameters():
+            gradient = draw.normal(size=weights[name].shape)
+            parameter.grad = torch.from_numpy(gradient).float()
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            update = first[name] / (1 - 0.9**step) / (np.sqrt(second[name] / (1 - 0.999**step)) + 1e-8)
+            weights[name] = weights[name] * (1 - 0.1 * (0.5 if name == "weight" else 0)) - 0.1 * update
+        optimizer.step()
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-4, atol=1e-5)
+
+
 def test_lamb_on_a_gpu_is_that_of_a_cpu() -> None:
     """In float32, to its rounding; without waiting for the GPU."""
     found = []
