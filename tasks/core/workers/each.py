@@ -36,19 +36,20 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """The number of workers."""
 
     @property
     def alone(self) -> bool:
         """Whether this process is the only worker: then results need no files."""
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        """What `function` returns on every kind of worker; UserError if it is not the same."""
+        """Call `function` on every kind of worker; return its value. UserError if the values differ."""
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
-        """`function` of each of `pieces`, in order. A worker gets `function` once, so it may keep what it loads. One at a time.
+        """Call `function` on each of `pieces`; yield the results in order. One `each` at a time.
 
-        What a piece raises is raised when its turn comes. UserError for a piece that lost its worker more than `restarts` times.
+        A worker gets `function` once, so it may keep what it loads. An exception of a piece is raised when its turn comes. UserError for a
+        piece that lost its worker more than `restarts` times.
         """
 
 
@@ -136,7 +137,7 @@ def threads_each(runtime: Runtime, available: int, count: int) -> int:
 
 
 class Machine(NamedTuple):
-    """What the bits that a worker computes depend on."""
+    """The facts that the bits of a worker's results depend on."""
 
     device: str  # cpu or cuda
     hardware: str
@@ -144,7 +145,7 @@ class Machine(NamedTuple):
 
 
 def machine(runtime: Runtime, precision: Precision, gpus: int = 0) -> Machine:
-    """This process, as a worker. With `gpus`, each of as many others, on the first GPUs here; UserError if those are of several kinds."""
+    """The `Machine` of this process, or with `gpus` that of as many workers on its first GPUs; UserError if those are of several kinds."""
     device = choose_device(runtime, begin=not gpus)
     found = gpu_kinds(gpus) or [hardware(device)]
     if len(found) > 1:
@@ -164,7 +165,8 @@ def gpu_kinds(gpus: int) -> list[str]:
 
 @contextmanager
 def worker_files(kind: str) -> Iterator[Path]:
-    """An empty folder for what workers write, below the project's scratch; removed at the end, and by the next of its kind."""
+    """Yield an empty folder for the files of workers, in the project's scratch; removed at the end, and by the next call with this `kind`.
+    """
     folder = ROOT / "scratch" / f"{kind}-workers" / "now"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
