@@ -9,8 +9,7 @@ Work = TypeVar("Work")
 
 
 def one_ahead(start: Callable[[Work], Coming], works: Iterable[Work]) -> Iterator[Coming]:
-    """A `map` that starts each piece of work before it yields the result of the one before: a GPU computes while the CPU reads and writes.
-    """
+    """A `map` that starts each piece of work before it yields the last one's result: a GPU computes while the CPU reads and writes."""
     before: list[Coming] = []
     for work in works:
         before.append(start(work))

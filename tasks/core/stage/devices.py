@@ -165,8 +165,7 @@ class Coming:
 
 
 def activations(config: Any) -> int:
-    """An upper estimate of the bytes of activations per token that a transformer with configuration `config` keeps for the backward pass.
-    """
+    """An upper estimate of the bytes of activations per token that a transformer of configuration `config` keeps for its backward pass."""
     return ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
 
 

@@ -79,8 +79,7 @@ def return_memory() -> None:
 
 
 def limit_malloc(mapped: int, kept: int) -> bool:
-    """Make this process's malloc map allocations of `mapped` bytes or more, and keep up to `kept` free bytes of others. False if not glibc.
-    """
+    """Make this process's malloc map allocations of `mapped` bytes or more, and keep up to `kept` free bytes of others. Only glibc can."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     return mallopt is not None and bool(mallopt(M_TRIM_THRESHOLD, kept) and mallopt(M_MMAP_THRESHOLD, mapped))
 

@@ -17,7 +17,7 @@ MOST_LEVELS = 100  # a parameter file has four
 MOST_VALUES = 100_000  # that aliases may add; a parameter file has a few hundred in all
 INDENT = re.compile(r"^[ \t]*", re.MULTILINE)
 OPENERS = re.compile(rf"(?:[\[{{]\s*){{{MOST_LEVELS + 1},}}")  # in a row: ruamel.yaml needs 5 s to scan 1,000 of them
-HALVES = re.compile("[\ud800-\udfff]")  # JSON writes a character beyond U+FFFF as two of these: YAML does not join them, and no file can hold one
+HALVES = re.compile("[\ud800-\udfff]")  # JSON escapes a character beyond U+FFFF as two of these: YAML does not join them, no file holds one
 INDICATORS = re.compile(r"[-?:][ \t]")
 
 

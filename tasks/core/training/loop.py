@@ -329,8 +329,7 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 
 def begin(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, gang: "Gang | None") -> tuple[int, list[Metrics]]:
-    """`load_checkpoint`. In a gang, the first rank loads, and the others copy its weights and state, whether there was a checkpoint or not.
-    """
+    """`load_checkpoint`. In a gang, the first rank loads, and the others copy its weights and state, with or without a checkpoint."""
     if gang is None:
         return load_checkpoint(path, module, optimizer)
     found = gang.said(load_checkpoint(path, module, optimizer) if gang.first else (0, []))

@@ -33,7 +33,7 @@ class Crew:
         self._ray, self._settings, self._run, self._most, self._restarts, self._work = ray, settings, run, most, restarts, work
         self._idle: list[Any] = []
         self._waiting: deque[Numbered] = deque()  # pieces without an actor
-        self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, and the nodes of that time, by a reference that says when there is a place
+        self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, and the nodes until then, by their readiness
         self._running: dict[Any, tuple[Any, Numbered]] = {}  # actors and their pieces, by the references to the results
 
     def give(self) -> bool:

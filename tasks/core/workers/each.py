@@ -165,8 +165,7 @@ def gpu_kinds(gpus: int) -> list[str]:
 
 @contextmanager
 def worker_files(kind: str) -> Iterator[Path]:
-    """Yield an empty folder for the files of workers, in the project's scratch; removed at the end, and by the next call with this `kind`.
-    """
+    """Yield an empty folder for workers' files, in the project's scratch; removed at the end, and by the next call with this `kind`."""
     folder = ROOT / "scratch" / f"{kind}-workers" / "now"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

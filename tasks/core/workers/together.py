@@ -36,8 +36,7 @@ MEET = "ranks.store"  # the file in which ranks find one another
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a rank ended: with a user's `error`, with a bug (its `trace`), or `lost` in some way; with none of these, it finished its work.
-    """
+    """How a rank ended: with a user's `error`, with a bug (its `trace`), or `lost` in some way; with none of these, its work is done."""
 
     error: UserError | None = None
     trace: str = ""
