@@ -39,7 +39,7 @@ GELU = {"gelu": "ERF", "gelu_new": "TANH", "gelu_pytorch_tanh": "TANH"}  # torch
 
 
 def installed() -> str:
-    """Which OpenVINO there is, in words; empty if none."""
+    """The installed OpenVINO and its version, in words; empty if there is none."""
     try:
         return f"OpenVINO {version('openvino')}"
     except PackageNotFoundError:
@@ -75,7 +75,7 @@ class Range:
 
 
 def ranges(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Mapping[nn.Module, Range]:
-    """The inputs of each linear layer of a transformer (float32, eval mode) over some texts."""
+    """The range of each linear layer's inputs in a transformer (float32, eval mode) over some texts."""
     found: dict[nn.Module, Range] = {}
     rows = 8
 
@@ -99,7 +99,9 @@ def ranges(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Map
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Linear layers of one input, quantized: what its channels are divided by [K], and its range after that, in which 0 is an integer."""
+    """How the common input of some linear layers is quantized: each channel's divisor [K], and the range after that, in which 0 is an
+    integer.
+    """
 
     scale_K: Floats
     low: float
@@ -119,9 +121,10 @@ class Smoothed:
 def openvino_layers(
     transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor, firsts: bool = False
 ) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
-    """The layers of `transformer` (float32, eval mode), calibrated on texts: embeddings [T, H] of rows of some lengths [B], which must
-    not increase, to last hidden states, [T, H] or of the rows' first tokens alone [B, H]. As many threads as torch has may call it at
-    once, with the same bits.
+    """The layers of `transformer` (float32, eval mode), calibrated on texts.
+
+    They are a function from embeddings [T, H] and the rows' lengths [B], which must not increase, to last hidden states [T, H], or with
+    `firsts` those of the rows' first tokens [B, H]. As many threads as torch has may call it at once, with the same bits.
     """
     threads = torch.get_num_threads()
     settings = {
@@ -161,8 +164,8 @@ def openvino_layers(
 def _core() -> Any:
     """OpenVINO's runtime, kept until the process ends.
 
-    It gives the thread that starts it another stack for signals, and frees that with itself. Where another thread dropped the last
-    reference, the first was left with a stack that is gone: its next signal was a segmentation fault.
+    It gives the thread that starts it another stack for signals, and frees that stack when it is freed itself. Where another thread dropped
+    the last reference, the first thread's stack was gone: its next signal was a segmentation fault.
     """
     import openvino
 
@@ -170,8 +173,9 @@ def _core() -> Any:
 
 
 def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> Any:
-    """A model of OpenVINO: embeddings [B, L, H] and what is added to attention scores [B, 1, 1, L], to last hidden states, [B, L, H] or
-    of first tokens alone [B, 1, H].
+    """An OpenVINO model from embeddings [B, L, H] and a bias of attention scores [B, 1, 1, L] to last hidden states [B, L, H].
+
+    With `firsts`, to those of first tokens [B, 1, H].
     """
     import openvino
     from openvino import opset13 as ops
@@ -189,7 +193,7 @@ def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> A
         return ops.fake_quantize(x, constant(low), constant(high), constant(low), constant(high), levels)
 
     def linears(x: Any, *layers: nn.Linear) -> list[Any]:
-        """Linear layers of the same input."""
+        """Add linear layers with the same input; return their outputs."""
         weights = [layer.weight.detach().numpy() for layer in layers]
         smoothed = Smoothed.of(seen[layers[0]], weights)
         given = quantized(ops.multiply(x, constant(1 / smoothed.scale_K[None, None])), smoothed.low, smoothed.high, LEVELS)

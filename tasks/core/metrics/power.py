@@ -15,7 +15,7 @@ from tasks.core.metrics.paired_tests import Floats, no_spread
 from tasks.core.stage.errors import counted
 
 WANTED = 0.8  # power
-MOST = 10**9  # queries that are looked at
+MOST = 10**9  # queries that are tried, at most
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(256)
 REACH = 9.0  # standard deviations of Z that are integrated over
 
@@ -39,8 +39,8 @@ class Effect:
 def effect(differences: Floats, alpha: float, groups: Numbers | None = None) -> Effect | None:
     """The effect in `differences` [Q]; None if they have no variance but rounding.
 
-    With the number of each query's `groups` [Q], tests are of one value per group (clusters.by_group); d stays over the standard deviation
-    of single differences, and `needed` in queries.
+    With the number of each query's group in `groups` [Q], tests are of one value per group (clusters.by_group). d is still relative to the
+    standard deviation of single differences, and `needed` still counts queries.
     """
     if groups is not None:
         each = by_group(differences, groups)
@@ -66,7 +66,7 @@ def power(d: float, queries: int, alpha: float) -> float:
 
 
 def detectable(queries: int, alpha: float, wanted: float = WANTED) -> float:
-    """The smallest d that a test over this many queries finds significant with probability `wanted`; 0 where `alpha` is no less."""
+    """The smallest d that a test over this many queries finds significant with probability `wanted`; 0 if `alpha` is at least `wanted`."""
     if alpha >= wanted:
         return 0.0
     return _root(lambda d: power(d, queries, alpha) - wanted)

@@ -94,7 +94,7 @@ def trained_empty(embeddings: Embeddings, params: Recipe, key: str = "index.fact
 
 
 def train(index: Any, embeddings: Embeddings, params: Recipe, key: str, *, threads: int, gpu: FaissGpu | None) -> None:
-    """Train an empty index on a sample of the rows, which is in memory only as long as this lasts."""
+    """Train an empty index on a sample of the rows, which is in memory only for this call."""
     sample = training_sample(embeddings, params.train_size, params.seed)
     with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
         fill_centroids(index, train_transforms(index, sample, threads), threads, gpu)
@@ -121,7 +121,7 @@ def build_file(
 
 
 def write_flat(embeddings: Embeddings, path: Path) -> None:
-    """The file that faiss.write_index makes of an IndexFlatIP of all rows: that of an empty one, with other counts, and the vectors."""
+    """Write the file that faiss.write_index makes of an IndexFlatIP of all rows: an empty index's, with other counts, and the vectors."""
     rows, width = len(embeddings), embeddings.manifest.width
     head = bytearray(faiss.serialize_index(faiss.IndexFlatIP(width)).tobytes())
     struct.pack_into("<q", head, len(FLAT) + 4, rows)  # behind the kind and the width
@@ -156,7 +156,7 @@ def skip_polysemous(index: Any) -> None:
 
 @contextmanager
 def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
-    """Within, `train` assigns vectors to the centroids of inverted lists on the `gpu`."""
+    """Within this context, `train` assigns vectors to the centroids of inverted lists on the `gpu`, if there is one."""
     inverted: Any = faiss.try_extract_index_ivf(index) if gpu else None
     if gpu is None or inverted is None:
         yield
@@ -170,10 +170,10 @@ def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
 
 
 def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
-    """Train what stands before the index proper: PCA and the like on one thread, OPQ on all. Returns the sample as the index sees it.
+    """Train the transforms before the index proper: PCA and the like on one thread, OPQ on all. Return the sample as the index sees it.
 
-    A PCA only projects: faiss would also subtract the mean m, from queries too, and (q - m) (d - m) ranks d by q d - m d.
-    `sample` is [N, D]. `train` then finds this done (faiss, IndexPreTransform::train).
+    A PCA only projects: faiss would also subtract the mean m, from queries too, and (q - m) (d - m) ranks d by q d - m d. `sample` is [N,
+    D]. `train` then finds this done (faiss, IndexPreTransform::train).
     """
     vectors = sample
     for layer in layers(index):
@@ -191,9 +191,9 @@ def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
 
 
 def fill_centroids(index: Any, vectors: Floats, threads: int, gpu: FaissGpu | None = None) -> None:
-    """The centroids of an IVF that stand in an HNSW, if they do: clustered on all threads, put into its graph on one.
+    """Fill an HNSW that holds the centroids of an IVF, if there is one: cluster on all threads, and add to the graph on one.
 
-    That is what `train` does on one thread. `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss,
+    `train` on one thread gives the same. `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss,
     Level1Quantizer::train_q1).
     """
     *_, ivf = layers(index)
@@ -229,7 +229,7 @@ def said_once() -> Iterator[None]:
 
 @contextmanager
 def faiss_errors(found: str, key: str) -> Iterator[None]:
-    """Turn faiss's exceptions into a UserError about the factory string, but for those of a full disk or GPU, or a failing one."""
+    """Turn faiss's exceptions into a UserError about the factory string, except those of a full or failing disk or GPU."""
     try:
         yield
     except RuntimeError as error:

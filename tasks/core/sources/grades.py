@@ -13,7 +13,7 @@ def is_grade(cell: str) -> bool:
 
 
 def is_heading(cell: str) -> bool:
-    """Whether the third cell of a file's first line heads a column, and is no number: 1.0 is a wrong grade."""
+    """Whether the third cell of a file's first line is a column's heading, so not a number: 1.0 is an invalid grade, not a heading."""
     try:
         float(cell)
     except ValueError:

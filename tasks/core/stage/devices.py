@@ -18,7 +18,7 @@ from tasks.core.stage.processes import limit_malloc
 from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 
 Precision = Literal["bf16", "fp32"]
-GRAPH_TOKENS = 16384  # on a CPU
+GRAPH_TOKENS = 16384  # whose graphs a CPU keeps; also those of a GPU's training batch
 LEAST_TOKENS = 512  # of a batch
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN takes the first that is set
 LIMITS = (*ISA_LIMITS, "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")

@@ -1,5 +1,4 @@
-"""Run a training in this process, or on a gang of ranks, as `workers` of runtime.yaml says. With one worker, no code of a gang is imported.
-"""
+"""Run a training in this process, or on a gang of ranks (`workers` of runtime.yaml). With one worker, no code of a gang is imported."""
 
 import json
 import os

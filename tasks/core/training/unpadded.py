@@ -187,7 +187,8 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
 
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `device` has flash attention for training in `dtype`, and `tower` is built like BERT, of plain layers, all of them trained.
+    """Whether `device` has flash attention for training in `dtype`, and `tower` is built like BERT, of plain layers, all of them in
+    training.
     """
     if dtype != torch.bfloat16 or not has_flash_attention(device):
         return False
