@@ -1,6 +1,6 @@
-"""One self-contained HTML file: the style, scripts and tables of every page. Nothing is fetched; a browser is told to refuse it.
+"""One self-contained HTML file: the style, scripts and tables of every page. Nothing is fetched; a policy makes browsers refuse to.
 
-The charts of tasks.core.charts.vega are drawn by Vega (BSD-3), whose JavaScript vl-convert carries.
+The charts of tasks.core.charts.vega are drawn by Vega (BSD-3), whose JavaScript comes with vl-convert.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -15,7 +15,7 @@ ASKS = f"{POLICY}; connect-src 'self'"  # for a page that sends requests to its 
 
 
 class Cell(NamedTuple):
-    """A cell of a table that is sorted by `value` where its text does not say it (`1m15s`)."""
+    """A cell of a table that is sorted by `value`, because its text does not sort (`1m15s`)."""
 
     text: str
     value: float

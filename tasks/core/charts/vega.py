@@ -17,9 +17,9 @@ from tasks.core.charts.curves import Curve
 Spec = dict[str, Any]
 COLOURS = 8  # --s0 to --s7 of page.css; the lines after these are dashed
 DASHES = ([1, 0], [6, 4], [2, 3], [8, 3, 2, 3])
-APART = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)  # seconds between two ticks of a time
-TICKS_UP = 8  # of an axis of values, at most: Vega draws 5 or a few more
-TICKS = 8  # of an axis of time, at most, and one at 0
+APART = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)  # seconds between two ticks of an axis of time
+TICKS_UP = 8  # on an axis of values, at most: Vega draws 5 or a few more
+TICKS = 8  # on an axis of time, at most, and one at 0
 KINDS = {"plain": "var(--soft)", "best": "var(--accent)", "won": "var(--won)", "lost": "var(--lost)"}
 
 
@@ -67,7 +67,7 @@ class Span:
 
 
 def figure(spec: Spec, label: str) -> Markup:
-    """A chart in a page; `label` is what a screen reader says. Without scripts the page shows only `label`."""
+    """A chart in a page; `label` is for screen readers. Without scripts the page shows only `label`."""
     # "<" would end the script; U+2028 and U+2029 need no care in JSON that JSON.parse reads
     told = json.dumps(spec, ensure_ascii=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
     return Markup('<figure class="plot"><script type="application/json">{}</script><figcaption>{}</figcaption></figure>').format(

@@ -34,7 +34,7 @@ SMOOTHING = 0.75  # of .5, .75, and .95 the closest to float32 on MiniLM
 LEVELS = 256  # of activations; weights have one less, so that they are symmetric
 SMALLEST = 1e-5
 MASKED = -1e9
-PAD = 16  # tokens: OpenVINO keeps what it compiled for each length
+PAD = 16  # tokens: OpenVINO compiles for each length, and keeps the result
 GELU = {"gelu": "ERF", "gelu_new": "TANH", "gelu_pytorch_tanh": "TANH"}  # torch's and transformers' names, and OpenVINO's
 
 

@@ -69,12 +69,12 @@ class Packed:
         if first is None or not built_like_bert(transformer) or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
         if any(type(linear) is not nn.Linear for layer in transformer.encoder.layer for linear in _linear_layers(layer)):
-            return None  # an adapted one multiplies with more than its weight
+            return None  # an adapted layer multiplies by more than its weight
         layers = layers or _own_layers(encoder, device)
         return None if layers is None else cls(encoder, first, layers)
 
     def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
-        """Vectors [B, D] of `rows`, where the encoder is; `lengths_B` must not increase."""
+        """Vectors [B, D] of `rows`, on the encoder's device; `lengths_B` must not increase."""
         device = next(self.encoder.parameters()).device
         ends_B = np.cumsum(lengths_B)
         total = int(ends_B[-1])

@@ -23,7 +23,7 @@ PARTS = ("terms", "counts", "lengths", "sizes")  # files of the first pass, int3
 
 @dataclass(frozen=True)
 class Pairs:
-    """The result of the first pass: the files PARTS in `folder`, and what is in memory."""
+    """The result of the first pass: the files PARTS in `folder`, and the parts that are in memory."""
 
     folder: Path
     vocabulary: dict[str, int]  # terms by number, in order of appearance

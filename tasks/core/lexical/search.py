@@ -40,7 +40,7 @@ def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, 
         raise UserError(f"{folder}: no index of BM25 ({error}); run bm25 again") from None
     if not isinstance(analysis, dict) or analysis.keys() not in ({*ANALYSIS}, {*ANALYSIS} - {"cjk"}):
         raise UserError(f"{folder / 'analysis.json'}: found no stemmer and stopwords; run bm25 again")
-    analysis = {"cjk": "words", **analysis}  # of an export from before there were bigrams
+    analysis = {"cjk": "words", **analysis}  # an export from before there were bigrams has none
     if analysis["cjk"] not in ("bigrams", "words"):
         raise UserError(f"{folder / 'analysis.json'}: cjk: found {analysis['cjk']!r}, expected bigrams or words; run bm25 again")
     return built, StoredIds(folder / "ids.parquet"), analysis

@@ -15,7 +15,7 @@ Formula = Callable[[Sequence[str], Grades], float]
 
 MOST = 4  # the highest grade of ERR, as in TREC's gdeval.pl
 NAMED = re.compile(r"(Hole|PairwiseErrors|Coverage)(?:@([1-9]\d*))?")
-COSTS = ("Hole", "PairwiseErrors")  # measures of which less is better
+COSTS = ("Hole", "PairwiseErrors")  # measures of which lower values are better
 
 
 @dataclass(frozen=True)

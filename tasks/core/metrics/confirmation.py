@@ -15,7 +15,7 @@ ONE_IN = 5  # one query in five chooses; the others are left to confirm
 
 
 def chooses(query: str, groups: Mapping[str, str]) -> bool:
-    """Whether the query is one of the few that systems, and weights of fusions, are chosen on; `groups`: as of clusters.connected."""
+    """Whether a query is one of the few on which systems, and weights of fusions, are chosen; `groups`: of clusters.connected."""
     return _place(groups.get(query, query)) % ONE_IN == 0
 
 

@@ -56,7 +56,7 @@ def _known(name: str, relevance: int) -> Measure:
     measure.validate_params()
     if measure.params.get("cutoff", 1) < 1:  # trec_eval aborts the process
         raise ValueError("its cutoff is below 1")
-    if not 0 < measure.params.get("p", 0.5) < 1:  # of RBP and Compat; values would be meaningless, negative ones too
+    if not 0 < measure.params.get("p", 0.5) < 1:  # of RBP and Compat; otherwise values are meaningless, some negative
         raise ValueError("its p is not between 0 and 1")
     if not 0 <= measure.params.get("recall", 0.0) <= 1:
         raise ValueError("its recall is not between 0 and 1")

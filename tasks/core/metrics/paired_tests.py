@@ -19,11 +19,11 @@ BLOCK = 512  # sign flips at a time
 
 
 def paired_t_test(first: Floats, second: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float, float | None, float | None]:
-    """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q]; with `groups`, by the cluster-robust standard error
-    and as many degrees of freedom as there are groups, less one.
+    """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q].
 
-    If all differences are equal but for rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0,
-    otherwise that of all sign flips, 2^(1 - Q) (Fisher 1935). With fewer than two queries p is 1.
+    With `groups`, it uses the cluster-robust standard error, and one degree of freedom less than there are groups. If all differences are
+    equal but for rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0, otherwise that of all sign
+    flips, 2^(1 - Q) (Fisher 1935). With fewer than two queries p is 1.
     """
     differences = first - second if groups is None else by_group(first - second, groups)
     if len(differences) < 2:

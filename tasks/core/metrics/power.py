@@ -22,9 +22,9 @@ REACH = 9.0  # standard deviations of Z that are integrated over
 
 @dataclass(frozen=True)
 class Effect:
-    """A paired difference of means over Q queries, and what the two-sided t-test at level alpha can say of it.
+    """A paired difference of means over Q queries, and the power of its two-sided t-test at level alpha.
 
-    d with its 1 - alpha interval; `power`: the chance to find a difference this large significant; `detectable`: the least difference
+    `d` has its 1 - alpha interval; `power`: the chance to find a difference this large significant; `detectable`: the least difference
     found with WANTED power; `needed`: queries for WANTED power, None beyond MOST.
     """
 
@@ -119,7 +119,7 @@ def _upper(t: float, freedom: int, shift: float) -> float:
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Where `rising`, negative at 0, is 0."""
+    """The zero of `rising`, an increasing function that is negative at 0."""
     high = 1.0
     while rising(high) < 0:
         high *= 2

@@ -46,14 +46,14 @@ class Tested(Params):
 
     @property
     def tests(self) -> str:
-        """`paired two-sided t-tests`."""
+        """The test in words: `paired two-sided t-tests`."""
         if self.test == "t":
             return "paired two-sided t-tests"
         return f"paired two-sided permutation tests ({self.permutations:,} sign flips, seed {self.seed})"
 
     @property
     def over(self) -> str:
-        """What is drawn independently: `over groups of queries that share relevant documents`."""
+        """The independent draws in words: `over groups of queries that share relevant documents`."""
         return "over groups of queries that share relevant documents" if self.draws == "groups" else "over queries"
 
 

@@ -183,7 +183,7 @@ def _refuse_unlike(encoder: CrossEncoder, folder: Path) -> None:
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
-    """Tokens of a pair: `max_length`, or the limit of tokenizer and model."""
+    """The most tokens of a pair: `max_length`, or the limit of tokenizer or model if that is lower."""
     return min(max_length, int(tokenizer.model_max_length), longest_text(model) or max_length)
 
 

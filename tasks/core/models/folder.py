@@ -47,7 +47,7 @@ class Shape:
     query_prefix: str = ""
     document_prefix: str = ""
     layers: tuple[Layer, ...] = ()  # of head: layers
-    width: int | None = None  # numbers of a vector that are kept, its first (Matryoshka, arXiv:2205.13147); none: all
+    width: int | None = None  # how many of a vector's first numbers are kept (Matryoshka, arXiv:2205.13147); None: all
     pools_prompt: bool = True  # whether a prefix's tokens are pooled (include_prompt)
 
 

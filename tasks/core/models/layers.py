@@ -14,7 +14,7 @@ ELEMENTWISE = (  # torch's elementwise activations without weights; always with 
 )
 ACTIVATIONS = {"Identity": "torch.nn.modules.linear.Identity"} | {name: f"torch.nn.modules.activation.{name}" for name in ELEMENTWISE}
 KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")
-FEATURE = "sentence_embedding"  # what a module reads and writes: the text's vector
+FEATURE = "sentence_embedding"  # the field that a module reads and writes: the text's vector
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def scans_fast(factory: str) -> bool:
 
 
 def is_plain_pq(index: Any) -> bool:
-    """Whether an index is a PQ with codes of 8 bits, alone or in one inverted list, behind one rotation at most."""
+    """Whether an index is a PQ with codes of 8 bits, alone or in one inverted list, after one rotation at most."""
     import faiss
 
     inner: Any = faiss.downcast_index(index)  # `index` owns what it leads to
@@ -148,7 +148,7 @@ def _is_fixed(factory: str) -> bool:
     """Whether faiss cannot split the output of a transform in the string (PCA32,PQ48), whatever the width of the encoder's vectors."""
     import faiss
 
-    searched = re.sub(r",Refine\(.*", "", factory)  # what refines has the encoder's vectors
+    searched = re.sub(r",Refine\(.*", "", factory)  # the refining index has the encoder's vectors
     if not (made := re.match(r"(?:[^,()]+,)*?(?:PCAR?|RR|OPQ\d+_)(\d+),(.+)", searched)):
         return False
     try:
@@ -185,7 +185,7 @@ def _refuse_centroids(index: Any, factory: str) -> None:
         return
     if faiss.try_extract_index_ivf(inverted.quantizer) is not None:
         raise ValueError("an IVF cannot find its centroids by another IVF; expected IVF4096 or, for very many lists, IVF65536_HNSW32")
-    if ord(inverted.quantizer_trains_alone) == 1:  # on all vectors, not on centroids; a char
+    if ord(inverted.quantizer_trains_alone) == 1:  # it is trained on all vectors, not on centroids; a char
         return
     lists, suffix = re.findall(r"IVF(\d+)([kM]?)", factory)[0]
     found, least = int(lists) * TIMES[suffix], _least(inverted.quantizer)

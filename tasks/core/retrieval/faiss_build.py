@@ -51,8 +51,8 @@ def build(
 
     An empty index that was `trained` before is filled as it is; else one is trained on a sample of the rows (see `trained_empty`).
 
-    PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
-    its hundreds of clusterings on one thread would take too long, and so do RQ's and the last bits of what PCA and RR project. On a
+    PCA and the graph of an HNSW are made on one thread: otherwise their bits would depend on the number of threads. OPQ's do depend on it,
+    because its hundreds of clusterings would take too long on one thread, and so do RQ's and the last bits of what PCA and RR project. On a
     `gpu`, inverted lists are clustered and filled, if faiss can.
     """
     index = trained_empty(embeddings, params, key, gpu=gpu) if trained is None else trained
@@ -111,7 +111,7 @@ def build_file(
     gpu: FaissGpu | None = None,
     trained: Any | None = None,
 ) -> None:
-    """Write what `build` makes to `path`. A Flat index takes the memory of one shard, whatever the corpus."""
+    """Write the index that `build` makes to `path`. A Flat index takes the memory of one shard, whatever the corpus."""
     is_flat = isinstance(_empty(embeddings, params, key), faiss.IndexFlat)
     with new_file(path) as temporary:
         if is_flat:
@@ -124,7 +124,7 @@ def write_flat(embeddings: Embeddings, path: Path) -> None:
     """Write the file that faiss.write_index makes of an IndexFlatIP of all rows: an empty index's, with other counts, and the vectors."""
     rows, width = len(embeddings), embeddings.manifest.width
     head = bytearray(faiss.serialize_index(faiss.IndexFlatIP(width)).tobytes())
-    struct.pack_into("<q", head, len(FLAT) + 4, rows)  # behind the kind and the width
+    struct.pack_into("<q", head, len(FLAT) + 4, rows)  # after the kind and the width
     struct.pack_into("<Q", head, len(head) - 8, rows * width)  # at the end: how many numbers follow
     progress = Progress("index Flat", rows, "vectors")
     with path.open("wb") as file:
@@ -144,8 +144,8 @@ def _empty(embeddings: Embeddings, params: Recipe, key: str) -> Any:
 def skip_polysemous(index: Any) -> None:
     """Leave a PQ's centroids in the order of their clustering; no search of ours sees the order.
 
-    By default faiss reorders them for polysemous search (Douze et al. 2016): up to two seconds of one core per sub-quantizer. `np` behind
-    a PQ in a factory string does the same for the indexes that take it.
+    By default faiss reorders them for polysemous search (Douze et al. 2016): up to two seconds of one core per sub-quantizer. `np` after a
+    PQ in a factory string does the same for the indexes that take it.
     """
     for layer in layers(index):
         refining = [faiss.downcast_index(layer.refine_index)] if isinstance(layer, faiss.IndexRefine) else []

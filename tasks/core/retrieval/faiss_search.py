@@ -30,7 +30,7 @@ def open_index(path: Path, rows: int | None = None, width: int | None = None, *,
         faiss.omp_set_num_threads(threads)
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped or _is_flat(path) else 0)
-    except MemoryError:  # a corrupt length, or too little
+    except MemoryError:  # a corrupt length, or too little memory
         raise UserError(f"{path}: unreadable faiss index, corrupt or larger than the free memory; make room or run index again") from None
     except RuntimeError as error:
         raise UserError(f"{path}: unreadable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None

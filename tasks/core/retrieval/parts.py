@@ -79,7 +79,7 @@ class QuerySearch:
     documents: Path  # a folder with ids.parquet and owners.npy
     precision: Precision
     depth: int  # documents that are searched for
-    shown: int  # documents of a list, excluded ones apart
+    shown: int  # documents of a list, without excluded ones
     size: int  # queries of a part
     runtime: Runtime
     parts: Parts
@@ -186,11 +186,11 @@ def searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa
         yield from _searched(workers, search, queries)
         return
     documents = len(StoredIds(search.documents / "ids.parquet"))
-    short = ShortLists(min(search.shown, documents - (search.depth - search.shown)))  # what is between them may be excluded
+    short = ShortLists(min(search.shown, documents - (search.depth - search.shown)))  # those between the two may be excluded
     for table in _searched(workers, search, queries):
         short.count(pc.value_counts(table["query"]).field("counts").to_numpy())
         yield table
-    short.count(np.zeros(queries - short.lists, dtype=np.int64))  # those of which nothing was found have no rows
+    short.count(np.zeros(queries - short.lists, dtype=np.int64))  # queries without results have no rows
     section = f"adore.{search.index.parent.name}" if (search.index.parent / "index.json").exists() else "index"
     short.tell(f"search {search.queries.name}", search.opened_index, f"{section}.")
 
@@ -215,7 +215,7 @@ def shared_size(size: int, queries: int, count: int) -> int:
     """
     if count == 1 or size % QUERY_BLOCK:
         return size
-    share = -(-queries // (2 * count))  # two parts each: they take differently long
+    share = -(-queries // (2 * count))  # two parts each, as they do not take equally long
     return min(size, max(1, -(-share // QUERY_BLOCK)) * QUERY_BLOCK)
 
 

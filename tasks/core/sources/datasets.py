@@ -1,10 +1,10 @@
-"""Where data comes from outside the graph: a dataset SPEC or an encoder's name, resolved to files and versions.
+"""Data from outside the graph: a dataset SPEC or an encoder's name, resolved to files and versions.
 
     SPEC     demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID
     encoder  a Hugging Face id | a folder | package:MODULE/FOLDER
 
-Nothing here imports a package that it looks for, reads a file's content, or uses the network. Relative paths start at the
-current folder. Every refusal is a UserError.
+Nothing here imports a package that it looks for, reads a file's content, or uses the network. Relative paths start at the current folder.
+Every refusal is a UserError.
 """
 
 import importlib.util

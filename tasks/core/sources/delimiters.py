@@ -32,9 +32,9 @@ def is_tabbed(path: Path) -> bool:
 
 
 def delimiter_of(path: Path, lines: Iterable[str]) -> str:
-    """The delimiter of the table `path`, whose first `lines` these are; no more of them are read than the header has.
+    """The delimiter of the table `path`, whose first lines are `lines`; only the header's are read.
 
-    Invalid, a UserError with its parts, where the header has commas and semicolons, and no blanks say which are punctuation.
+    Invalid, a UserError with its parts, if the header has commas and semicolons, and no blanks show which are punctuation.
     """
     first, header = 0, list[str]()
     for number, line in enumerate(lines, 1):

@@ -3,9 +3,9 @@
     FILE                       .csv .tsv .jsonl .ndjson, each plain or .gz; .parquet
     FILE#ROLE=NAME,ROLE=NAME   the same, with columns of other names: faq.csv#query=Frage,passage=Antwort
 
-Columns are known by their names in any case; other columns are ignored. They include the ones of sentence-transformers' training data.
+Columns are known by their names, in upper or lower case, among them those of sentence-transformers' training data; others are ignored.
 A role is the first word of a line below; one without a name (`#id=`) has no column, whatever the file has. In a name, %2C is a comma.
-Labels and scores are refused: every passage answers its query. `#label=` says that it does, whatever such a column has.
+Labels and scores are refused: every passage answers its query. `#label=` says that all do, whatever such a column has.
 
     query          anchor | query | question | sentence1
     passage        positive | answer | passage | text | sentence2

@@ -76,7 +76,7 @@ class Reader:
         return self._digest(self.closure(stage))
 
     def module_digest(self, name: str) -> str:
-        """SHA-256 of the code of a module, of the packages that it is in, and of what it imports, in hexadecimal."""
+        """SHA-256 of the code of a module, of the packages that it is in, and of all that it imports, in hexadecimal."""
         return self._digest(self._reached(self._files_of(name)))
 
     def closure(self, stage: str) -> dict[Path, str]:

@@ -64,7 +64,7 @@ def one_thread() -> Iterator[int]:
 
 
 def record(device: torch.device) -> None:
-    """Record what this stage's bits may depend on, once, in the file that RECORD names; no digest covers it, and no stage reads it."""
+    """Record once, in the file that RECORD names, what this stage's bits may depend on; no digest covers it, and no stage reads it."""
     place = os.environ.get(RECORD)
     if not place or Path(place).exists():  # if it exists, this may be a worker with fewer threads
         return

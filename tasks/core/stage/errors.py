@@ -98,7 +98,7 @@ class Corrupt(UserError):
 
 
 class Unavailable(UserError):
-    """An input is currently not on this machine, or not yet; what is known about it is still valid."""
+    """An input is not on this machine, now or yet; what was recorded about it is still valid."""
 
     kind = "unavailable"
 

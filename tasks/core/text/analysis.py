@@ -24,7 +24,7 @@ ASCII_WORD = re.compile(r"\b\w\w+\b")  # bm25s' own; single characters say littl
 WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]+")  # the same, but Python's \w matches no marks, which most words of Hindi have
 LETTERS = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")  # the same, and single ones
 
-# Letters of scripts without blanks between words. The escapes are shared by kana and Han: \u30fc makes a vowel long, \u3031 repeats.
+# Letters without blanks between words. The escapes are of no script; kana and Han share them: \u30fc makes a vowel long, \u3031 repeats.
 SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\u3006\u3031-\u3035\u303c\u30fc\uff70\uff9e\uff9f"
 UNSPACED = rf"[[{SCRIPTS}]&&[\p{{L}}\p{{Nl}}]]"
 SPACED = rf"[[\p{{L}}\p{{N}}_]--{UNSPACED}]"

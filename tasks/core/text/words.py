@@ -21,7 +21,7 @@ LONGEST = 64  # bytes of a word that is remembered
 
 
 def word_by_word(tokenizer: Any) -> bool:
-    """Whether the tokens of a text are those of its words, whatever the text."""
+    """Whether the tokens of any text are those of its words, one after another."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return False

@@ -196,7 +196,7 @@ class Cluster:
 
     def agreed(self, function: Callable[[], Result]) -> Result:
         put = [self.ray.put(Called(function))]
-        gpu = self.runtime.device == "cuda"  # whose process must end: Ray would give it another one
+        gpu = self.runtime.device == "cuda"  # the process must end: Ray would give its next task another GPU
         settings = {**self._device, "max_retries": self.runtime.restarts, "max_calls": int(gpu)}
         outcomes = self._everywhere(_work, settings, lambda _: (self.session, put, 0))
         found: list[Result] = [result_of(outcome) for _, outcome in outcomes]

@@ -33,7 +33,7 @@ class Crew:
         self._ray, self._settings, self._run, self._most, self._restarts, self._work = ray, settings, run, most, restarts, work
         self._idle: list[Any] = []
         self._waiting: deque[Numbered] = deque()  # pieces without an actor
-        self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, and the nodes until then, by their readiness
+        self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, and the nodes at their start, by readiness
         self._running: dict[Any, tuple[Any, Numbered]] = {}  # actors and their pieces, by the references to the results
 
     def give(self) -> bool:
@@ -67,7 +67,7 @@ class Crew:
                 self._ray.kill(actor)  # it may be alive behind a network that is not
                 if not starts:
                     self._lost(given, error)
-                elif self._waiting and nodes <= self._nodes():  # none died: it counts as lost by the piece that it was meant for
+                elif self._waiting and nodes <= self._nodes():  # no node died: the piece that it was meant for counts it as lost
                     self._lost(self._waiting.popleft(), error)
                 continue
             self._idle.append(actor)

@@ -29,7 +29,7 @@ LOOK_SECONDS = 0.5
 
 
 def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
-    """`function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
+    """Run `function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
     start = partial(_run, cluster, function, scratch=scratch)
     until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what)
 
@@ -102,7 +102,7 @@ def log_of(scratch: Path, rank: int) -> Path:
 
 
 def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: int, store: str, scratch: Path, live: bool) -> Outcome:
-    """The whole life of a rank."""
+    """Be a rank, from beginning to end."""
     import ray
 
     if wrong := enter(session):

@@ -1,10 +1,10 @@
-"""The verb `each`: one function of many pieces of work, results in the order of the pieces, by one worker or several.
+"""The verb `each`: call one function on many pieces of work, by one worker or several, with results in the order of the pieces.
 
-A piece must be idempotent: a lost worker's pieces in flight are done again, perhaps while the lost one still writes. Large results go
-to files that are renamed when they are complete; what passes between processes is small. Workers never write outs, call DVC, or hold
-locks. Results have the same bits for any number of workers with the same threads and hardware each: see `threads_each`.
+A piece must be idempotent: a lost worker's pieces in flight are done again, perhaps while the lost one still writes. Large results go to
+files that are renamed when they are complete; what passes between processes is small. Workers never write outs, call DVC, or hold locks.
+Results have the same bits for any number of workers with the same threads and hardware each: see `threads_each`.
 
-With one worker of engine local, the pieces are computed here, one after another, and none of the modules beside this one is imported.
+With one worker of engine local, the pieces are computed here, one after another, and no other module of this folder is imported.
 """
 
 import os
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Workers(Protocol):
-    """Those who compute the pieces of a stage."""
+    """The workers that compute the pieces of a stage."""
 
     @property
     def runtime(self) -> Runtime:
@@ -98,7 +98,7 @@ def open_workers(runtime: Runtime) -> Iterator[Workers]:
 
 
 def gpus_of(runtime: Runtime) -> list[str]:
-    """The GPUs of this machine that workers may use, as CUDA_VISIBLE_DEVICES names them; none where they compute on the CPU."""
+    """The GPUs of this machine that workers may use, as CUDA_VISIBLE_DEVICES names them; empty if they compute on the CPU."""
     if runtime.device == "cpu":
         return []
     if runtime.device.startswith("cuda:"):

@@ -40,7 +40,7 @@ def exchange() -> Iterator[None]:
 
 
 def reason(message: str) -> str:
-    """An error of torch.distributed in one line. NCCL says what happened behind "Last error:"."""
+    """An error of torch.distributed in one line. NCCL's own reason comes after "Last error:"."""
     first, *rest = message.splitlines() or [""]
     after = [line.strip() for line in "\n".join(rest).partition("Last error:")[2].splitlines() if line.strip()]
     return ": ".join([first, *after[:1]])
@@ -145,8 +145,8 @@ class Gang:
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.
 
-        A reduce-scatter and an all-gather: each rank sums its part of the numbers, so it sends as many bytes as in a ring. Between
-        nodes more travels: with G ranks on each, the first half sends up to G times a ring's.
+        A reduce-scatter and an all-gather: each rank sums its part of the numbers, so it sends as many bytes as in a ring. Between nodes,
+        more bytes travel: with G ranks on each, the first half sends up to G times a ring's.
         """
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         held = self._rows([float(parameter.grad is not None) for parameter in trained]).amax(0).tolist()

@@ -37,7 +37,7 @@ class Worker:
     has: deque[tuple[int, Any]] = field(default_factory=deque)
 
     def give(self, number: int, piece: Any) -> None:
-        """Give it one more piece; it may be dead already, which shows when it is asked."""
+        """Give it one more piece. It may be dead already, which shows when its results are awaited."""
         self.has.append((number, piece))
         with suppress(OSError):
             self.pipe.send((number, piece))

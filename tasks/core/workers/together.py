@@ -155,7 +155,7 @@ def _how(process: SpawnProcess) -> str:
 
 
 def _rank(rank: int, ranks: int, function: Training, runtime: Runtime, store: Path, end: Connection, parent: int) -> None:
-    """The whole life of a rank."""
+    """Be a rank, from beginning to end."""
     tie(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver ends us
     if rank:

@@ -45,7 +45,7 @@ class Rounded:
     exact_XD: torch.Tensor
     values_XD: torch.Tensor
     norm: torch.Tensor  # at least that of the exact and of the rounded vectors
-    error: torch.Tensor  # of the difference of both
+    error: torch.Tensor  # that of the difference of both
 
     @classmethod
     def of(cls, exact_XD: torch.Tensor, dtype: torch.dtype, *, together: bool) -> "Rounded":
@@ -177,7 +177,7 @@ def pairs(near_QR: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
 def kth_largest(products_QR: torch.Tensor, keep: int) -> torch.Tensor:
     """The K-th largest product of each query, or a number a little below it, float32 [Q]: the K-th largest of the maxima of groups."""
     queries, count = products_QR.shape
-    size = max(1, count // (2 * keep))  # of a group; products beyond the last group are left out
+    size = max(1, count // (2 * keep))  # of a group; products after the last group are ignored
     half = products_QR.dtype == torch.bfloat16
     numbers_QR = ordered(products_QR.view(torch.int16).numpy()) if half else products_QR.numpy()
     largest_QG = np.fmax.reduce(numbers_QR[:, : count // size * size].reshape(queries, size, -1), axis=1)  # fmax ignores NaN

@@ -78,7 +78,7 @@ class Halved:
     values_XD: torch.Tensor
     exponent: torch.Tensor  # of queries [X, 1], of a group of rows a scalar
     norm: torch.Tensor  # the larger one of the exact and the rounded vectors'; of a group the largest
-    error: torch.Tensor  # of the difference of both
+    error: torch.Tensor  # that of the difference of both
 
     @classmethod
     def of(cls, vectors_XD: torch.Tensor, *, together: bool) -> "Halved":
@@ -155,7 +155,7 @@ def highest(values_QR: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Ten
 def bound(queries: Halved, rows: Halved, width: int) -> torch.Tensor:
     """The bound e of each query for all rows of a group, [Q], in the scale of their products."""
     sums = (width + 16) * 2.0**-22
-    return SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + 2.0**-24  # of what underflows
+    return SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + 2.0**-24  # for underflow
 
 
 def search(
