@@ -55,9 +55,7 @@ def page(heading: str, body: Markup, policy: str = POLICY) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, words: Container[str] = ()) -> Markup:
-    """A table that can be sorted. The first column names the rows; it and the columns in `words` are flush left. On a phone a row is a
-    card.
-    """
+    """A sortable table. The first column names the rows; it and the columns in `words` are flush left. On a phone a row is a card."""
     kinds = [Markup(' class="name"') if place == 0 or name in words else Markup("") for place, name in enumerate(header)]
     top = Markup("").join(Markup('<th scope="col"{}>{}</th>').format(kind, name) for kind, name in zip(kinds, header, strict=True))
     labels = [Markup(""), *(Markup(' data-label="{}"').format(name) for name in header[1:])]

@@ -125,8 +125,7 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
 
 
 def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), height: int = 200, dots: bool = False) -> Spec:
-    """Lines over numbers, or over names where x is text, in the order of the points; the figures of the point nearest to the pointer are
-    shown.
+    """Lines over numbers, or over names where x is text, in the order of the points. The point nearest to the pointer shows its figures.
 
     `order` gives each name its color, the same in all charts of a page; `dots` marks every point.
     """
@@ -241,8 +240,9 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
 
 
 def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str, str]) -> Spec:
-    """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; `told`: fields under the pointer, and their
-    titles.
+    """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0.
+
+    `told`: the fields to show under the pointer, and their titles.
     """
     across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | whole(
         [end for row in values for end in (row["x"], row["end"])]

@@ -52,9 +52,7 @@ def has_graph(transformer: Any) -> bool:
 
 
 def random_texts(tokenizer: Any, longest: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask [CALIBRATION_ROWS, L] of texts of random tokens, L at most CALIBRATION_TOKENS and `longest`; the same for the same
-    tokenizer.
-    """
+    """Ids and mask [CALIBRATION_ROWS, L] of random texts, L at most CALIBRATION_TOKENS and `longest`; the same for the same tokenizer."""
     most = min(CALIBRATION_TOKENS, longest or CALIBRATION_TOKENS)
     draw = np.random.default_rng(0)
     known = np.setdiff1d(np.fromiter(tokenizer.get_vocab().values(), dtype=np.int64), tokenizer.all_special_ids)
@@ -99,8 +97,9 @@ def ranges(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Map
 
 @dataclass(frozen=True)
 class Smoothed:
-    """How the common input of some linear layers is quantized: each channel's divisor [K], and the range after that, in which 0 is an
-    integer.
+    """How the common input of some linear layers is quantized.
+
+    `scale_K` has each channel's divisor; `low` and `high` are the range after the division, in which 0 is an integer.
     """
 
     scale_K: Floats

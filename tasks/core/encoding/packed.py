@@ -286,9 +286,7 @@ def _runs(lengths_B: Ints, dtype: torch.dtype) -> list[Run]:
 
 
 def _whole(rows: int) -> int:
-    """`rows` rounded up, so that a row's bits do not depend on how many there are: a matrix product of fewer than 4 rows per thread
-    differs.
-    """
+    """`rows` rounded up, so that a row's bits do not depend on their number: a product of fewer than 4 rows per thread has other bits."""
     return max(-(-rows // PAD) * PAD, PAD * torch.get_num_threads())
 
 

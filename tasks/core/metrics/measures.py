@@ -87,8 +87,9 @@ def needs_texts(measures: Mapping[str, Measure]) -> list[str]:
 
 
 def read_qrels(table: pa.Table) -> Qrels:
-    """The judgments (schema QRELS) of every query. Means are over all of them, as trec_eval's are: a query without a relevant document
-    counts 0.
+    """The judgments (schema QRELS) of every query.
+
+    Means are over all of them, as trec_eval's are: a query without a relevant document counts 0.
     """
     qrels: Qrels = {}
     for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
@@ -117,8 +118,7 @@ def per_query(measures: Mapping[str, Measure], qrels: Qrels, rankings: Mapping[s
 
 
 def _computable(qrels: Qrels) -> Qrels:
-    """The judgments, with 0 for every grade of a query whose grades are all negative: with those, trec_eval's code reads outside its
-    memory.
+    """The judgments, with 0 for all grades of a query with negative grades only, for which trec_eval's code reads outside its memory.
 
     This changes no measure. Beside a grade of 0 or more, a negative one stays: it marks a document of the pool that nobody judged, which
     infAP counts and Bpref skips.

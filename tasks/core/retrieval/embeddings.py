@@ -87,7 +87,7 @@ class Embeddings:
         return np.cumsum([0, *self.manifest.shards])
 
     def _held(self, number: int) -> torch.Tensor:
-        """Map a shard without keeping its file open, as numpy does: a process may have only so many open files."""
+        """Map a shard without an open file, which numpy's maps keep: a process may have only so many."""
         block, path = self._shard(number), self.folder / shard_name(number)
         size = path.stat().st_size
         numbers = torch.from_file(str(path), size=size, dtype=torch.uint8)[size - block.nbytes :]

@@ -1,7 +1,7 @@
 """Exact search: blocked matrix products with a running top-k, in memory that does not depend on the corpus.
 
-GPU and CPU have a method each (tasks.core.retrieval.gpu.exact, tasks.core.retrieval.cpu.exact). Q queries, R rows (a row is a passage of a
-document), D width, K rows kept.
+GPU and CPU have a method each (tasks.core.retrieval.gpu.exact, tasks.core.retrieval.cpu.exact).
+Q queries, R rows (a row is a passage of a document), D width, K rows kept.
 """
 
 from collections.abc import Callable, Iterable, Iterator

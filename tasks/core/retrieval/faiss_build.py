@@ -172,8 +172,8 @@ def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
 def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
     """Train the transforms before the index proper: PCA and the like on one thread, OPQ on all. Return the sample as the index sees it.
 
-    A PCA only projects: faiss would also subtract the mean m, from queries too, and (q - m) (d - m) ranks d by q d - m d. `sample` is [N,
-    D]. `train` then finds this done (faiss, IndexPreTransform::train).
+    A PCA only projects: faiss would also subtract the mean m, from queries too, and (q - m) (d - m) ranks d by q d - m d.
+    `sample` is [N, D]. `train` then finds this done (faiss, IndexPreTransform::train).
     """
     vectors = sample
     for layer in layers(index):

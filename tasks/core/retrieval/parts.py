@@ -51,8 +51,9 @@ class Parts:
         return found
 
     def tables(self, first: int, tables: Callable[[], Iterator[pa.Table]]) -> Iterator[pa.Table]:
-        """The tables (RANKED) of the part whose first query is `first`, with the same boundaries; `tables` is called only if it is not
-        finished.
+        """The tables (RANKED) of the part whose first query is `first`, with the same boundaries.
+
+        `tables` is called only if the part is not finished.
         """
         if self.folder is None:
             yield from tables()

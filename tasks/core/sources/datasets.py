@@ -56,8 +56,9 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a beir, csv, or msmarco folder. `queries` is keyed by split, or by "" if one file serves all splits; `official` are
-    ready-made negatives.
+    """The files of a beir, csv, or msmarco folder.
+
+    `queries` is keyed by split, or by "" if one file serves all splits; `official` are ready-made negatives.
     """
 
     documents: Path

@@ -263,9 +263,7 @@ def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
 
 
 def frozen_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables with which `python -m tasks.STAGE`, and every process it starts, import only the copy in `folder`; MALLOC is
-    included.
-    """
+    """The environment in which `python -m tasks.STAGE`, and every process it starts, import only the copy in `folder`; with MALLOC."""
     path = os.pathsep.join(filter(None, [str(folder.absolute()), inherited.get("PYTHONPATH", "")]))
     return {SNAPSHOT: str(folder.absolute()), "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **MALLOC}
 

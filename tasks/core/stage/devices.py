@@ -109,8 +109,9 @@ def _instructions() -> str:
 
 
 def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
-    """Move a module, in place, and convert its weights to `dtype`. Buffers keep their type: rotary frequencies in bf16 are off by
-    half a radian at 500 tokens.
+    """Move a module, in place, and convert its weights to `dtype`.
+
+    Buffers keep their type: rotary frequencies in bf16 are off by half a radian at 500 tokens.
     """
     module.to(device)
     for weight in module.parameters():
@@ -126,8 +127,9 @@ def has_flash_attention(device: torch.device) -> bool:
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Move a CPU tensor to `device`. For a GPU its memory is pinned: with ordinary memory, the program would wait for the GPU's current
-    work.
+    """Move a CPU tensor to `device`.
+
+    For a GPU its memory is pinned: with ordinary memory, the program would wait for the GPU's current work.
     """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
@@ -170,10 +172,9 @@ def activations(config: Any) -> int:
 
 
 def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, config: Any) -> int:
-    """The number of tokens whose graphs stay in memory while `module` is trained: `graph_tokens` of the runtime, or an estimate if it is
-    `auto`.
+    """The number of tokens whose graphs stay in memory in training: `graph_tokens` of the runtime, or an estimate if it is `auto`.
 
-    `config` is the configuration of its transformer. Changes no result.
+    `config` is the configuration of `module`'s transformer. Changes no result.
     """
     if runtime.graph_tokens != "auto":
         return runtime.graph_tokens

@@ -98,7 +98,7 @@ class Corrupt(UserError):
 
 
 class Unavailable(UserError):
-    """An input is not on this machine, now or yet; what was recorded about it is still valid."""
+    """An input is not on this machine now, or not yet; what was recorded about it is still valid."""
 
     kind = "unavailable"
 
@@ -159,9 +159,7 @@ def _print_nothing_more() -> None:
 
 
 def user_error(error: Exception) -> UserError | None:
-    """`error` as a UserError: itself if it is one, or the one for a full, failing, or forbidden disk, or a full or failing GPU; None for a
-    bug.
-    """
+    """`error` as a UserError: itself, or the error for a full, failing, or forbidden disk, or for a full or failing GPU; None for a bug."""
     if isinstance(error, UserError):
         return error
     if message := disk_fault(error):

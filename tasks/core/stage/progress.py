@@ -111,10 +111,10 @@ def drawable(stream: TextIO | None) -> bool:
 
 
 def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refresh: bool = True) -> "rich.Progress":
-    """Lines at the foot of a terminal, below all that its `console.out` prints. `line`: format of a task's line (str.format), cut to the
-    width.
+    """Lines at the foot of a terminal, below all that its `console.out` prints.
 
-    When the number of lines has changed, refresh before you print: rich moves up by as many lines as it drew last.
+    `line`: the format of a task's line (str.format), cut to the width. When the number of lines has changed, refresh before you print: rich
+    moves up by as many lines as it drew last.
     """
     from rich.console import Console
     from rich.progress import Progress, TextColumn

@@ -55,7 +55,7 @@ def _version(library: str) -> str:
 def scratch_folder(kind: str, digest: str) -> Path:
     """The folder of one unfinished work, created if missing; old ones of the same kind are removed.
 
-    If the only unfinished work of this kind was begun with other inputs, it prints a line that says so.
+    If it is new, and other works of its kind are unfinished, print a line that says that those were begun with other inputs or settings.
     """
     folder = ROOT / "scratch" / kind / digest[:32]
     new = not folder.exists()

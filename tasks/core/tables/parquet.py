@@ -26,7 +26,7 @@ def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch 
 
 
 def open_parquet(source: Path | BinaryIO) -> pq.ParquetFile:
-    """Open a Parquet file to read it a part at a time, without pre-buffering: with it, Arrow keeps the bytes of all parts until the end."""
+    """Open a Parquet file to read it a part at a time. By default, Arrow would keep the bytes of all parts until it is closed."""
     return pq.ParquetFile(source, pre_buffer=False)
 
 

@@ -79,7 +79,7 @@ def lowered(text: str, turkish: bool) -> str:
 
 
 def stop_list(name: str) -> frozenset[str]:
-    """bm25s' stopwords under a name that params.yaml may have (tasks.bm25.params.Stopwords)."""
+    """bm25s' stopwords under a name that params.yaml may have (tasks.core.lexical.params.Stopwords)."""
     theirs = {"english": "EN", "english_plus": "EN_PLUS"}.get(name, name.upper())
     return frozenset(() if name == "none" else getattr(lists, f"STOPWORDS_{theirs}"))
 

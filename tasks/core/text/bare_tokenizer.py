@@ -21,9 +21,7 @@ class Known(NamedTuple):
 
 
 def known_of(tokenizer: Any, folder: Path) -> Known | None:
-    """The facts with which `BareTokenizer` gives the same tokens as `tokenizer`, which transformers loaded from `folder`; None if it would
-    not.
-    """
+    """The facts that `BareTokenizer` needs to give the same tokens as `tokenizer`, which is loaded from `folder`; None if it would not."""
     if not word_by_word(tokenizer) or tokenizer.split_special_tokens or not (folder / FILE).is_file():
         return None
     contents = []

@@ -1,5 +1,6 @@
-"""When two queries are the same, an id for a text without one, and the split of a query: a training query with the plain text of a dev or
-test query is a leak.
+"""When two queries are the same, an id for a text without one, and the split of a query.
+
+A training query with the plain text of a dev or test query is a leak.
 """
 
 from dataclasses import dataclass

@@ -155,8 +155,9 @@ def _parts_of(gradient_ND: torch.Tensor | None, rows: Sequence[Ints]) -> list[to
 
 
 def joined(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
-    """The vectors [N, D] of all texts, in order. `own_MD` are this rank's; those of rank r go to places[r] (in parts). Without a gang, all
-    are ours.
+    """The vectors [N, D] of all texts, in order. Without a gang, all are ours.
+
+    `own_MD` are this rank's; those of rank r go to places[r] (in parts).
     """
     return arranged(own_MD, places[0]) if gang is None else gang.joined(own_MD, places)
 
@@ -175,9 +176,7 @@ def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang
 
 @contextmanager
 def _sparse_gradients(words: Sequence[nn.Embedding]) -> Iterator[None]:
-    """Give these embeddings sparse gradients within the context: a chunk's dense one is as large as the vocabulary, 7 % of a bf16 step on a
-    CPU.
-    """
+    """Give embeddings sparse gradients in this context: a chunk's dense one is as large as the vocabulary, 7 % of a bf16 step on a CPU."""
     before = [embedding.sparse for embedding in words]
     for embedding in words:
         embedding.sparse = True

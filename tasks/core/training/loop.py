@@ -351,8 +351,9 @@ def _take(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.
 
 
 def _restore(path: Path, step: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Restore the weights and state of the best validation, after `step` steps. If they are missing: Corrupt, and the checkpoint is
-    removed.
+    """Restore the weights and state of the best validation, after `step` steps; Corrupt if they are missing.
+
+    Then the checkpoint is removed, so that the next run trains from the first step.
     """
     found = read_checkpoint(path)
     if found is None or int(found[1]["step"]) != step:

@@ -35,9 +35,7 @@ class Ranks:
 
     @property
     def counted(self) -> list[dict[str, int]]:
-        """An entry for the scratch digest if there are several: their summed gradients have other bits, so a checkpoint serves only the
-        same number.
-        """
+        """An entry for the scratch digest of several ranks: their summed gradients have other bits, so no other number can resume them."""
         return [] if self.count == 1 else [{"ranks": self.count}]
 
     def run(self, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
@@ -81,8 +79,9 @@ def alone(runtime: Runtime, precision: Precision) -> Ranks:
 
 
 def untrained(runtime: Runtime) -> Runtime:
-    """Settings for a model that is used without training: one worker, here; with engine ray on the CPU, as no GPU of this machine is meant
-    for it.
+    """Settings for a model that is used without training: one worker, in this process.
+
+    With engine ray it computes on the CPU, because no GPU of this machine is meant for it.
     """
     return runtime.model_copy(update={"workers": 1} | ({"device": "cpu"} if runtime.engine == "ray" else {}))
 

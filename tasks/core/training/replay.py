@@ -19,7 +19,7 @@ from tasks.core.training.companions import KNOWN
 def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
     """All of `queries` [N] that are not in `known` [K], and a `share` of those that are, in the order of `queries`, [M].
 
-    The share is rounded to whole queries. They come first in one permutation by `seed`, so a smaller share is a subset of a larger one.
+    The share is rounded to whole queries. Its queries come first in one permutation by `seed`, so a smaller share is a subset of a larger.
     """
     old = np.intersect1d(queries, known)
     drawn = np.random.default_rng(draw_seed(seed, 5)).permutation(old)[: round(share * len(old))]
@@ -27,7 +27,7 @@ def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
 
 
 def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float, seed: int, key: str) -> tuple[Ints, str]:
-    """`replayed`, with the known queries that the folder `state` lists, and a line that says how many were taken (none if `share` is 1).
+    """`replayed`, with the known queries that the folder `state` lists, and a line that says how many were taken (empty if `share` is 1).
 
     `ids`: Parquet file with the id of each query. UserError, naming `key` (a round, or an entry of adore), if nothing says which queries
     are known, or if no query is left.

@@ -69,8 +69,9 @@ class Unpadded:
         return cls(tower, dtype) if can_be_unpadded(tower, device, dtype) else None
 
     def vectors(self, texts: Sequence[tuple[Tokens, Ints]]) -> torch.Tensor:
-        """Encode rows of tokens as vectors, float32 [B, D], with a graph where gradients are enabled. Dropout is drawn by the device's
-        generator.
+        """Encode rows of tokens as vectors, float32 [B, D], with a graph where gradients are enabled.
+
+        Dropout is drawn by the device's generator.
         """
         lengths = [tokens.offsets[rows + 1] - tokens.offsets[rows] for tokens, rows in texts]
         parts = [placed(tokens, rows, each_B, self.first) for (tokens, rows), each_B in zip(texts, lengths, strict=True)]
@@ -97,8 +98,7 @@ class Unpadded:
     def hidden(
         self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints, firsts: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The last hidden states, float32, of token and position ids: [T, H], or with `firsts` only those of each row's first token, [B,
-        H].
+        """The last hidden states, float32 [T, H], of token and position ids; with `firsts`, only those of each row's first token, [B, H].
 
         Also returns where the rows begin and the last one ends, int64 [B + 1].
         """
@@ -187,9 +187,7 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
 
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `device` has flash attention for training in `dtype`, and `tower` is built like BERT, of plain layers, all of them in
-    training.
-    """
+    """Whether `device` has flash attention for training in `dtype`, and `tower` is built like BERT, of plain layers, all trained."""
     if dtype != torch.bfloat16 or not has_flash_attention(device):
         return False
     transformer, shape = tower.transformer, tower.shape

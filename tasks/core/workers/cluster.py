@@ -42,9 +42,7 @@ PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_", "T
 
 
 class Session(NamedTuple):
-    """What a worker must find on its node: the project's folder, a file that this run has just written there, and the same code and
-    libraries.
-    """
+    """What a worker must find on its node: the project's folder, a file that this run just wrote there, and the same code and libraries."""
 
     project: str
     mark: str
@@ -166,8 +164,9 @@ def shares(runtime: Runtime, listed: list[dict[str, Any]]) -> tuple[Runtime, lis
 
 
 class Cluster:
-    """The workers of a connected cluster: as many as runtime.yaml asks for, but no more than fit on `nodes`; `runtime`: the settings of
-    each.
+    """The workers of a connected cluster: as many as runtime.yaml asks for, but no more than fit on `nodes`.
+
+    `runtime`: the settings of each.
     """
 
     alone = False

@@ -68,8 +68,9 @@ class Gang:
         return gang
 
     def connect(self) -> None:
-        """Exchange a number with every rank. NCCL connects at its first exchanges, so it fails, and takes its memory, before the training
-        begins.
+        """Exchange a number with every rank.
+
+        NCCL connects at its first exchanges: so its faults, and its memory, come before the training's.
         """
         number = torch.zeros(self.size, device=self.device)
         self.all(number)
@@ -133,8 +134,9 @@ class Gang:
         return dealt(sizes, self.size)
 
     def joined(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
-        """The vectors [N, D] of all ranks, in order. `own_MD` are this rank's; those of rank r go to places[r] (in parts). Every place
-        occurs once.
+        """The vectors [N, D] of all ranks, in order; every place occurs once.
+
+        `own_MD` are this rank's; those of rank r go to places[r] (in parts).
         """
         counts = [sum(map(len, parts)) for parts in places]
         packed_MD = own_MD.new_zeros(max(counts), own_MD.shape[1])
@@ -200,8 +202,7 @@ def _tell_idle(ranks: int) -> None:
 
 
 def dealt(sizes: Sequence[int], ranks: int) -> list[list[int]]:
-    """The pieces of work that each rank computes, in ascending order. The largest is dealt first, each to the least loaded rank, the first
-    of equals.
+    """The pieces of work that each rank computes, in ascending order: the largest is dealt first, each to the first least loaded rank.
 
     A pure function of its arguments (longest processing time first: Graham, 1969).
     """

@@ -154,8 +154,9 @@ class Pool:
 
 
 def serve(pipe: Connection, parent: int, environment: dict[str, str]) -> None:
-    """Be a worker: compute what comes through `pipe` until it closes. (None, function) sets the function for every (number, piece) after
-    it.
+    """Be a worker: compute what comes through `pipe` until it closes.
+
+    (None, function) sets the function for every (number, piece) after it.
     """
     tie(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the stage, which ends us

@@ -14,8 +14,7 @@ REMEDY = "unless it was just lost, open all ports between the nodes, or set GLOO
 
 
 def reach_all(store: str, address: str, rank: int, ranks: int) -> None:
-    """Connect this machine, at `address`, with every other rank's, and wait until all ranks have done so. PeerLost if one cannot be
-    reached.
+    """Connect this machine, at `address`, with all other ranks', and wait until all have done so; PeerLost if one cannot be reached.
 
     `store`: HOST:PORT of a new torch TCPStore, at which ranks find one another. Ports are chosen by the system, as gloo's are.
     """

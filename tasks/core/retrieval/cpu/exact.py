@@ -135,9 +135,7 @@ class Part:
             self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, *rows.exact(row_N), query_N))
 
     def _near(self, rows: Rounded, low_Q: torch.Tensor) -> tuple[Ints, Ints]:
-        """Pairs of queries and rows whose products `reach` the limit, by query. So few products are made at a time that a core's cache has
-        them.
-        """
+        """Pairs of queries and rows whose products `reach` the limit, by query; so few products at a time that a core's cache has them."""
         size = 1 << max(0, (PRODUCTS // max(1, len(self.queries))).bit_length() - 1)
         found = []
         for start in range(0, len(rows), size):
