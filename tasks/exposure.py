@@ -36,7 +36,7 @@ from tasks.train.params import Round
 
 
 def replay(training: Mapping[str, Any], scratch: Path) -> Replay:
-    """The replay of one training."""
+    """The `Replay` of one training: the records of its steps."""
     paths = {name: Path(path) for name, path in training["paths"].items()}
     kind, where = training["stage"], f"{training['stage']}@{training['name']}"
     if kind == "train":
@@ -49,7 +49,7 @@ def replay(training: Mapping[str, Any], scratch: Path) -> Replay:
 
 
 def places(records: Sequence[str], path: Path | None) -> Ints:
-    """The ordinal of each record among the ids of a Parquet file, -1 if it is not there."""
+    """The ordinal of each record among the ids of a Parquet file, -1 if it is missing or there is no file."""
     return ordinals(pa.chunked_array([records]), path) if path else np.full(len(records), -1)
 
 
@@ -75,7 +75,7 @@ def parts(training: Mapping[str, Any], records: Sequence[str], scratch: Path) ->
 
 
 def kinds(records: Sequence[str], corpora: Sequence[Path]) -> dict[str, list[str]]:
-    """What each record is in some corpora: a document, or a query of a split; nothing where its id is unknown."""
+    """The kinds of each record in the corpora: a document, a query of a split, or several of these; none if its id is unknown."""
     found: dict[str, list[str]] = {record: [] for record in records}
     for corpus in corpora:
         tables = {"document": "documents.parquet"} | {f"query of {split}": f"queries/{split}.parquet" for split in SPLITS}

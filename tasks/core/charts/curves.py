@@ -29,9 +29,9 @@ def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
 
 
 def losses_apart(curves: Mapping[str, Sequence[Curve]], kinds: Mapping[str, str]) -> dict[str, Sequence[Curve]]:
-    """`curves` with those of a loss by its kind, `loss (nll)` and `loss (ranknet)`, as on one axis a small one is a flat line.
+    """`curves` with a loss divided by its kind, `loss (nll)` and `loss (ranknet)`: on one axis, a small one would be a flat line.
 
-    `kinds`: by the names of the curves. A loss of one kind stays `loss`.
+    `kinds`: by the names of the curves. If all are of one kind, it stays `loss`.
     """
     found: dict[str, Sequence[Curve]] = {}
     for metric, drawn in curves.items():

@@ -1,7 +1,7 @@
 """A page that one person opens on the machine on which its server runs.
 
-It listens on this machine only, and answers no request that names another host or comes from another page: what a browser shows elsewhere
-can neither read it nor write through it.
+It listens on this machine only, and refuses requests that name another host or come from another page: so no other page in a browser can
+read it, or write through it.
 """
 
 import socket
@@ -17,7 +17,7 @@ SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 
 def local_app(title: str) -> FastAPI:
-    """An empty application with that guard."""
+    """An empty application that refuses such requests."""
     app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.middleware("http")
@@ -35,7 +35,7 @@ def local_app(title: str) -> FastAPI:
 
 
 def serve_local(app: FastAPI, port: int, note: str) -> None:
-    """Print the address and `note`, and serve until the process is stopped. UserError where `port` is taken; 0: any that is free."""
+    """Print the address and `note`, and serve until the process is stopped. UserError if `port` is taken; 0 means any free one."""
     import uvicorn
 
     with socket.socket() as listener:
@@ -44,6 +44,6 @@ def serve_local(app: FastAPI, port: int, note: str) -> None:
             listener.bind((HOST, port))
         except OSError:
             raise UserError(f"--port {port}: is taken, expected a free one; choose another, or 0") from None
-        listener.listen()  # whoever follows the line at once waits, and is not refused
+        listener.listen()  # a client that opens the address at once waits, and is not refused
         print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C ends it; {note})", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])

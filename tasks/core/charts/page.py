@@ -1,6 +1,6 @@
-"""One self-contained HTML file: the style, scripts and tables of every page. Nothing is fetched; a browser is told to refuse it.
+"""One self-contained HTML file: the style, scripts and tables of every page. Nothing is fetched; a policy makes browsers refuse to.
 
-The charts of tasks.core.charts.vega are drawn by Vega (BSD-3), whose JavaScript vl-convert carries.
+The charts of tasks.core.charts.vega are drawn by Vega (BSD-3), whose JavaScript comes with vl-convert.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -11,23 +11,23 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-ASKS = f"{POLICY}; connect-src 'self'"  # of a page that asks its own server
+ASKS = f"{POLICY}; connect-src 'self'"  # for a page that sends requests to its own server
 
 
 class Cell(NamedTuple):
-    """A cell of a table that is sorted by `value` where its text does not say it (`1m15s`)."""
+    """A cell of a table that is sorted by `value`, because its text does not sort (`1m15s`)."""
 
     text: str
     value: float
 
 
 def percent(share: float) -> str:
-    """`95 %`, which no line break divides."""
+    """`95 %`, with a space at which no line breaks."""
     return f"{100 * share:.0f}\u00a0%"
 
 
 def head(title: str, policy: str = POLICY) -> Markup:
-    """What stands in <head>."""
+    """The content of <head>."""
     style = Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8"))
     return Markup(
         '<meta charset="utf-8">\n<meta http-equiv="Content-Security-Policy" content="{}">\n'
@@ -38,7 +38,7 @@ def head(title: str, policy: str = POLICY) -> Markup:
 
 @cache
 def scripts() -> Markup:
-    """What stands at the end of <body>: Vega and page.js, 0.9 MB."""
+    """The scripts at the end of <body>: Vega and page.js, 0.9 MB."""
     import vl_convert
 
     own = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def page(heading: str, body: Markup, policy: str = POLICY) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str | Cell]], *, words: Container[str] = ()) -> Markup:
-    """A table that can be sorted; the first column names the rows; it and those of `words` are flush left. On a phone a row is a card."""
+    """A sortable table. The first column names the rows; it and the columns in `words` are flush left. On a phone a row is a card."""
     kinds = [Markup(' class="name"') if place == 0 or name in words else Markup("") for place, name in enumerate(header)]
     top = Markup("").join(Markup('<th scope="col"{}>{}</th>').format(kind, name) for kind, name in zip(kinds, header, strict=True))
     labels = [Markup(""), *(Markup(' data-label="{}"').format(name) for name in header[1:])]

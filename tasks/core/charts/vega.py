@@ -1,7 +1,7 @@
 """Charts as Vega-Lite specifications, which the page draws in its reader's browser, in its own colors. Same data, same bytes.
 
-Each function returns a specification; `figure` puts it into a page. Colors are names of the page's style (page.css), so that charts
-follow light and dark. Every mark tells its figures under the pointer.
+Each function returns a specification; `figure` puts it into a page. Colors are names of the page's style (page.css), so that charts follow
+light and dark. Every mark shows its figures under the pointer.
 """
 
 import json
@@ -17,9 +17,9 @@ from tasks.core.charts.curves import Curve
 Spec = dict[str, Any]
 COLOURS = 8  # --s0 to --s7 of page.css; the lines after these are dashed
 DASHES = ([1, 0], [6, 4], [2, 3], [8, 3, 2, 3])
-APART = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)  # seconds between two ticks of a time
-TICKS_UP = 8  # of an axis of values, at most: Vega draws 5 or a few more
-TICKS = 8  # of an axis of time, at most, and one at 0
+APART = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)  # seconds between two ticks of an axis of time
+TICKS_UP = 8  # on an axis of values, at most: Vega draws 5 or a few more
+TICKS = 8  # on an axis of time, at most, and one at 0
 KINDS = {"plain": "var(--soft)", "best": "var(--accent)", "won": "var(--won)", "lost": "var(--lost)"}
 
 
@@ -67,7 +67,7 @@ class Span:
 
 
 def figure(spec: Spec, label: str) -> Markup:
-    """A chart in a page; `label` is what a screen reader says. Without scripts the page shows only `label`."""
+    """A chart in a page; `label` is for screen readers. Without scripts the page shows only `label`."""
     # "<" would end the script; U+2028 and U+2029 need no care in JSON that JSON.parse reads
     told = json.dumps(spec, ensure_ascii=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
     return Markup('<figure class="plot"><script type="application/json">{}</script><figcaption>{}</figcaption></figure>').format(
@@ -107,7 +107,7 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
     colour = {"field": "kind", "type": "nominal", "legend": None, "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
     marks: list[Spec] = [{"mark": {"type": "rule", "strokeDash": [2, 3]}, "data": {"values": [{}]}, "encoding": {"x": {"datum": 0}}}]
     marks = marks if zero else []
-    order = [row.name for row in rows]  # said, as the first layer drops rows without an interval: its order would be that of the axis
+    order = [row.name for row in rows]  # needed, as the first layer drops rows without an interval: its order would be the axis's
     named = {"y": {"field": "name", "type": "nominal", "sort": order, "title": None}, "color": colour, "tooltip": told}
     return {
         "width": "container",
@@ -125,7 +125,7 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
 
 
 def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), height: int = 200, dots: bool = False) -> Spec:
-    """Lines over numbers, or over names where x is text, in the order of the points; the point nearest to the pointer is told.
+    """Lines over numbers, or over names where x is text, in the order of the points. The point nearest to the pointer shows its figures.
 
     `order` gives each name its color, the same in all charts of a page; `dots` marks every point.
     """
@@ -166,7 +166,7 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
 
 
 def whole(found: Sequence[float]) -> Spec:
-    """Ticks at whole numbers for an axis of few of them; of more, Vega has no others."""
+    """Settings of an axis with few whole numbers: ticks only at these. Empty for a longer axis, where Vega makes no others."""
     first, last = min(found, default=0), max(found, default=0)
     if last - first > 5 or not all(float(one).is_integer() for one in found):
         return {}
@@ -174,7 +174,7 @@ def whole(found: Sequence[float]) -> Spec:
 
 
 def digits(points: Iterable[tuple[Line, Point]]) -> int:
-    """The significant digits, at least 4, in which no two ticks of an axis of the points' y are alike."""
+    """How many significant digits, at least 4, the ticks of an axis of the points' y need, so that no two look alike."""
     ends = [end for _, point in points for end in (point.y - point.spread, point.y + point.spread)]
     size, span = max(map(abs, ends), default=0.0), max(ends, default=0.0) - min(ends, default=0.0)
     if not span > 0:
@@ -192,7 +192,7 @@ def spans(found: Sequence[Span]) -> Spec:
     """A row for each name, in the order of the spans, with a dotted line from `ready` to the start."""
     kinds = list(dict.fromkeys(span.kind for span in found))
     values = [{"name": s.name, "start": s.start, "end": s.end, "kind": s.kind, "note": s.note, "ready": s.ready} for s in found]
-    order = list(dict.fromkeys(span.name for span in found))  # said, as the first layer has only what waited
+    order = list(dict.fromkeys(span.name for span in found))  # needed, as the first layer has only the spans that waited
     y = {"field": "name", "type": "nominal", "sort": order, "title": None}
     seconds = "datum.value >= 3600 ? format(datum.value / 3600, '.3~g') + ' h' : datum.value >= 120 ? format(datum.value / 60, '.3~g')"
     last = max((span.end for span in found), default=0)
@@ -240,7 +240,10 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
 
 
 def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str, str]) -> Spec:
-    """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0; `told` under the pointer: fields and titles."""
+    """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0.
+
+    `told`: the fields to show under the pointer, and their titles.
+    """
     across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | whole(
         [end for row in values for end in (row["x"], row["end"])]
     )
@@ -281,18 +284,18 @@ def scatter(points: Sequence[Mapping[str, Any]], order: Sequence[str]) -> Spec:
 
 
 def tip(field: str, title: str) -> Spec:
-    """A field under the pointer, as text; the page shows the one without a title as the heading."""
+    """A field to show under the pointer, as text; the page takes the one without a title as the heading."""
     return {"field": escape_field(field), "type": "nominal", "title": title or "title"}
 
 
 def escape_field(field: str) -> str:
-    """A field's name where Vega would read dots and brackets as a path."""
+    """A field's name, escaped: Vega would read dots and brackets in it as a path."""
     return "".join(f"\\{letter}" if letter in ".[]'\"\\" else letter for letter in field)
 
 
 @dataclass(frozen=True)
 class Node:
-    """A row of `arcs`: what it reads from, whether it is `marked`, and what is told under the pointer."""
+    """A row of `arcs`: what it reads from, whether it is `marked`, and the notes that are shown under the pointer."""
 
     name: str
     reads: Sequence[str]

@@ -74,9 +74,9 @@ def _one_thread_each() -> Iterator[Callable[[Callable[[Ints], Coming], list[Ints
 
 
 def encode_texts(encoder: Encoder, tokenizer: Any, texts: list[str], max_length: int, device: torch.device, prefix: str = "") -> Vectors:
-    """Vectors float32 [B, D] of a few texts with `prefix` before each, in one batch, padded on the right by any tokenizer."""
+    """Vectors float32 [B, D] of a few texts with `prefix` before each, in one batch, padded on the right whatever the tokenizer's side."""
     rows = tokenizer([prefix + text for text in texts], truncation=True, max_length=max_length, return_attention_mask=False)["input_ids"]
-    parts = [torch.tensor(row or [tokenizer.pad_token_id]) for row in rows]  # as tokenize has a text without tokens
+    parts = [torch.tensor(row or [tokenizer.pad_token_id]) for row in rows]  # as tokenize stores a text without tokens
     ids_BL = pad_sequence(parts, batch_first=True, padding_value=tokenizer.pad_token_id)
     mask_BL = pad_sequence([torch.ones_like(part) for part in parts], batch_first=True)
     with torch.inference_mode():

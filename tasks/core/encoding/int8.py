@@ -28,7 +28,7 @@ def has_int8_layers() -> bool:
 
 @dataclass(frozen=True)
 class Quantized:
-    """Activations: `values_TK` uint8, and `scale_T1` float32 that takes them back: x ~ scale (values - 128)."""
+    """Activations: `values_TK` uint8, and `scale_T1` float32, which converts them back: x ~ scale (values - 128)."""
 
     values_TK: torch.Tensor
     scale_T1: torch.Tensor

@@ -34,12 +34,12 @@ SMOOTHING = 0.75  # of .5, .75, and .95 the closest to float32 on MiniLM
 LEVELS = 256  # of activations; weights have one less, so that they are symmetric
 SMALLEST = 1e-5
 MASKED = -1e9
-PAD = 16  # tokens: OpenVINO keeps what it compiled for each length
+PAD = 16  # tokens: OpenVINO compiles for each length, and keeps the result
 GELU = {"gelu": "ERF", "gelu_new": "TANH", "gelu_pytorch_tanh": "TANH"}  # torch's and transformers' names, and OpenVINO's
 
 
 def installed() -> str:
-    """Which OpenVINO there is, in words; empty if none."""
+    """The installed OpenVINO and its version, in words; empty if there is none."""
     try:
         return f"OpenVINO {version('openvino')}"
     except PackageNotFoundError:
@@ -52,9 +52,7 @@ def has_graph(transformer: Any) -> bool:
 
 
 def random_texts(tokenizer: Any, longest: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask [CALIBRATION_ROWS, L] of texts of random tokens, L at most CALIBRATION_TOKENS and `longest`; the same for the same
-    tokenizer.
-    """
+    """Ids and mask [CALIBRATION_ROWS, L] of random texts, L at most CALIBRATION_TOKENS and `longest`; the same for the same tokenizer."""
     most = min(CALIBRATION_TOKENS, longest or CALIBRATION_TOKENS)
     draw = np.random.default_rng(0)
     known = np.setdiff1d(np.fromiter(tokenizer.get_vocab().values(), dtype=np.int64), tokenizer.all_special_ids)
@@ -75,7 +73,7 @@ class Range:
 
 
 def ranges(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Mapping[nn.Module, Range]:
-    """The inputs of each linear layer of a transformer (float32, eval mode) over some texts."""
+    """The range of each linear layer's inputs in a transformer (float32, eval mode) over some texts."""
     found: dict[nn.Module, Range] = {}
     rows = 8
 
@@ -99,7 +97,10 @@ def ranges(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Map
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Linear layers of one input, quantized: what its channels are divided by [K], and its range after that, in which 0 is an integer."""
+    """How the common input of some linear layers is quantized.
+
+    `scale_K` has each channel's divisor; `low` and `high` are the range after the division, in which 0 is an integer.
+    """
 
     scale_K: Floats
     low: float
@@ -119,9 +120,10 @@ class Smoothed:
 def openvino_layers(
     transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor, firsts: bool = False
 ) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
-    """The layers of `transformer` (float32, eval mode), calibrated on texts: embeddings [T, H] of rows of some lengths [B], which must
-    not increase, to last hidden states, [T, H] or of the rows' first tokens alone [B, H]. As many threads as torch has may call it at
-    once, with the same bits.
+    """The layers of `transformer` (float32, eval mode), calibrated on texts.
+
+    They are a function from embeddings [T, H] and the rows' lengths [B], which must not increase, to last hidden states [T, H], or with
+    `firsts` those of the rows' first tokens [B, H]. As many threads as torch has may call it at once, with the same bits.
     """
     threads = torch.get_num_threads()
     settings = {
@@ -161,8 +163,8 @@ def openvino_layers(
 def _core() -> Any:
     """OpenVINO's runtime, kept until the process ends.
 
-    It gives the thread that starts it another stack for signals, and frees that with itself. Where another thread dropped the last
-    reference, the first was left with a stack that is gone: its next signal was a segmentation fault.
+    It gives the thread that starts it another stack for signals, and frees that stack when it is freed itself. Where another thread dropped
+    the last reference, the first thread's stack was gone: its next signal was a segmentation fault.
     """
     import openvino
 
@@ -170,8 +172,9 @@ def _core() -> Any:
 
 
 def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> Any:
-    """A model of OpenVINO: embeddings [B, L, H] and what is added to attention scores [B, 1, 1, L], to last hidden states, [B, L, H] or
-    of first tokens alone [B, 1, H].
+    """An OpenVINO model from embeddings [B, L, H] and a bias of attention scores [B, 1, 1, L] to last hidden states [B, L, H].
+
+    With `firsts`, to those of first tokens [B, 1, H].
     """
     import openvino
     from openvino import opset13 as ops
@@ -189,7 +192,7 @@ def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> A
         return ops.fake_quantize(x, constant(low), constant(high), constant(low), constant(high), levels)
 
     def linears(x: Any, *layers: nn.Linear) -> list[Any]:
-        """Linear layers of the same input."""
+        """Add linear layers with the same input; return their outputs."""
         weights = [layer.weight.detach().numpy() for layer in layers]
         smoothed = Smoothed.of(seen[layers[0]], weights)
         given = quantized(ops.multiply(x, constant(1 / smoothed.scale_K[None, None])), smoothed.low, smoothed.high, LEVELS)

@@ -34,14 +34,14 @@ PAD = 16  # tokens
 LANES = 16  # a multiple of the scores that torch's attention computes at once, on any CPU
 INNER_ROWS = 512  # inner activations in memory at a time, per thread: they stay in its cache
 QUANTIZED_ROWS = 128  # the same for quantized layers, which pass over them several times
-# Embeddings [T, H] of rows of some lengths [B] to last hidden states, of all tokens [T, H] or, for pooling cls, of the rows' first ones
-# [R, H], where those behind the first B are spare.
+# From embeddings [T, H] and the rows' lengths [B] to last hidden states, of all tokens [T, H] or, for pooling cls, of the rows' first ones
+# [R, H], of which those after the first B are spare.
 Layers = Callable[[torch.Tensor, Ints], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Rows of one length, one behind the other."""
+    """Rows of the same length, one after another."""
 
     start: int  # first token
     count: int
@@ -59,8 +59,9 @@ class Packed:
 
     @classmethod
     def of(cls, encoder: Encoder, device: torch.device, layers: Layers | None = None) -> "Packed | None":
-        """The packed form of `encoder`, with its own layers or `layers`; None for another architecture, pooling, device or dtype, in
-        training, with adapted layers, or where prompts are not pooled.
+        """The packed form of `encoder`, with `layers` or else its own.
+
+        None for another architecture, pooling, device, or dtype, in training, with adapted layers, or where prompts are not pooled.
         """
         transformer = encoder.transformer
         first = first_position(transformer.config)
@@ -68,12 +69,12 @@ class Packed:
         if first is None or not built_like_bert(transformer) or not pooled or torch.is_autocast_enabled(device.type) or encoder.training:
             return None
         if any(type(linear) is not nn.Linear for layer in transformer.encoder.layer for linear in _linear_layers(layer)):
-            return None  # an adapted one multiplies with more than its weight
+            return None  # an adapted layer multiplies by more than its weight
         layers = layers or _own_layers(encoder, device)
         return None if layers is None else cls(encoder, first, layers)
 
     def vectors(self, tokens: Tokens, rows: Ints, lengths_B: Ints) -> torch.Tensor:
-        """Vectors [B, D] of `rows`, where the encoder is; `lengths_B` must not increase."""
+        """Vectors [B, D] of `rows`, on the encoder's device; `lengths_B` must not increase."""
         device = next(self.encoder.parameters()).device
         ends_B = np.cumsum(lengths_B)
         total = int(ends_B[-1])
@@ -93,7 +94,7 @@ class Packed:
 
 
 def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> tuple[str, Layers] | None:
-    """What multiplies in 8-bit integers here, in words, and the layers of `encoder` (float32, eval mode) in them; None if nothing does."""
+    """The arithmetic in words, and the layers of `encoder` (float32, eval mode) in 8-bit integers; None if nothing here computes so."""
     if device.type != "cpu" or not has_int8_layers() or Packed.of(encoder, device) is None:
         return None
     firsts = encoder.shape.pooling == "cls"
@@ -240,8 +241,9 @@ def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
 def _attended(
     qkv_TK: torch.Tensor, runs: Sequence[Run], heads: int, x_TH: torch.Tensor, context_TH: torch.Tensor, alone: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`x_TH`, and `context_TH` with the attention of rows within themselves, given the queries, keys, and values of all tokens; or both
-    for the rows' first tokens alone [R, H], with spare ones behind them.
+    """Fill `context_TH` with the attention within each row, given the queries, keys, and values of all tokens; return `x_TH` and it.
+
+    If `alone`, both are only those of the rows' first tokens [R, H], with spare ones at the end.
 
     torch's attention exponentiates LANES scores at a time and those left over one by one, which would take most of its time. So a row sees
     keys and values through a window of whole LANES, whose last tokens, the next row's, are masked.
@@ -284,7 +286,7 @@ def _runs(lengths_B: Ints, dtype: torch.dtype) -> list[Run]:
 
 
 def _whole(rows: int) -> int:
-    """`rows` plus enough padding that their bits do not depend on their number: a matrix product of fewer than 4 a thread differs."""
+    """`rows` rounded up, so that a row's bits do not depend on their number: a product of fewer than 4 rows per thread has other bits."""
     return max(-(-rows // PAD) * PAD, PAD * torch.get_num_threads())
 
 

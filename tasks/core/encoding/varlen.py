@@ -1,4 +1,4 @@
-"""Layers of an encoder built like BERT over rows without padding, on a GPU: attention is torch's flash attention of many lengths."""
+"""Layers of an encoder built like BERT over rows without padding, on a GPU: attention is torch's flash attention over many lengths."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +12,11 @@ from tasks.core.models.unpadded_rows import first_places, rounded
 from tasks.core.stage.devices import has_flash_attention, moved
 from tasks.core.tables.ids import Ints
 
-WIDEST = 256  # numbers of an attention head
+WIDEST = 256  # width of an attention head
 
 
 def has_varlen_layers(transformer: Any, device: torch.device) -> bool:
-    """Whether this GPU has such attention for `transformer`, in its dtype."""
+    """Whether `device` has such attention for `transformer`, in its dtype."""
     width = transformer.config.hidden_size // transformer.config.num_attention_heads
     if not has_flash_attention(device) or transformer.dtype not in (torch.bfloat16, torch.float16):
         return False
@@ -26,8 +26,10 @@ def has_varlen_layers(transformer: Any, device: torch.device) -> bool:
 def varlen_layers(
     transformer: Any, products: list[tuple[torch.Tensor, torch.Tensor]], firsts: bool = False
 ) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
-    """Embeddings [T, H] of rows of some lengths [B] to last hidden states, [T, H] or of the rows' first tokens alone, [R, H], where those
-    behind the first B are spare; `products`: each layer's joint query, key, value.
+    """A function from embeddings [T, H] and the rows' lengths [B] to last hidden states [T, H].
+
+    With `firsts`, it returns only those of the rows' first tokens, [R, H], of which those after the first B are spare. `products`: each
+    layer's joint query, key, value.
     """
     heads = transformer.config.num_attention_heads
 

@@ -25,7 +25,7 @@ Stopwords = Literal[  # languages with both a bm25s list and a Snowball stemmer
     "turkish",
 ]
 
-ANALYSIS = ("stemmer", "stopwords", "cjk")  # what an index was built with, and its queries are analysed with
+ANALYSIS = ("stemmer", "stopwords", "cjk")  # settings with which an index's documents and its queries are analyzed
 
 
 class BM25(Params):

@@ -23,7 +23,7 @@ PARTS = ("terms", "counts", "lengths", "sizes")  # files of the first pass, int3
 
 @dataclass(frozen=True)
 class Pairs:
-    """The result of the first pass: the files PARTS in `folder`, and what is in memory."""
+    """The result of the first pass: the files PARTS in `folder`, and the parts that are in memory."""
 
     folder: Path
     vocabulary: dict[str, int]  # terms by number, in order of appearance
@@ -43,7 +43,7 @@ class Columns:
 
 
 def write_pairs(texts: Iterable[str], terms: Callable[[str], list[str]], folder: Path) -> Pairs:
-    """The first pass, over `texts`, read once; `folder` exists."""
+    """Make the first pass over `texts`, which are read once; `folder` exists."""
     vocabulary: dict[str, int] = {}
     frequencies, blocks = array("q"), list[tuple[int, int]]()
     buffers = {part: array("i") for part in PARTS}
@@ -77,7 +77,7 @@ def write_pairs(texts: Iterable[str], terms: Callable[[str], list[str]], folder:
 
 
 def invert(pairs: Pairs, k1: float, b: float) -> Columns:
-    """The second pass: weights idf * tf / (k1 (1 - b + b length / mean length) + tf), Lucene's BM25 as bm25s computes it, bit for bit."""
+    """Make the second pass: weights idf * tf / (k1 (1 - b + b length / mean length) + tf), Lucene's BM25, with the same bits as bm25s."""
     indptr = np.concatenate([[0], np.cumsum(pairs.frequencies)])
     total = int(indptr[-1])
     data = np.memmap(pairs.folder / "data", np.float32, "w+", shape=(total,))

@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Query = tuple[str, list[int]]  # id; numbers of its terms in order, without those in no document
 HELD = 2**19  # results buffered before they are written: 4 MB
-SPARSE = 20  # a query with fewer postings than this fraction of the documents, 1/20, looks at theirs alone; at 1/20 both ways are as fast
+SPARSE = 20  # a query with postings for less than 1/20 of the documents looks only at these; at 1/20, both ways are equally fast
 LEAST = np.float32(np.nextafter(np.float32(0), np.float32(1)))  # minimum score of a result: above 0
 
 
@@ -40,7 +40,7 @@ def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, 
         raise UserError(f"{folder}: no index of BM25 ({error}); run bm25 again") from None
     if not isinstance(analysis, dict) or analysis.keys() not in ({*ANALYSIS}, {*ANALYSIS} - {"cjk"}):
         raise UserError(f"{folder / 'analysis.json'}: found no stemmer and stopwords; run bm25 again")
-    analysis = {"cjk": "words", **analysis}  # of an export from before there were bigrams
+    analysis = {"cjk": "words", **analysis}  # an export from before there were bigrams has none
     if analysis["cjk"] not in ("bigrams", "words"):
         raise UserError(f"{folder / 'analysis.json'}: cjk: found {analysis['cjk']!r}, expected bigrams or words; run bm25 again")
     return built, StoredIds(folder / "ids.parquet"), analysis
@@ -52,7 +52,7 @@ def id_order(ids: pa.Array) -> pa.Array:
 
 
 def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
-    """The numbers of those of a query's terms that the index has, in their order."""
+    """The numbers of a query's terms in their order, without those that the index lacks."""
     return [vocabulary[term] for term in terms if term in vocabulary]
 
 
@@ -65,10 +65,10 @@ class Searcher:
         self.scores: Floats = np.zeros(_room(self.count), dtype=np.float32)  # all 0 between two queries
 
     def best(self, terms: Sequence[int], depth: int) -> tuple[Ints, Floats]:
-        """Ascending rows and scores of the `depth` best documents, with all ties at the last rank, which ids decide.
+        """Rows, ascending, and scores of the `depth` best documents, and of all that tie at the last rank, which ids decide.
 
-        A term that occurs twice in the query counts twice, as in Lucene. Weights are added in the order of the query,
-        so that scores have the same bits as those of bm25s.
+        A term that occurs twice in the query counts twice, as in Lucene. Weights are added in the order of the query, so that scores have
+        the same bits as those of bm25s.
         """
         columns = [slice(int(self.starts[term]), int(self.starts[term + 1])) for term in terms]
         total = sum(column.stop - column.start for column in columns)
@@ -81,7 +81,7 @@ class Searcher:
         return found
 
     def _best_of_few(self, columns: list[slice], total: int, depth: int) -> tuple[Ints, Floats]:
-        """The same from the `total` postings of the terms' `columns`, without a pass over all documents."""
+        """`best`, from the `total` postings of the terms' `columns`, without a pass over all documents."""
         rows = np.concatenate([np.empty(0, dtype=np.int64), *(self.documents[column] for column in columns)])
         ends = np.cumsum([0, *(column.stop - column.start for column in columns)]).tolist()
         parts = [slice(*part) for part in pairwise(ends)]
@@ -102,9 +102,9 @@ def _room(count: int) -> int:
 
 
 def _best(scores: Floats, count: int, depth: int) -> tuple[Ints, Floats]:
-    """Ascending places and values of the `depth` largest above 0 of `count` scores, with all ties of the last; what follows them is 0.
+    """Places, ascending, and values of the `depth` largest above 0 of the first `count` scores, with all ties of the last.
 
-    The `depth`-th largest maximum of groups of scores is a lower bound, so only few groups have to be looked at.
+    Scores after `count` must be 0. The `depth`-th largest maximum of groups of scores is a lower bound, so only few groups are looked at.
     """
     size = max(1, math.isqrt(count // depth))
     groups = -(-count // size)  # group g has the scores g, g + groups, g + 2 groups, ...

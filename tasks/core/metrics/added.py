@@ -1,4 +1,4 @@
-"""Measures besides those that ir_measures computes here: functions of one query's ranking [N], best first, and its grades.
+"""Measures that ir_measures does not compute here: functions of one query's ranking [N], best first, and its grades.
 
 `Hole@k`, `PairwiseErrors@k`, and `Coverage@k` are unknown to it. RBP, ERR, and nDCG(dcg='exp-log2') are in its notation, but their
 providers are not installed, or are a Perl script that takes only queries named by numbers.
@@ -15,7 +15,7 @@ Formula = Callable[[Sequence[str], Grades], float]
 
 MOST = 4  # the highest grade of ERR, as in TREC's gdeval.pl
 NAMED = re.compile(r"(Hole|PairwiseErrors|Coverage)(?:@([1-9]\d*))?")
-COSTS = ("Hole", "PairwiseErrors")  # measures of which less is better
+COSTS = ("Hole", "PairwiseErrors")  # measures of which lower values are better
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Added:
 
 
 def named(name: str, relevance: int) -> Added | None:
-    """The added measure of that name; None if it has none of their names. ValueError if it has no cutoff."""
+    """The added measure called `name`; None if none of them is. ValueError if it has no cutoff."""
     found = NAMED.fullmatch(name)
     if not found:
         return None
@@ -42,12 +42,12 @@ def named(name: str, relevance: int) -> Added | None:
 
 
 def lower_is_better(name: str) -> bool:
-    """Whether `name` counts mistakes."""
+    """Whether lower values of `name` are better, because it counts mistakes."""
     return name.startswith(COSTS)
 
 
 def formula(measure: Any) -> Formula | None:
-    """How `measure`, an Added or one of ir_measures, is computed here; None if ir_measures computes it, or it needs texts (Coverage)."""
+    """The function that computes `measure`, an Added or one of ir_measures; None if ir_measures does, or it needs texts (Coverage)."""
     if isinstance(measure, Added):
         if measure.kind == "Hole":
             return lambda ranking, grades: hole_rate(ranking, grades, measure.cutoff)

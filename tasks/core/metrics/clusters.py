@@ -3,7 +3,7 @@
 A group is a connected component of queries and relevant documents; groups share nothing, and are taken to be independent draws. The error
 of a mean over queries is then that of the sums of groups (Liang, Zeger: Longitudinal Data Analysis Using Generalized Linear Models,
 Biometrika 73, 1986; Cameron, Miller: A Practitioner's Guide to Cluster-Robust Inference, Journal of Human Resources 50, 2015). `by_group`
-puts it as one value per group, so every test of a mean over independent values is one over groups as well.
+expresses it as one value per group, so every test of a mean of independent values also works over groups.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ def connected(relevant: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def read_groups(qrels: Path) -> dict[str, str]:
-    """The group of each query of a table of judgments, by documents of any positive grade; none where there is no table."""
+    """The group of each query of a table of judgments, by documents of any positive grade; empty if there is no table."""
     if not qrels.exists():
         return {}
     table = read_table(qrels, QRELS)
@@ -69,7 +69,7 @@ def by_group(values: Floats, numbers: Numbers) -> Floats:
 def told(queries: int, groups: int, effect: float) -> str:
     """`2,762 queries are 576 groups that share relevant documents, which say as much as 1,726 independent ones (design effect 1.6)`.
 
-    Never as much as more queries than there are: an effect below 1 is as a rule an error of the estimate, not a gain.
+    It never claims more queries than there are: an effect below 1 is usually an error of the estimate, not a gain.
     """
     if queries == 1:
         return "there is one query, so nothing can be tested"
@@ -83,8 +83,11 @@ def told(queries: int, groups: int, effect: float) -> str:
 
 
 def design_effect(values: Floats, numbers: Numbers) -> float:
-    """The variance of the mean of `values` [Q] over what it would be if all were independent (Kish: Survey Sampling, 1965); Q over it is
-    the effective number of queries; an estimate, so it may be below 1, or 0. 1 where each query is a group, or nothing can be told."""
+    """The variance of the mean of `values` [Q] over what it would be if all were independent (Kish: Survey Sampling, 1965).
+
+    Q divided by it is the effective number of queries. It is an estimate, so it may be below 1, or 0. It is 1 if each query is a group of
+    its own, or if it cannot be estimated.
+    """
     each, plain = by_group(values, numbers), float(values.var(ddof=1)) if len(values) > 1 else 0.0
     if len(each) in (1, len(values)) or not plain:
         return 1.0

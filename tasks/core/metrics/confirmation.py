@@ -1,31 +1,33 @@
-"""Which dev queries choose among systems, and which confirm the choice: by a digest of the query's id, so that a query never changes
-sides, whatever is added or removed beside it, but for queries that share a relevant document (tasks.core.metrics.clusters): they are
-always on one side, that of the least of them.
+"""Which dev queries choose among systems, and which confirm the choice.
 
-What was chosen on some queries looks better on them than it is (Cawley, Talbot: On Over-fitting in Model Selection and Subsequent
+A digest of the query's id decides, so a query never changes sides, whatever is added or removed beside it. Queries that share a relevant
+document (tasks.core.metrics.clusters) are all on one side, that of the least of them.
+
+A system looks better than it is on the queries that it was chosen on (Cawley, Talbot: On Over-fitting in Model Selection and Subsequent
 Selection Bias in Performance Evaluation, JMLR 11, 2010); on other queries of the same kind it does not.
 """
 
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
-CLICKED = "click-"  # begins the ids of queries of a click log: judged by what was shown alone, they favor the model that showed it
-ONE_IN = 5  # queries that choose; four in five are left to confirm
+CLICKED = "click-"  # begins the ids of queries of a click log: judged only by shown documents, they favor the model that showed them
+ONE_IN = 5  # one query in five chooses; the others are left to confirm
 
 
 def chooses(query: str, groups: Mapping[str, str]) -> bool:
-    """Whether the query is one of the few that systems, and weights of fusions, are chosen on; `groups`: as of clusters.connected."""
+    """Whether a query is one of the few on which systems, and weights of fusions, are chosen; `groups`: of clusters.connected."""
     return _place(groups.get(query, query)) % ONE_IN == 0
 
 
 def confirming(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:
-    """Those that do not choose, `shuffled`."""
+    """The queries that do not choose, `shuffled`."""
     return shuffled((query for query in queries if not chooses(query, groups)), groups)
 
 
 def shuffled(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:
-    """`queries` by the digests of their groups' names, then of their own: a fixed order, which knows neither what they ask nor how large a
-    group is. By the queries' own digests alone, large groups would come first, as each has the place of its first query.
+    """`queries` sorted by the digests of their groups' names, then of their own: a fixed order that depends on neither text nor group size.
+
+    By the queries' own digests alone, large groups would come first, as each has the place of its first query.
     """
     return sorted(queries, key=lambda query: (_place(groups.get(query, query)), _place(query), query))
 

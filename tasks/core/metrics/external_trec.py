@@ -1,6 +1,6 @@
 """Read TREC runs and qrels of other programs, whole, with the line number of a mistake (which ir_measures' readers do not give).
 
-Ids that a run of ours has escaped, having white space, are those of the corpus again.
+Ids with white space, which a run of ours has escaped, are unescaped.
 """
 
 import gzip
@@ -19,17 +19,17 @@ ASCII_WORDS = re.compile(r"[^ \t\n\r\f\v]+")
 
 
 def read_trec_run(path: Path) -> dict[str, list[str]]:
-    """The documents of `read_scored_trec_run`."""
+    """The documents of each query, as `read_scored_trec_run` orders them."""
     return {query: list(ranked) for query, ranked in read_scored_trec_run(path).items()}
 
 
 def read_scored_trec_run(path: Path) -> dict[str, dict[str, np.float32]]:
-    """Any TREC run file (.gz too), whole in memory, in trec_eval's order: float32 score, then id, both descending.
+    """Read any TREC run file (.gz too), whole in memory, in trec_eval's order: float32 score, then id, both descending.
 
-    UserError for a document twice, a score that is no number, and ranks that contradict the scores.
+    UserError for a repeated document, a score that is not a number, and ranks that contradict the scores.
     """
     scored: dict[str, dict[str, np.float32]] = {}
-    last: dict[str, tuple[float, np.float32]] = {}  # the query's line before: rank and score
+    last: dict[str, tuple[float, np.float32]] = {}  # rank and score of the query's previous line
     for number, (query, _, doc, rank, score, _) in _lines(path, 6, "query Q0 doc rank score tag"):
         ranked = scored.setdefault(query, {})
         if doc in ranked:

@@ -1,4 +1,4 @@
-"""Queries by what they are like: what they ask, ranges of numbers, and the source's own columns."""
+"""Groups of queries: by question word, by ranges of numbers, and by the source's own columns."""
 
 import math
 import re
@@ -39,7 +39,7 @@ def by_value(values: Sequence[str]) -> Dimension:
 
 
 def by_range(values: Sequence[float], bins: int) -> Dimension:
-    """`bins` groups of about as many values each, equal values in one, named by their range: "3 to 5"."""
+    """`bins` groups, or fewer, of about as many values each, named by their range ("3 to 5"); equal values are in one group."""
     numbers = np.asarray(values, dtype=np.float64)
     edges = np.unique(np.quantile(numbers, np.arange(1, bins + 1) / bins, method="inverted_cdf"))
     places = np.searchsorted(edges, numbers)
@@ -56,7 +56,7 @@ def _span(low: float, high: float, digits: int) -> str:
 def by_column(values: Sequence[str], bins: int) -> Dimension | None:
     """A user's column, "" where a query has no value: by value, or by range if there are many and all are numbers; else None.
 
-    An infinite number, or one that is none (NaN, as pandas writes a missing one), is no value.
+    An infinite number or NaN (as pandas writes a missing one) counts as no value.
     """
     if len(set(values)) <= MOST_VALUES:
         return by_value([value or NO_VALUE for value in values])

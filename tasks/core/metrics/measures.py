@@ -18,7 +18,7 @@ Measure = Any  # of ir_measures, or an added.Added
 
 
 def _literal(node: ast.expr | None) -> Any:
-    """The value of a parameter in a measure's name; ValueError if it is none that ir_measures takes."""
+    """The value of a parameter in a measure's name; ValueError if ir_measures does not take such a value."""
     if isinstance(node, ast.Dict):
         return {_literal(key): _literal(value) for key, value in zip(node.keys, node.values, strict=True)}
     if not isinstance(node, ast.Constant):
@@ -56,7 +56,7 @@ def _known(name: str, relevance: int) -> Measure:
     measure.validate_params()
     if measure.params.get("cutoff", 1) < 1:  # trec_eval aborts the process
         raise ValueError("its cutoff is below 1")
-    if not 0 < measure.params.get("p", 0.5) < 1:  # of RBP and Compat; values would be meaningless, negative ones too
+    if not 0 < measure.params.get("p", 0.5) < 1:  # of RBP and Compat; otherwise values are meaningless, some negative
         raise ValueError("its p is not between 0 and 1")
     if not 0 <= measure.params.get("recall", 0.0) <= 1:
         raise ValueError("its recall is not between 0 and 1")
@@ -87,8 +87,9 @@ def needs_texts(measures: Mapping[str, Measure]) -> list[str]:
 
 
 def read_qrels(table: pa.Table) -> Qrels:
-    """The judgments (schema QRELS) of every query. Means are over all of these, as trec_eval's are: one without a relevant document
-    counts 0.
+    """The judgments (schema QRELS) of every query.
+
+    Means are over all of them, as trec_eval's are: a query without a relevant document counts 0.
     """
     qrels: Qrels = {}
     for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
@@ -117,9 +118,9 @@ def per_query(measures: Mapping[str, Measure], qrels: Qrels, rankings: Mapping[s
 
 
 def _computable(qrels: Qrels) -> Qrels:
-    """The judgments with 0 for every grade of a query whose grades are all negative: trec_eval's code then reads outside its memory.
+    """The judgments, with 0 for all grades of a query with negative grades only, for which trec_eval's code reads outside its memory.
 
-    No measure changes by it. Beside a grade of 0 or more, a negative one stays: it marks a document of the pool that nobody judged, which
+    This changes no measure. Beside a grade of 0 or more, a negative one stays: it marks a document of the pool that nobody judged, which
     infAP counts and Bpref skips.
     """
     return {query: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0) for query, grades in qrels.items()}

@@ -13,10 +13,10 @@ NAMED = re.compile(r"(nDCG|AP|R|P|RR)@(\d+)")
 
 
 def task_result(dataset: str, revision: str, metrics: Mapping[str, Mapping[str, float]], relevance: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON object of one model on `dataset` (a SPEC), from {split: {measure: mean}}; splits without MAIN are left out.
+    """The JSON object of one model on `dataset` (a SPEC), from {split: {measure: mean}}; splits without MAIN are omitted.
 
-    MTEB counts every grade above 0 as relevant, so binary measures are left out where `relevance` of the split is higher. The
-    language is not known here; `mteb_version` and `evaluation_time` are null, because MTEB did not run.
+    MTEB counts every grade above 0 as relevant, so binary measures are omitted where `relevance` of the split is higher. The language is
+    not known here; `mteb_version` and `evaluation_time` are null, because MTEB did not run.
     """
     return {
         "dataset_revision": revision,

@@ -19,11 +19,11 @@ BLOCK = 512  # sign flips at a time
 
 
 def paired_t_test(first: Floats, second: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float, float | None, float | None]:
-    """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q]; with `groups`, by the cluster-robust standard error
-    and as many degrees of freedom as there are groups, less one.
+    """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q].
 
-    If all differences are equal but for rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0,
-    otherwise that of all sign flips, 2^(1 - Q) (Fisher 1935). With fewer than two queries p is 1.
+    With `groups`, it uses the cluster-robust standard error, and one degree of freedom less than there are groups. If all differences are
+    equal but for rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0, otherwise that of all sign
+    flips, 2^(1 - Q) (Fisher 1935). With fewer than two queries p is 1.
     """
     differences = first - second if groups is None else by_group(first - second, groups)
     if len(differences) < 2:
@@ -41,8 +41,10 @@ def no_spread(differences: Floats) -> bool:
 
 
 def mean_interval(values: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float | None, float | None]:
-    """The 1 - alpha t-interval of the mean of `values` [Q]; the mean itself twice if there is no variance, None twice if there is one
-    query or group, of which nothing follows for others."""
+    """The 1 - alpha t-interval of the mean of `values` [Q].
+
+    It is the mean itself twice if there is no variance, and None twice for one query or group, which says nothing about others.
+    """
     mean = float(values.mean())
     values = values if groups is None else by_group(values, groups)
     if len(values) < 2:
@@ -62,12 +64,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def permutation_test(first: Floats, second: Floats, *, permutations: int, seed: int, groups: Numbers | None = None) -> float:
-    """Two-sided p of the paired randomization test of first - second, both [Q]: the share of sign flips of the differences whose mean
-    is at least as far from 0 (Fisher 1935; Smucker, Allan, Carterette 2007).
+    """Two-sided p of the paired randomization test of first - second, both [Q]: the share of sign flips of the differences whose mean is at
+    least as far from 0 (Fisher 1935; Smucker, Allan, Carterette 2007).
 
-    All 2^D flips of the D differences that are not 0 if there are at most `permutations`; otherwise that many drawn by `seed`, and
-    (found + 1) / (permutations + 1), which is never 0. Sums that differ by rounding alone count as equal. With `groups`, the sign of all
-    differences of a group is flipped at once.
+    All 2^D flips of the D differences that are not 0 are counted, if they are at most `permutations`. Otherwise that many are drawn by
+    `seed`, and p is (found + 1) / (permutations + 1), which is never 0. Sums that differ only by rounding count as equal. With `groups`,
+    the signs of all differences of a group are flipped together.
     """
     differences = first - second if groups is None else np.bincount(groups, first - second)
     differences = differences[differences != 0]

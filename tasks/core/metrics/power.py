@@ -15,16 +15,16 @@ from tasks.core.metrics.paired_tests import Floats, no_spread
 from tasks.core.stage.errors import counted
 
 WANTED = 0.8  # power
-MOST = 10**9  # queries that are looked at
+MOST = 10**9  # queries that are tried, at most
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(256)
 REACH = 9.0  # standard deviations of Z that are integrated over
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A paired difference of means over Q queries, and what the two-sided t-test at level alpha can say of it.
+    """A paired difference of means over Q queries, and the power of its two-sided t-test at level alpha.
 
-    d with its 1 - alpha interval; `power`: the chance to find a difference this large significant; `detectable`: the least difference
+    `d` has its 1 - alpha interval; `power`: the chance to find a difference this large significant; `detectable`: the least difference
     found with WANTED power; `needed`: queries for WANTED power, None beyond MOST.
     """
 
@@ -39,8 +39,8 @@ class Effect:
 def effect(differences: Floats, alpha: float, groups: Numbers | None = None) -> Effect | None:
     """The effect in `differences` [Q]; None if they have no variance but rounding.
 
-    With the number of each query's `groups` [Q], tests are of one value per group (clusters.by_group); d stays over the standard deviation
-    of single differences, and `needed` in queries.
+    With the number of each query's group in `groups` [Q], tests are of one value per group (clusters.by_group). d is still relative to the
+    standard deviation of single differences, and `needed` still counts queries.
     """
     if groups is not None:
         each = by_group(differences, groups)
@@ -66,7 +66,7 @@ def power(d: float, queries: int, alpha: float) -> float:
 
 
 def detectable(queries: int, alpha: float, wanted: float = WANTED) -> float:
-    """The smallest d that a test over this many queries finds significant with probability `wanted`; 0 where `alpha` is no less."""
+    """The smallest d that a test over this many queries finds significant with probability `wanted`; 0 if `alpha` is at least `wanted`."""
     if alpha >= wanted:
         return 0.0
     return _root(lambda d: power(d, queries, alpha) - wanted)
@@ -119,7 +119,7 @@ def _upper(t: float, freedom: int, shift: float) -> float:
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Where `rising`, negative at 0, is 0."""
+    """The zero of `rising`, an increasing function that is negative at 0."""
     high = 1.0
     while rising(high) < 0:
         high *= 2

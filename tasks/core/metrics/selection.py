@@ -12,7 +12,7 @@ METRIC = "nDCG@10"  # the default of report.metric
 DIGITS = 10  # means that agree to this many digits differ in the order of their additions, not in their rankings
 # Fields that name other entries; negatives are named after their round.
 NAMING = ("init", "negatives", "round", "run", "first", "second", "encoder")
-SERVED = ("run", "first", "second", "encoder")  # of these, what a reordering system needs at query time, besides a cross-encoder
+SERVED = ("run", "first", "second", "encoder")  # of these, what a reordering system needs at query time, in addition to a cross-encoder
 SYSTEMS = ("rounds", "adore", "fuse", "rerank", "rescore")  # sections whose entries are systems
 MADE = ("pretrain", *SYSTEMS)  # plus what they start from; no other sections, because the report depends on these (dvc.yaml)
 TOWERS = {"rounds": 1, "adore": 2}  # one shared by queries and documents; one for each

@@ -31,13 +31,13 @@ class Tested(Params):
     seed: Seed = Field(42, ge=0, description="seed for the sample of queries shown and for the permutation test")
 
     def drawn(self, queries: Sequence[str], groups: Mapping[str, str]) -> "Numbers":
-        """The number of what each query [Q] is drawn with: its group in `groups`, or with `draws: queries`, each alone."""
+        """The number of each query's group [Q], which tests draw as one: of its group in `groups`, or with `draws: queries`, its own."""
         from tasks.core.metrics.clusters import numbered
 
         return numbered(queries, groups if self.draws == "groups" else {})
 
     def p(self, first: "Floats", second: "Floats", groups: "Numbers") -> float:
-        """Two-sided p of the mean of first - second, both [Q], before correction; `groups` [Q] are numbers of what is drawn at once."""
+        """Two-sided p of the mean of first - second, both [Q], before correction; `groups` [Q] are the numbers that `drawn` returns."""
         from tasks.core.metrics.paired_tests import paired_t_test, permutation_test  # scipy: not with every command
 
         if self.test == "permutation":
@@ -46,18 +46,18 @@ class Tested(Params):
 
     @property
     def tests(self) -> str:
-        """`paired two-sided t-tests`."""
+        """The test in words: `paired two-sided t-tests`."""
         if self.test == "t":
             return "paired two-sided t-tests"
         return f"paired two-sided permutation tests ({self.permutations:,} sign flips, seed {self.seed})"
 
     @property
     def over(self) -> str:
-        """What is drawn independently: `over groups of queries that share relevant documents`."""
+        """The independent draws in words: `over groups of queries that share relevant documents`."""
         return "over groups of queries that share relevant documents" if self.draws == "groups" else "over queries"
 
 
 def tests_of(sections: Mapping[str, Any], place: str) -> Tested:
-    """How section `report` of the parameters in file `place` has differences tested."""
+    """The tests of differences that section `report` of the parameters, from file `place`, asks for."""
     given = sections.get("report") or {}
     return validate(Tested, {key: given[key] for key in Tested.model_fields if key in given}, place, section="report")

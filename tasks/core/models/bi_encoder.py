@@ -71,21 +71,21 @@ class Encoder(nn.Module):
         self.hidden = int(transformer.config.hidden_size)  # H
         self.pooled = self.hidden * len(shape.pooling.split("+"))  # P
         self.head: Head | None = None if shape.head == "none" else Head(self.pooled, shape.head, shape.layers)
-        self.causal = any(getattr(module, "is_causal", False) for module in transformer.modules())  # of some that see no later tokens
+        self.causal = any(getattr(module, "is_causal", False) for module in transformer.modules())  # its tokens see no later ones
         self.options = no_cache(transformer)
 
     @property
     def full_width(self) -> int:
-        """Numbers of a vector before `shape.width` is applied."""
+        """The width of a vector before `shape.width` is applied."""
         return self.pooled if self.head is None else self.head.width
 
     @property
     def width(self) -> int:
-        """D."""
+        """The width D of a vector."""
         return min(self.shape.width or self.full_width, self.full_width)
 
     def forward(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, prompt: int = 0) -> torch.Tensor:
-        """`prompt`: tokens that each text begins with and that are not its own, for encoders that do not pool them."""
+        """`prompt`: how many tokens each text begins with that are not its own, for encoders that do not pool them."""
         skipped = 0 if self.shape.pools_prompt else prompt
         if self.shape.pooling == "cls" and not skipped and built_like_bert(self.transformer):
             return self.finish(first_outputs(self.transformer, ids_BL, mask_BL).float())
@@ -162,7 +162,7 @@ def load_transformer(folder: Path) -> Any:
 
 
 def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
-    """Both towers of a model folder. `shape` overrides what the folder's module files say (for a bare transformer)."""
+    """Both towers of a model folder. `shape` replaces the one in the folder's module files (for a bare transformer)."""
     if (folder / ROUTER).exists():
         refuse_other_towers(folder)
         query, document = (load_towers(folder / name, shape).document for name in TOWERS)
@@ -185,7 +185,7 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
 
 
 def causal_first(where: Path | str, kind: str) -> UserError:
-    """What pooling cls over a causal transformer of type `kind` deserves."""
+    """The error for pooling cls over a causal transformer of type `kind`."""
     return UserError(
         f"{where}: found pooling cls over a causal transformer ({kind}), whose first token sees no other; expected last or mean"
     )
@@ -211,7 +211,7 @@ def average_with(towers: Towers, others: Towers, share: float) -> None:
 
 
 def truncate(towers: Towers, width: int, where: str) -> None:
-    """Let `towers`, in place, keep the first `width` numbers of a vector; UserError naming `where` (the parameter) if it has fewer.
+    """Make `towers`, in place, keep only the first `width` numbers of a vector; UserError naming `where` (the parameter) if it has fewer.
 
     Source: Matryoshka representation learning (arXiv:2205.13147). A cosine is that of the shorter vectors.
     """
@@ -264,7 +264,7 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
 
 
 def _write_router(folder: Path) -> None:
-    """The module files above two towers: one Router, whose modules lie where each tower's own modules.json has them."""
+    """Write the module files above two towers: one Router, whose modules are where each tower's own modules.json says."""
     types: dict[str, str] = {}
     routes: dict[str, list[str]] = {}
     for name in TOWERS:

@@ -29,14 +29,14 @@ from tasks.core.text.tokenizer import drop_code, load_tokenizer, longest_text
 from tasks.core.text.tokens import cut_by_budget
 
 Floats = npt.NDArray[np.float32]
-Rows = dict[str, list[list[int]]]  # what a tokenizer makes of some texts, by name
+Rows = dict[str, list[list[int]]]  # a tokenizer's output for some texts, by name
 PROBES = (("rivers", "no"), ("Which are rivers of the north?", "A river of the north that is known for its bridges."))  # pairs
 LENGTH = 64  # tokens of one at most
-PART = 2048  # pairs tokenized at a time for a GPU: few, for it not to wait, and enough for full batches of similar length
+PART = 2048  # pairs tokenized at a time for a GPU: so few that it does not wait, and enough for full batches of similar length
 
 
 class Batch(NamedTuple):
-    """Pairs that are scored together: places among all, and tokens."""
+    """Pairs that are scored together: their places among all pairs, and their tokens."""
 
     places: Ints
     rows: Rows
@@ -63,7 +63,7 @@ class CrossEncoder:
 
     @cached_property
     def options(self) -> dict[str, bool]:
-        """What the model is told beside the tokens."""
+        """The model's arguments other than the tokens."""
         return no_cache(self.model)
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Floats:
@@ -85,7 +85,7 @@ class CrossEncoder:
         return found
 
     def _batches(self, pairs: Sequence[tuple[str, str]]) -> Iterator[Batch]:
-        """All pairs, those of similar length together. A thread tokenizes PART of them while a GPU scores those before."""
+        """All pairs, in batches of similar length. A thread tokenizes the next PART of them while a GPU scores the last."""
         if self.device.type == "cpu":
             yield from self._cut(0, self._tokenized(pairs) if pairs else {})
             return
@@ -103,14 +103,14 @@ class CrossEncoder:
         return rows
 
     def _cut(self, first: int, rows: Rows) -> Iterator[Batch]:
-        """Batches of tokenized pairs, which are those from place `first` on."""
+        """Batches of tokenized pairs, the first of which has the place `first` among all."""
         lengths = np.fromiter(map(len, rows.get("input_ids", [])), dtype=np.int64)
         for batch in cut_by_budget(lengths, self.batch_tokens):
             yield Batch(first + batch, {name: [each[n] for n in batch.tolist()] for name, each in rows.items()})
 
 
 def _first_logits(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
-    """Logits [B, 1] of a classifier built like BERT, all of whose heads read the first token."""
+    """Logits [B, 1] of a classifier built like BERT: the heads of all of these read the first token."""
     transformer = model.base_model
     first_B1H = first_outputs(transformer, input_ids, attention_mask, **given).unsqueeze(1)
     logits: torch.Tensor = model.classifier(first_B1H if transformer.pooler is None else model.dropout(transformer.pooler(first_B1H)))
@@ -118,9 +118,9 @@ def _first_logits(model: Any, input_ids: torch.Tensor, attention_mask: torch.Ten
 
 
 def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
-    """What `tokenizer` makes of some texts, padded to the longest: int64 [B, L] by name.
+    """Tokenized texts padded to the longest: int64 [B, L] by name.
 
-    `tokenizer.pad` makes the same in 10 times the time, in which a GPU waits.
+    `tokenizer.pad` returns the same in 10 times the time, while a GPU waits.
     """
     lengths_B = np.array([len(row) for row in rows["input_ids"]])
     given_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
@@ -133,14 +133,14 @@ def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
 
 
 def filling(tokenizer: Any) -> dict[str, int]:
-    """What a place without a token holds, by name; in the attention mask 0."""
+    """The values of padding, by name; that of the attention mask is 0."""
     return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
 
 def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, device: torch.device, dtype: torch.dtype) -> CrossEncoder:
-    """The cross-encoder of a local folder, `batch_tokens` at a time (none: what suits the device).
+    """The cross-encoder of a local folder, which scores `batch_tokens` tokens at a time (None: what suits the device).
 
-    UserError if it is not a classifier or does not have exactly one label, or as `pair_tokenizer`.
+    UserError if it is not a classifier with exactly one label, or if `pair_tokenizer` refuses it.
     """
     model = load_classifier(folder)
     tokenizer = pair_tokenizer(model, folder)
@@ -155,8 +155,8 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, 
 def pair_tokenizer(model: Any, folder: Path) -> Any:
     """The tokenizer of a classifier's folder. It pads on the right, so that every token has the place that it has without padding.
 
-    UserError for a decoder that takes another token for padding: it scores by the last token before that. And for any classifier that
-    fails on pairs, or whose scores depend on padding, so on the other pairs of a batch.
+    UserError for a decoder with another padding token than the tokenizer's: it scores by the last token before padding. Also for any
+    classifier that fails on pairs, or whose scores depend on padding, and so on the other pairs of a batch.
     """
     tokenizer = load_tokenizer(folder)
     tokenizer.padding_side = "left" if model.config.model_type == "xlnet" else "right"  # XLNet scores by the last place
@@ -183,7 +183,7 @@ def _refuse_unlike(encoder: CrossEncoder, folder: Path) -> None:
 
 
 def longest_pair(model: Any, tokenizer: Any, max_length: int) -> int:
-    """Tokens of a pair: `max_length`, or the limit of tokenizer and model."""
+    """The most tokens of a pair: `max_length`, or the limit of tokenizer or model if that is lower."""
     return min(max_length, int(tokenizer.model_max_length), longest_text(model) or max_length)
 
 

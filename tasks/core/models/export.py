@@ -1,6 +1,6 @@
 """An exported model, ready to serve: a folder that `retemper champion export` writes and `retemper serve` reads.
 
-serving.json       what is below: systems, text settings, depths, and size and SHA-256 of every file
+serving.json       the record: systems, text settings, depths, and size and SHA-256 of every file
 champion.json      the record of the champion, if it is one
 encoder/, index/   of the model (of a fusion of several: also encoder.NAME/, index.NAME/); beside an index, the ids.parquet and
                    owners.npy of its rows
@@ -22,7 +22,7 @@ RECORD = "serving.json"
 
 @dataclass(frozen=True)
 class Export:
-    """What serving.json says. Paths are relative to the folder; `encoders` has encoder and index folder by name of the model."""
+    """The content of serving.json. Paths are relative to the folder; `encoders` has the encoder and index folders by name of the model."""
 
     model: str
     encoders: Mapping[str, tuple[str, str]]
@@ -50,7 +50,7 @@ def listed(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def read_record(folder: Path) -> Export:
-    """The record of an exported folder. Missing if there is none, Corrupt if it is not one."""
+    """The record of an exported folder. Missing if there is none, Corrupt if it is invalid."""
     path = folder / RECORD
     if not path.is_file():
         raise Missing(f"{path}: not found, expected an exported folder; make one with retemper champion export FOLDER")

@@ -1,7 +1,7 @@
 """The outputs of texts' first tokens, from encoders built like BERT (Devlin et al. 2019). B texts, L tokens, H hidden width, A heads.
 
-A vector or a score of the first token (the [CLS] of ANCE, STAR, ADORE, COSTA, and most rerankers) needs of the last layer the keys and
-values of all tokens, and the rest for the first one alone: a sixth of the layer's products.
+For a vector or a score of the first token (the [CLS] of ANCE, STAR, ADORE, COSTA, and most rerankers), the last layer must compute keys and
+values of all tokens, but the rest only for the first one: a sixth of the layer's products.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def built_like_bert(transformer: Any) -> bool:
 def first_outputs(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
     """The first tokens' last hidden states [B, H] of a transformer `built_like_bert`. `given` is for its embeddings.
 
-    Padding may be on either side. In training, gradients are those of all tokens' outputs; dropout is drawn for fewer numbers.
+    Padding may be on either side. In training, gradients are those that all tokens' outputs would give; dropout is drawn for fewer numbers.
     """
     seen = None if mask_BL.device.type == "cpu" and mask_BL.all() else mask_BL.bool()[:, None, None]  # where reading it takes no time
     x_BLH = transformer.embeddings(input_ids=ids_BL, **given)

@@ -1,7 +1,7 @@
-"""What a model folder says of itself: the module files of sentence-transformers, read without torch.
+"""The description of a model in its folder: the module files of sentence-transformers, read without torch.
 
-Two towers of different weights are two such folders, `query` and `document`, in one folder whose module is sentence-transformers'
-Router: `encode_query` and `encode_document` go to the right one.
+Two towers with different weights are two such folders, `query` and `document`, in one folder whose module is sentence-transformers' Router:
+`encode_query` and `encode_document` go to the right one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ PACKAGE = "sentence_transformers."
 MODULE = f"{PACKAGE}models."
 ROUTER = "router_config.json"  # present in a folder of two towers
 TOWERS = ("query", "document")  # its subfolders, and sentence-transformers' names of its routes
-POOLINGS = {  # sentence-transformers' names of today, in the order in which several named by old keys are joined; and ours
+POOLINGS = {  # sentence-transformers' current names, in the order in which several named by old keys are joined; and ours
     "cls": "cls",
     "max": "max",
     "mean": "mean",
@@ -38,16 +38,16 @@ TRUNCATE = "_Truncate"  # ends the folder of a Dense that only keeps the first n
 
 @dataclass(frozen=True)
 class Shape:
-    """What is on top of the transformer, and how texts are presented to it."""
+    """The layers on top of the transformer, and the form in which it gets texts."""
 
-    pooling: str = "mean"  # one of POOLINGS' values, or several joined by +
+    pooling: str = "mean"  # a value of POOLINGS, or several joined by +
     head: str = "none"  # linear_norm | linear | tanh | none | layers: any others
     similarity: str = "dot"  # dot | cosine
     max_length: int | None = None  # tokens of a document
     query_prefix: str = ""
     document_prefix: str = ""
     layers: tuple[Layer, ...] = ()  # of head: layers
-    width: int | None = None  # numbers of a vector that are kept, its first (Matryoshka, arXiv:2205.13147); none: all
+    width: int | None = None  # how many of a vector's first numbers are kept (Matryoshka, arXiv:2205.13147); None: all
     pools_prompt: bool = True  # whether a prefix's tokens are pooled (include_prompt)
 
 
@@ -72,7 +72,7 @@ def refuse_other_towers(folder: Path) -> None:
 def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
     """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them.
 
-    Where it has neither, default_prompt_name says what precedes every text. An empty prompt is one, too.
+    If it has neither, both are the prompt that default_prompt_name names. An empty prompt counts as a prompt.
     """
     prompts = {name: prompt for name, prompt in (described.get("prompts") or {}).items() if prompt is not None}
     document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), None)
@@ -83,9 +83,10 @@ def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_shape(folder: Path) -> Shape:
-    """Pooling, head and similarity of a model folder (of two towers: the document's), and of a bare transformer.
+    """The `Shape` of a model folder; of two towers, the document tower's. UserError for modules that we cannot read.
 
-    The latter has no head, dot products, and as in sentence-transformers the last token of a ...ForCausalLM, else the mean.
+    A bare transformer has no head, dot products, and as in sentence-transformers, pooling by the last token of a ...ForCausalLM, else the
+    mean.
     """
     if (folder / ROUTER).exists():
         refuse_other_towers(folder)
@@ -130,7 +131,7 @@ def read_shape(folder: Path) -> Shape:
 
 
 def read_head(folder: Path) -> list[tuple[Path, Layer]]:
-    """The modules that are the head, and their folders: those after the pooling, but for a last Normalize and what truncates."""
+    """The head's modules with their folders: all after the pooling, except a last Normalize and the Dense that truncates."""
     if not (folder / "modules.json").exists():
         return []
     modules = [(folder / module["path"], _kind(module)) for module in read_json(folder / "modules.json")[2:]]
@@ -142,7 +143,7 @@ def read_head(folder: Path) -> list[tuple[Path, Layer]]:
 
 
 def _kind(module: Mapping[str, str]) -> str:
-    """What a module of modules.json is, whatever it is imported from."""
+    """The kind of a module of modules.json, whatever package it is imported from."""
     return module["type"].rsplit(".", 1)[-1]
 
 
@@ -155,7 +156,7 @@ def _generates(path: Path) -> bool:
 
 
 def in_order(poolings: Iterable[str]) -> list[str]:
-    """Several poolings, of POOLINGS' values or any others, in the order in which old keys join them."""
+    """Poolings, values of POOLINGS or others, in the order in which old keys join them."""
     places = {name: place for place, name in enumerate(POOLINGS.values())}
     return sorted(poolings, key=lambda name: places.get(name, len(places)))
 

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from tasks.core.models.layers import ACTIVATIONS, Layer, last_width, named_layers
 from tasks.core.stage.errors import UserError
 
-WEIGHTS = {"Dense": "linear", "LayerNorm": "norm"}  # sentence-transformers' name of a module's weights, and of our first of its kind
+WEIGHTS = {"Dense": "linear", "LayerNorm": "norm"}  # sentence-transformers' name for a module's weights, and ours for the first of a kind
 RESIDUAL = "residual"  # its name of the matrix of a Dense's residual connection
 
 
 class Head(nn.Module):
-    """The layers of a name (`tasks.core.models.layers`) or any others, one after another."""
+    """A sequence of layers: those of a named head (`tasks.core.models.layers`), or any others."""
 
     linear: nn.Linear  # of named heads
     norm: nn.LayerNorm  # of linear_norm
@@ -42,7 +42,7 @@ class Head(nn.Module):
                 self.add_module(self.names[-1], nn.LayerNorm(layer.inputs))
 
     def draw(self, generator: torch.Generator) -> None:
-        """New weights of a named head: N(0, 0.02), biases 0."""
+        """Draw new weights of a named head: N(0, 0.02), biases 0."""
         nn.init.normal_(self.linear.weight, std=0.02, generator=generator)
         nn.init.zeros_(self.linear.bias)
 
@@ -53,7 +53,7 @@ class Head(nn.Module):
         return x_BD
 
     def _through(self, layer: Layer, parts: dict[str, nn.Module], before_BD: torch.Tensor) -> torch.Tensor:
-        """One layer, whose weights are in `parts`."""
+        """Apply one layer, whose weights are in `parts`."""
         if layer.kind == "Normalize":
             return F.normalize(before_BD, dim=-1)
         if layer.kind == "Dropout":
@@ -87,7 +87,7 @@ class Head(nn.Module):
         return written
 
     def _parts(self, name: str) -> dict[str, nn.Module]:
-        """What has the weights of the layer `name`, by sentence-transformers' names."""
+        """The submodules with the weights of the layer `name`, by sentence-transformers' names."""
         if not name:
             return {}
         parts = {name.split("_")[0]: self.get_submodule(name)}
@@ -96,7 +96,7 @@ class Head(nn.Module):
 
 
 def write_module(folder: Path, layer: Layer, tensors: dict[str, torch.Tensor]) -> None:
-    """One module of sentence-transformers as a folder (new)."""
+    """Write one module of sentence-transformers to `folder` (new)."""
     config: dict[str, object] = {}
     if layer.kind == "Dense":
         config = {"in_features": layer.inputs, "out_features": layer.outputs, "bias": layer.bias}

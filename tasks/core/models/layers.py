@@ -8,18 +8,18 @@ from typing import Any
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 
-ELEMENTWISE = (  # torch's activations of each number by itself, without weights; always with torch's own constants, as theirs
+ELEMENTWISE = (  # torch's elementwise activations without weights; always with torch's default constants, as in sentence-transformers
     *("CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6"),
     *("SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink"),
 )
 ACTIVATIONS = {"Identity": "torch.nn.modules.linear.Identity"} | {name: f"torch.nn.modules.activation.{name}" for name in ELEMENTWISE}
 KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")
-FEATURE = "sentence_embedding"  # what a module reads and writes: the text's vector
+FEATURE = "sentence_embedding"  # the field that a module reads and writes: the text's vector
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One module. Dropout and Normalize have no widths: they keep the one they are given."""
+    """One module. Dropout and Normalize have no widths of their own: they keep the vector's."""
 
     kind: str  # one of KINDS
     inputs: int = 0
@@ -45,7 +45,7 @@ def name_of(layers: tuple[Layer, ...]) -> str:
 
 
 def read_layer(folder: Path, kind: str) -> Layer:
-    """One module of a model folder; UserError for what sentence-transformers knows and we do not."""
+    """One module of a model folder; UserError for settings that sentence-transformers supports and we do not."""
     path = folder / "config.json"
     if kind == "Normalize" and not path.exists():  # older folders have none
         return Layer(kind)
@@ -78,12 +78,12 @@ def read_layer(folder: Path, kind: str) -> Layer:
 
 
 def last_width(layers: tuple[Layer, ...], width: int) -> int:
-    """Numbers of a vector after `layers`, given those before."""
+    """The width of a vector after `layers`, if it has `width` before them."""
     return next((layer.outputs for layer in reversed(layers) if layer.outputs), width)
 
 
 def check_widths(layers: Sequence[Layer], width: int, folder: Path) -> None:
-    """UserError unless each layer takes what the one before gives, and the first takes `width` numbers."""
+    """UserError unless the first layer takes vectors of `width`, and each other one those of the layer before it."""
     for layer in layers:
         if layer.outputs and layer.inputs != width:
             raise UserError(

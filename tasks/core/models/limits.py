@@ -1,4 +1,4 @@
-"""Which of transformers' classes reads a model folder, how long a text it takes (found without its weights), and what fails in it."""
+"""The transformers class that reads a model folder, its longest text (found without the weights), and the errors of such models."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +14,18 @@ from tasks.core.models.folder import ROUTER
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer, longest_text
 
-FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # of transformers that read something else
-CLOSE = 1e-3  # of the largest number of a vector or score, whatever the padding; float32 is off by 1e-6
-WITH_DECODER = ("t5", "mt5", "umt5")  # whose encoder is a model of its own, as sentence-transformers loads them (GTR, Sentence-T5)
+FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # of transformers that do not read texts alone
+CLOSE = 1e-3  # allowed effect of padding, as a share of the largest number of a vector or score; float32 is off by 1e-6
+WITH_DECODER = ("t5", "mt5", "umt5")  # their encoder can be loaded alone, as sentence-transformers does (GTR, Sentence-T5)
 
 
 def model_class(config: Any) -> Any:
-    """The class that loads a transformer of this configuration: of T5 and its like, the encoder alone."""
+    """The class that loads a transformer of this configuration; for T5 and its like, only the encoder."""
     return AutoModelForTextEncoding if config.model_type in WITH_DECODER else AutoModel
 
 
 def no_cache(model: Any) -> dict[str, bool]:
-    """What tells `model` to keep nothing for later tokens: it would take memory, and fails without a layer of attention (Jamba)."""
+    """Arguments that make `model` keep no cache for later tokens: it takes memory, and fails without a layer of attention (Jamba)."""
     own, inner = (signature(each.forward).parameters for each in (model, model.base_model))
     passed = "use_cache" in own or any(each.kind is Parameter.VAR_KEYWORD for each in own.values())
     return {"use_cache": False} if passed and "use_cache" in inner else {}
@@ -33,7 +33,7 @@ def no_cache(model: Any) -> dict[str, bool]:
 
 @contextmanager
 def bf16_refused(config: Any) -> Iterator[None]:
-    """UserError where a transformer of `config` fails within for its dtype, as DeBERTa's first version under autocast."""
+    """Turn a failure of a transformer of `config` in bfloat16 into a UserError: DeBERTa's first version fails so under autocast."""
     try:
         yield
     except RuntimeError as error:
@@ -43,12 +43,12 @@ def bf16_refused(config: Any) -> Iterator[None]:
 
 
 def one_line(error: Exception) -> str:
-    """What `error` says, in 200 characters at most, or its name."""
+    """The message of `error` in one line, at most 200 characters; its type's name if it has none."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def most_tokens(folder: Path) -> int:
-    """The most tokens per text, special tokens included: the tokenizer's limit, and the transformer's positions."""
+    """The most tokens per text, special tokens included: the tokenizer's limit, or the transformer's positions if those are fewer."""
     place = folder / "document" if (folder / ROUTER).exists() else folder
     try:
         config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)

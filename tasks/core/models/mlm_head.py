@@ -53,20 +53,21 @@ class MLMHead(nn.Module):
         return logits_MV
 
     def draw(self, generator: torch.Generator) -> None:
-        """New weights: N(0, 0.02), biases 0 (BERT)."""
+        """Draw new weights: N(0, 0.02), biases 0 (BERT)."""
         nn.init.normal_(self.dense.weight, std=0.02, generator=generator)
         nn.init.zeros_(self.dense.bias)
 
 
 def _activation(config: Any) -> str:
-    """The name of a head's activation, as in the model of transformers. Those of GELU have it whatever their configuration says."""
+    """The name of a head's activation, as in transformers' own model. The model types in GELU use it whatever their configuration says."""
     named = (getattr(config, name, None) for name in ACTIVATIONS)
     return "gelu" if config.model_type in GELU else next((name for name in named if isinstance(name, str)), "gelu")
 
 
 def find_head(model: Path) -> dict[str, torch.Tensor]:
-    """The head of an encoder folder or inside a Hugging Face model folder, under this module's names; empty if there is none, or one of
-    another output layer than the word embeddings.
+    """The head in an encoder folder or inside a Hugging Face model folder, under this module's names.
+
+    Empty if there is none, or if its output layer is not the word embeddings.
     """
     if (model / FOLDER / WEIGHTS).exists():
         return load_file(model / FOLDER / WEIGHTS)

@@ -1,25 +1,26 @@
-"""The tokens' outputs of a text as one vector, for texts that are padded on either side. Shapes: B texts, L tokens, H hidden width."""
+"""Pool the outputs of a text's tokens into one vector; texts may be padded on either side. B texts, L tokens, H hidden width."""
 
 import torch
 
 
 def places(mask_BL: torch.Tensor) -> torch.Tensor:
-    """The place of each token in its text, from 0, [B, L], wherever padding is; of padding: any."""
+    """The place of each token in its text, from 0, [B, L], with padding on either side; the numbers of padding mean nothing."""
     return (mask_BL.cumsum(1) - 1).clamp(min=0)
 
 
 def column(mask_BL: torch.Tensor, kind: str) -> torch.Tensor:
-    """Where each text's first token is (kind cls) or its last one (last), [B], wherever padding is."""
+    """The column of each text's first token (kind cls) or last one (kind last), [B], with padding on either side."""
     place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
     return (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)
 
 
 def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str, skipped: int = 0) -> torch.Tensor:
-    """Vectors [B, H], float32, of outputs [B, L, H]; of several poolings joined by +, one after another [B, n H].
+    """Pool outputs [B, L, H] into vectors [B, H], float32; several poolings, joined by +, are concatenated, [B, n H].
 
-    cls | last: the first or last token's. mean | mean_sqrt_len: the sum, over the number of tokens or its root. max: the largest of
-    each number. weightedmean: the mean, token n of a text weighted by n (SGPT, arXiv:2202.08904). The first `skipped` tokens of each
-    text, its prompt's, are left out, as sentence-transformers does with include_prompt false; of a shorter text all but its last.
+    cls | last: the first or last token's. mean | mean_sqrt_len: the sum, divided by the number of tokens or its root. max: the largest
+    value of each dimension. weightedmean: the mean, token n of a text weighted by n (SGPT, arXiv:2202.08904). The first `skipped` tokens of
+    each text, its prompt's, are excluded, as sentence-transformers does with include_prompt false; of a text without any others, the last
+    is kept.
     """
     if "+" in kind:
         return torch.cat([pool(hidden_BLH, mask_BL, one, skipped) for one in kind.split("+")], dim=-1)

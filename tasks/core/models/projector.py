@@ -20,7 +20,7 @@ STREAM = 13  # of draws
 
 
 def make_projector(kind: str, width: int, seed: int) -> Head | None:
-    """A new projector of `kind` (a key of HEADS), its weights N(0, 0.02); nothing for none."""
+    """A new projector of `kind` (a key of HEADS), its weights N(0, 0.02); None for kind none."""
     if kind == "none":
         return None
     head = Head(width, HEADS[kind])
@@ -38,7 +38,7 @@ def save_projector(projector: Head, encoder: Path) -> None:
 def add_projector(towers: Towers, kind: str, init: Path, seed: int) -> str:
     """Put a head over `towers`, in place: the projector beside `init` if that is of `kind`, otherwise a new one from `seed`.
 
-    Returns where it comes from, in words. UserError if the towers already have a head.
+    Return where it comes from, in words. UserError if the towers already have a head.
     """
     path = init / "projector" / f"{HEADS[kind]}.safetensors"
     for tower in [towers.document] if towers.shared else [towers.query, towers.document]:

@@ -1,4 +1,4 @@
-"""Texts without padding: the rows of a batch, one behind the other, for encoders built like BERT. T tokens of B rows."""
+"""Texts without padding: the rows of a batch, one after another, for encoders built like BERT. T tokens of B rows."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens
 
-FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; none: behind the pad id (fairseq)
+FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; None: the pad id + 1 (fairseq)
 
 
 def first_position(config: Any) -> int | None:
@@ -20,24 +20,24 @@ def first_position(config: Any) -> int | None:
 
 
 def rounded(tokens: int) -> int:
-    """At least as many, so that many batches have products of the same sizes: cuBLAS takes time to choose how to compute a new size."""
+    """`tokens` rounded up, so that many batches have products of the same sizes: cuBLAS takes time to choose how to compute a new size."""
     step = 64 if tokens < 4096 else 512
     return -(-tokens // step) * step
 
 
 def with_spare(lengths_B: Ints, size: int) -> Ints:
-    """`lengths_B` and those of further rows, none longer than the longest, of `size` tokens in all."""
+    """`lengths_B`, then the lengths of spare rows, none longer than the longest, so that all have `size` tokens together."""
     spare, longest = size - int(lengths_B.sum()), int(lengths_B.max())
     return np.concatenate([lengths_B, np.full(spare // longest, longest), np.full(int(spare % longest > 0), spare % longest)])
 
 
 def first_places(lengths_B: Ints, size: int) -> Ints:
-    """Where rows of some lengths begin, and 0 for further ones, of `size` in all."""
+    """Where the rows begin that have these lengths; padded with 0 to `size` numbers."""
     return np.pad(lengths_B.cumsum() - lengths_B, (0, size - len(lengths_B)))
 
 
 def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
-    """Position ids [T] of rows of token ids, one behind the other, each from `first` on.
+    """Position ids [T] of rows of token ids, one after another, each from `first` on.
 
     In fairseq's models, whose `first` is the pad id + 1, a pad token in a text has the pad id for its position and is not counted.
     """
@@ -52,7 +52,7 @@ def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
 
 
 def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids of `rows`, one behind the other, and their position ids (`positions`), int64 [T]; T is `size` if that is more."""
+    """Token ids of `rows`, one after another, and their position ids (`positions`), int64 [T]; T is `size` if that is more."""
     total = int(lengths_B.sum())
     ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)
     ids_T[:total] = np.concatenate([tokens.flat[s:e] for s, e in zip(tokens.offsets[rows], tokens.offsets[rows + 1], strict=True)])

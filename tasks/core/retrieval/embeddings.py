@@ -26,7 +26,7 @@ Block = npt.NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the vectors are and what they were made from."""
+    """The form of the vectors, and the encoder, tokenizer, and text settings that they were made with."""
 
     rows: int
     width: int
@@ -87,7 +87,7 @@ class Embeddings:
         return np.cumsum([0, *self.manifest.shards])
 
     def _held(self, number: int) -> torch.Tensor:
-        """A shard that is mapped without a file that stays open, as numpy's is: a process may have only so many."""
+        """Map a shard without an open file, which numpy's maps keep: a process may have only so many."""
         block, path = self._shard(number), self.folder / shard_name(number)
         size = path.stat().st_size
         numbers = torch.from_file(str(path), size=size, dtype=torch.uint8)[size - block.nbytes :]

@@ -1,6 +1,6 @@
 """Exact search: blocked matrix products with a running top-k, in memory that does not depend on the corpus.
 
-A GPU and a CPU each have their way (tasks.core.retrieval.gpu.exact, tasks.core.retrieval.cpu.exact).
+GPU and CPU have a method each (tasks.core.retrieval.gpu.exact, tasks.core.retrieval.cpu.exact).
 Q queries, R rows (a row is a passage of a document), D width, K rows kept.
 """
 
@@ -21,8 +21,8 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 Vectors = TypeVar("Vectors")  # a block's
-HEAD = 4  # times as many rows are in the first block: the more it has, the fewer of the next ones have to be scored
-ROWS = 4096  # of a CPU's block, whatever shards it is read from: for every further shape oneDNN compiles and keeps another product
+HEAD = 4  # so many times more rows are in the first block: the more it has, the fewer rows of later ones have to be scored
+ROWS = 4096  # of a CPU's block, whatever the size of shards: for every further shape oneDNN compiles and keeps another product
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def exact_search(
 
 
 def even(blocks: Iterable[tuple[int, Block]], rows: int, head: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """The same vectors in a block of `head` rows and blocks of `rows`, fewer at the end, copies in float32.
+    """Yield the same vectors as copies in float32: a block of `head` rows, then blocks of `rows`, fewer at the end.
 
     UserError for a vector that is not finite.
     """

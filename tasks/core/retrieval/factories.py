@@ -26,12 +26,12 @@ UNFIT = {  # parts of strings that faiss takes for inner products, and why they 
     r"Refine\(FlatIPPanorama\w*\)?": "faiss gives wrong scores after it; expected RFlat",
 }
 GRAPH = 128  # points that an NSG needs: faiss refuses up to 100, and ends the process for some numbers above (seen up to 115)
-WIDTH = 64  # the least of the vectors that a string is tried for
-WIDEST = 2**14  # where no lower width suits all product quantizers of a string, it is tried for WIDTH, which faiss may refuse
+WIDTH = 64  # the least width of vectors with which a string is tried
+WIDEST = 2**14  # if no lower width suits all product quantizers of a string, it is tried with WIDTH, which faiss may refuse
 
 
 def parsed(factory: str) -> str:
-    """`factory`; ValueError if faiss does not know it, or makes no inner products with it. Vectors are not looked at."""
+    """Return `factory`; ValueError if faiss does not know it, or cannot score inner products with it. No vectors are read."""
     for kind, number, suffix in re.findall(r"(IVF|HNSW|RR|x(?=\d+(?![\dx]))|)(\d+)([kM]?)", factory):
         least, most = LIMITS[kind]
         if not least <= int(number) * TIMES[suffix] <= most:
@@ -46,7 +46,7 @@ def parsed(factory: str) -> str:
             made = re.sub(r"IVF\d+[kM]?", "IVF1", factory)  # a list takes memory
             index = faiss.index_factory(_width(factory), made, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
-            if not re.search(r"\bd\w* % ", str(error)) or _is_fixed(factory):  # the width must be a multiple of something, and may be
+            if not re.search(r"\bd\w* % ", str(error)) or _is_fixed(factory):  # else another width suits it
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None
         else:
             if index.metric_type != faiss.METRIC_INNER_PRODUCT:  # faiss does not say so
@@ -60,7 +60,7 @@ def parsed(factory: str) -> str:
 
 
 def unfit(factory: str) -> str:
-    """Why a factory string that faiss knows is of no use for the inner products of vectors that come a shard at a time; empty if it is."""
+    """Why a factory string that faiss knows is of no use for inner products of vectors that are added a shard at a time; empty if it is."""
     for pattern, why in UNFIT.items():
         if found := re.search(rf"(?:^|[,(_]){pattern}", factory):
             return f"{found[0].lstrip(',(_')}: {why}"
@@ -68,7 +68,7 @@ def unfit(factory: str) -> str:
 
 
 def misfit(factory: str, width: int) -> str:
-    """Why an index of a string that `parsed` takes cannot be made of vectors of `width`; empty if it can."""
+    """Why no index can be made of vectors of `width` by a string that `parsed` accepts; empty if one can."""
     import faiss
 
     try:
@@ -82,7 +82,7 @@ def misfit(factory: str, width: int) -> str:
 
 
 def fitting(factory: str, widths: Collection[int]) -> str:
-    """`factory` with one of its numbers exchanged for the nearest that suits all `widths`; empty where there is none."""
+    """`factory` with one of its numbers replaced by the nearest one that suits all `widths`; empty if there is none."""
     common = math.gcd(*widths)
     for name, number in dict.fromkeys(re.findall(r"(PQ|PRQ|PLSQ|PCAR?|Panorama)(\d+)", factory)):
         fewer = [other for other in range(1, common + 1) if common % other == 0]
@@ -97,7 +97,7 @@ def fitting(factory: str, widths: Collection[int]) -> str:
 
 
 def trains_centroids(factory: str) -> bool:
-    """Whether a string that faiss knows makes an index `is_plain_pq`; True where no width tells."""
+    """Whether a string that faiss knows makes an index `is_plain_pq`; True if no index can be made to see it."""
     import faiss
 
     try:
@@ -107,7 +107,7 @@ def trains_centroids(factory: str) -> bool:
 
 
 def scans_fast(factory: str) -> bool:
-    """Whether an index of a string that faiss knows scores by fast scan, so not by its decoded vectors: its scores are rounded."""
+    """Whether an index of a string that faiss knows scores by fast scan: then its scores are rounded, not those of its decoded vectors."""
     import faiss
 
     try:
@@ -124,7 +124,7 @@ def scans_fast(factory: str) -> bool:
 
 
 def is_plain_pq(index: Any) -> bool:
-    """Whether an index is a PQ with codes of 8 bits, alone or in one inverted list, behind one rotation at most."""
+    """Whether an index is a PQ with codes of 8 bits, alone or in one inverted list, after one rotation at most."""
     import faiss
 
     inner: Any = faiss.downcast_index(index)  # `index` owns what it leads to
@@ -145,10 +145,10 @@ def _width(factory: str) -> int:
 
 
 def _is_fixed(factory: str) -> bool:
-    """Whether what faiss cannot split is no encoder's vector but what a transform of the string makes of it, as in PCA32,PQ48."""
+    """Whether faiss cannot split the output of a transform in the string (PCA32,PQ48), whatever the width of the encoder's vectors."""
     import faiss
 
-    searched = re.sub(r",Refine\(.*", "", factory)  # what refines has the encoder's vectors
+    searched = re.sub(r",Refine\(.*", "", factory)  # the refining index has the encoder's vectors
     if not (made := re.match(r"(?:[^,()]+,)*?(?:PCAR?|RR|OPQ\d+_)(\d+),(.+)", searched)):
         return False
     try:
@@ -159,7 +159,7 @@ def _is_fixed(factory: str) -> bool:
 
 
 def layers(index: Any) -> Iterator[Any]:
-    """`index`, and what it searches through: a refinement's first index, the index behind transforms. The last is the index proper."""
+    """Yield `index` and the indexes in it: a refinement's first index, the index behind transforms. The last one is the index proper."""
     import faiss
 
     while True:
@@ -174,9 +174,9 @@ def layers(index: Any) -> Iterator[Any]:
 
 
 def _refuse_centroids(index: Any, factory: str) -> None:
-    """ValueError for centroids of inverted lists in what faiss cannot fill or search with so many.
+    """ValueError if the centroids of inverted lists are in an index that faiss cannot fill or search with so many.
 
-    In other inverted lists, it looks into one of these, whatever nprobe is, and can make no codes of residuals.
+    If that index has inverted lists too, faiss looks into one of these, whatever nprobe is, and can make no codes of residuals.
     """
     import faiss
 
@@ -185,7 +185,7 @@ def _refuse_centroids(index: Any, factory: str) -> None:
         return
     if faiss.try_extract_index_ivf(inverted.quantizer) is not None:
         raise ValueError("an IVF cannot find its centroids by another IVF; expected IVF4096 or, for very many lists, IVF65536_HNSW32")
-    if ord(inverted.quantizer_trains_alone) == 1:  # on all vectors, not on centroids; a char
+    if ord(inverted.quantizer_trains_alone) == 1:  # it is trained on all vectors, not on centroids; a char
         return
     lists, suffix = re.findall(r"IVF(\d+)([kM]?)", factory)[0]
     found, least = int(lists) * TIMES[suffix], _least(inverted.quantizer)
@@ -197,7 +197,7 @@ def _refuse_centroids(index: Any, factory: str) -> None:
 
 
 def _transforms(index: Any) -> Iterator[Any]:
-    """What stands before the index proper, or before one that refines: PCA and the like."""
+    """The transforms before the index proper, or before one that refines: PCA and the like."""
     import faiss
 
     for layer in layers(index):
@@ -237,7 +237,7 @@ def _least(index: Any) -> int:
 
 
 def _refuse_unscored(index: Any) -> None:
-    """ValueError for an index that cannot score single vectors; as the second of a refinement it would end the process at a search."""
+    """ValueError for an index that cannot score single vectors: as the second index of a refinement, it ends the process at a search."""
     import faiss
 
     try:
@@ -248,7 +248,7 @@ def _refuse_unscored(index: Any) -> None:
 
 
 def reason(error: RuntimeError) -> str:
-    """What faiss says, without the place in its code."""
+    """The message of a faiss error, without the place in its code."""
     return re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1].strip())
 
 

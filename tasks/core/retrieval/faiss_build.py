@@ -51,8 +51,8 @@ def build(
 
     An empty index that was `trained` before is filled as it is; else one is trained on a sample of the rows (see `trained_empty`).
 
-    PCA and the graph of an HNSW are made on one thread: their bits would depend on the number of threads. OPQ's do depend on it, as
-    its hundreds of clusterings on one thread would take too long, and so do RQ's and the last bits of what PCA and RR project. On a
+    PCA and the graph of an HNSW are made on one thread: otherwise their bits would depend on the number of threads. OPQ's do depend on it,
+    because its hundreds of clusterings would take too long on one thread, and so do RQ's and the last bits of what PCA and RR project. On a
     `gpu`, inverted lists are clustered and filled, if faiss can.
     """
     index = trained_empty(embeddings, params, key, gpu=gpu) if trained is None else trained
@@ -94,7 +94,7 @@ def trained_empty(embeddings: Embeddings, params: Recipe, key: str = "index.fact
 
 
 def train(index: Any, embeddings: Embeddings, params: Recipe, key: str, *, threads: int, gpu: FaissGpu | None) -> None:
-    """Train an empty index on a sample of the rows, which is in memory only as long as this lasts."""
+    """Train an empty index on a sample of the rows, which is in memory only for this call."""
     sample = training_sample(embeddings, params.train_size, params.seed)
     with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
         fill_centroids(index, train_transforms(index, sample, threads), threads, gpu)
@@ -111,7 +111,7 @@ def build_file(
     gpu: FaissGpu | None = None,
     trained: Any | None = None,
 ) -> None:
-    """Write what `build` makes to `path`. A Flat index takes the memory of one shard, whatever the corpus."""
+    """Write the index that `build` makes to `path`. A Flat index takes the memory of one shard, whatever the corpus."""
     is_flat = isinstance(_empty(embeddings, params, key), faiss.IndexFlat)
     with new_file(path) as temporary:
         if is_flat:
@@ -121,10 +121,10 @@ def build_file(
 
 
 def write_flat(embeddings: Embeddings, path: Path) -> None:
-    """The file that faiss.write_index makes of an IndexFlatIP of all rows: that of an empty one, with other counts, and the vectors."""
+    """Write the file that faiss.write_index makes of an IndexFlatIP of all rows: an empty index's, with other counts, and the vectors."""
     rows, width = len(embeddings), embeddings.manifest.width
     head = bytearray(faiss.serialize_index(faiss.IndexFlatIP(width)).tobytes())
-    struct.pack_into("<q", head, len(FLAT) + 4, rows)  # behind the kind and the width
+    struct.pack_into("<q", head, len(FLAT) + 4, rows)  # after the kind and the width
     struct.pack_into("<Q", head, len(head) - 8, rows * width)  # at the end: how many numbers follow
     progress = Progress("index Flat", rows, "vectors")
     with path.open("wb") as file:
@@ -144,8 +144,8 @@ def _empty(embeddings: Embeddings, params: Recipe, key: str) -> Any:
 def skip_polysemous(index: Any) -> None:
     """Leave a PQ's centroids in the order of their clustering; no search of ours sees the order.
 
-    By default faiss reorders them for polysemous search (Douze et al. 2016): up to two seconds of one core per sub-quantizer. `np` behind
-    a PQ in a factory string does the same for the indexes that take it.
+    By default faiss reorders them for polysemous search (Douze et al. 2016): up to two seconds of one core per sub-quantizer. `np` after a
+    PQ in a factory string does the same for the indexes that take it.
     """
     for layer in layers(index):
         refining = [faiss.downcast_index(layer.refine_index)] if isinstance(layer, faiss.IndexRefine) else []
@@ -156,7 +156,7 @@ def skip_polysemous(index: Any) -> None:
 
 @contextmanager
 def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
-    """Within, `train` assigns vectors to the centroids of inverted lists on the `gpu`."""
+    """Within this context, `train` assigns vectors to the centroids of inverted lists on the `gpu`, if there is one."""
     inverted: Any = faiss.try_extract_index_ivf(index) if gpu else None
     if gpu is None or inverted is None:
         yield
@@ -170,7 +170,7 @@ def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
 
 
 def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
-    """Train what stands before the index proper: PCA and the like on one thread, OPQ on all. Returns the sample as the index sees it.
+    """Train the transforms before the index proper: PCA and the like on one thread, OPQ on all. Return the sample as the index sees it.
 
     A PCA only projects: faiss would also subtract the mean m, from queries too, and (q - m) (d - m) ranks d by q d - m d.
     `sample` is [N, D]. `train` then finds this done (faiss, IndexPreTransform::train).
@@ -191,9 +191,9 @@ def train_transforms(index: Any, sample: Floats, threads: int) -> Floats:
 
 
 def fill_centroids(index: Any, vectors: Floats, threads: int, gpu: FaissGpu | None = None) -> None:
-    """The centroids of an IVF that stand in an HNSW, if they do: clustered on all threads, put into its graph on one.
+    """Fill an HNSW that holds the centroids of an IVF, if there is one: cluster on all threads, and add to the graph on one.
 
-    That is what `train` does on one thread. `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss,
+    `train` on one thread gives the same. `vectors` is the sample as the IVF sees it. `train` then finds this done (faiss,
     Level1Quantizer::train_q1).
     """
     *_, ivf = layers(index)
@@ -229,7 +229,7 @@ def said_once() -> Iterator[None]:
 
 @contextmanager
 def faiss_errors(found: str, key: str) -> Iterator[None]:
-    """Turn faiss's exceptions into a UserError about the factory string, but for those of a full disk or GPU, or a failing one."""
+    """Turn faiss's exceptions into a UserError about the factory string, except those of a full or failing disk or GPU."""
     try:
         yield
     except RuntimeError as error:

@@ -30,7 +30,7 @@ def open_index(path: Path, rows: int | None = None, width: int | None = None, *,
         faiss.omp_set_num_threads(threads)
     try:
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped or _is_flat(path) else 0)
-    except MemoryError:  # a corrupt length, or too little
+    except MemoryError:  # a corrupt length, or too little memory
         raise UserError(f"{path}: unreadable faiss index, corrupt or larger than the free memory; make room or run index again") from None
     except RuntimeError as error:
         raise UserError(f"{path}: unreadable faiss index ({str(error).splitlines()[-1].strip()}); run index again") from None
@@ -68,7 +68,7 @@ def search_index(index: Any, queries_QD: Floats, depth: int) -> tuple[Floats, In
 
 @dataclass
 class ShortLists:
-    """Counts lists that have fewer than the `wanted` results, as those of an IVF that probes too few of its lists."""
+    """Counts result lists with fewer than `wanted` results, as of an IVF that probes too few of its inverted lists."""
 
     wanted: int
     lists: int = 0
@@ -76,7 +76,7 @@ class ShortLists:
     least: int = 0
 
     def count(self, lengths_Q: Ints) -> "ShortLists":
-        """Count the lists of some more queries, by their numbers of results; returns itself."""
+        """Count the lists of some more queries, by their numbers of results; return this object."""
         short = lengths_Q[lengths_Q < self.wanted]
         if len(short):
             self.least = min(int(short.min()), self.least if self.short else self.wanted)
@@ -84,7 +84,7 @@ class ShortLists:
         return self
 
     def tell(self, what: str, index: Any, section: str = "", file: TextIO | None = None) -> None:
-        """Say in one line, if there are any, how many are how short, and what to raise (of `section` of params.yaml)."""
+        """If there were short lists, print in one line how many, how short, and what to raise (in `section` of params.yaml)."""
         if self.short:
             queries = f"{self.short:,} of {counted(self.lists, 'queries')}, {self.least:,} of {self.wanted:,} at worst"
             print(f"{what}: the index found too few results for {queries}; {_remedy(index, section)}", file=file)
@@ -125,7 +125,7 @@ def refuse_other_scores(index: Any, where: str) -> None:
 
 
 def _scores_decoded(index: Any) -> bool:
-    """Not to be asked of an IVF with fast scan: faiss crashes where it decodes one."""
+    """Whether scores are those of decoded vectors. Not for an IVF with fast scan: faiss crashes when it decodes one."""
     try:
         queries = np.random.default_rng(0).normal(size=(CHECKED, index.d)).astype(np.float32)
         scores, rows = search_index(index, queries, 1)

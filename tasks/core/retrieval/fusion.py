@@ -1,4 +1,4 @@
-"""Fusion: two ranked lists of a query as one. Pure functions over a query's documents; U are those of either list.
+"""Fusion: two ranked lists of a query as one. Pure functions over a query's documents; U is the number in either list.
 
 linear   w a + (1 - w) b over scores that are min-max normalized by query and list (Lee: Analyses of Multiple Evidence Combination,
          SIGIR 1997; as a convex combination: Bruch, Gai, Ingber: An Analysis of Fusion Functions for Hybrid Retrieval, TOIS 2023,
@@ -8,9 +8,9 @@ zscore   the same over standard scores (Montague, Aslam: Relevance Score Normali
 rrf      1 / (k + rank in a) + 1 / (k + rank in b), ranks from 1 (Cormack, Clarke, Buettcher: Reciprocal Rank Fusion Outperforms
          Condorcet and Individual Rank Learning Methods, SIGIR 2009, where k is 60). A missing document adds 0.
 
-A list whose scores are all equal, such as a list of one document, is all 1 when it is normalized, as in OpenSearch: each document is
-the list's best. (ranx gives 0, so the only document that BM25 matches would count no more than one that it does not match.) Fused
-scores are rounded to float32 as a run holds them, and ties are ordered by descending id, so trec_eval finds the same order.
+A list whose scores are all equal, such as a list of one document, is all 1 when it is normalized, as in OpenSearch: each document is the
+list's best. (ranx gives 0, so the only document that BM25 matches would count no more than one that it does not match.) Fused scores are
+rounded to float32 as a run holds them, and ties are ordered by descending id, so trec_eval finds the same order.
 """
 
 from collections.abc import Mapping, Sequence

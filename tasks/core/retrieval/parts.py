@@ -34,7 +34,7 @@ from tasks.core.workers.each import Workers
 
 @dataclass(frozen=True)
 class Parts:
-    """Finished arrays and parts are in `folder` and reused if intact; without a folder, everything is passed through."""
+    """Keeps finished arrays and parts in `folder`, and reuses intact ones; without a folder, everything is passed through."""
 
     folder: Path | None
 
@@ -51,7 +51,10 @@ class Parts:
         return found
 
     def tables(self, first: int, tables: Callable[[], Iterator[pa.Table]]) -> Iterator[pa.Table]:
-        """The tables (RANKED) of the queries from `first` on, with the same boundaries; called for only if not finished."""
+        """The tables (RANKED) of the part whose first query is `first`, with the same boundaries.
+
+        `tables` is called only if the part is not finished.
+        """
         if self.folder is None:
             yield from tables()
             return
@@ -68,7 +71,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class QuerySearch:
-    """The search for the queries of a token folder. A worker opens what it needs, once."""
+    """The search for the queries of a token folder. Each worker opens what it needs, once."""
 
     encoder: Path
     queries: Path
@@ -77,15 +80,15 @@ class QuerySearch:
     documents: Path  # a folder with ids.parquet and owners.npy
     precision: Precision
     depth: int  # documents that are searched for
-    shown: int  # documents of a list, excluded ones apart
+    shown: int  # documents of a list, without excluded ones
     size: int  # queries of a part
     runtime: Runtime
     parts: Parts
     excluded: Ints | None = None  # keys query * documents + document
-    decoded: str = ""  # where an index is named that must score by its decoded vectors
+    decoded: str = ""  # if the index must score by its decoded vectors, its name in an error
 
     def encode(self) -> Vectors:
-        """The vectors of the queries, [Q, D], encoded unless they are there."""
+        """The vectors of the queries, [Q, D], which are encoded only if they are not stored."""
         return self.vectors
 
     def part(self, first: int) -> Iterator[pa.Table]:
@@ -151,7 +154,7 @@ class QuerySearch:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A part, written where it is kept; returns its first query."""
+    """Writes a part to where it is kept; returns its first query."""
 
     search: QuerySearch
 
@@ -163,7 +166,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Made:
-    """What `make` leaves in a `Parts`."""
+    """Calls `make`, whose result is left in a `Parts`."""
 
     make: Callable[[], object]
 
@@ -172,23 +175,23 @@ class _Made:
 
 
 def make_first(workers: Workers, make: Callable[[], object]) -> None:
-    """Have one of several `workers` call `make`, and so leave an array where all find it. A single one makes it when it is needed."""
+    """Let one of several `workers` call `make`, which leaves an array where all find it. A single worker makes it when it is needed."""
     if not workers.alone:
         for _ in workers.each(_Made(make), [0]):
             pass
 
 
 def searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
-    """The ranked tables of all `queries`, in order, searched for by `workers`; of an index, a line says how many lists were short."""
+    """The ranked tables of all `queries`, in order, searched for by `workers`. For an index, print a line if lists were short."""
     if search.index is None:
         yield from _searched(workers, search, queries)
         return
     documents = len(StoredIds(search.documents / "ids.parquet"))
-    short = ShortLists(min(search.shown, documents - (search.depth - search.shown)))  # what is between them may be excluded
+    short = ShortLists(min(search.shown, documents - (search.depth - search.shown)))  # those between the two may be excluded
     for table in _searched(workers, search, queries):
         short.count(pc.value_counts(table["query"]).field("counts").to_numpy())
         yield table
-    short.count(np.zeros(queries - short.lists, dtype=np.int64))  # those of which nothing was found have no rows
+    short.count(np.zeros(queries - short.lists, dtype=np.int64))  # queries without results have no rows
     section = f"adore.{search.index.parent.name}" if (search.index.parent / "index.json").exists() else "index"
     short.tell(f"search {search.queries.name}", search.opened_index, f"{section}.")
 
@@ -213,7 +216,7 @@ def shared_size(size: int, queries: int, count: int) -> int:
     """
     if count == 1 or size % QUERY_BLOCK:
         return size
-    share = -(-queries // (2 * count))  # two parts each: they take differently long
+    share = -(-queries // (2 * count))  # two parts each, as they do not take equally long
     return min(size, max(1, -(-share // QUERY_BLOCK)) * QUERY_BLOCK)
 
 
@@ -223,5 +226,5 @@ def size_of_parts(rows: int, queries: int, device: str, workers: Workers) -> int
 
 
 def searchers(runtime: Runtime, *, indexed: bool) -> Runtime:
-    """`runtime` for a search: one process searches an index, with all threads, where several would each hold it in memory."""
+    """`runtime` for a search. On this machine, one process with all threads searches an index: several would each hold it in memory."""
     return runtime.model_copy(update={"workers": 1}) if indexed and runtime.engine == "local" else runtime

@@ -1,4 +1,4 @@
-"""Search for documents of several passages (MaxP): as many rows as are needed for each query, its documents' best ones.
+"""Search for documents of several passages (MaxP): as many rows as each query needs, and of each document the best one.
 
 Q queries, R rows (a row is a passage of a document), K rows of a query. `owners` [R] has the document of each row, sorted.
 """
@@ -17,7 +17,7 @@ Queries = TypeVar("Queries", bound=Any)  # an array or tensor [Q, D]
 
 
 def rows_needed(documents: int, owners: npt.NDArray[np.int32]) -> int:
-    """How many rows to find so that they include `documents` different ones, in the worst case of all passages of each."""
+    """How many rows include `documents` different ones for certain, even if all passages of each come first."""
     most = 1
     while len(owners) > most and (owners[most:] == owners[:-most]).any():  # m passages are two equal numbers m - 1 apart
         most += 1
@@ -36,12 +36,12 @@ def best_passages(
     documents: int,
     needed: int | None = None,
 ) -> tuple[Floats, Ints]:
-    """The best `documents` different documents of every query, and up to MARGIN more, each by its best row: scores float32 and rows
-    int64 [Q, documents + MARGIN], best first, -inf and -1 where there are fewer.
+    """The best `documents` different documents of every query, and up to MARGIN more, each by its best row: scores float32 and rows int64
+    [Q, documents + MARGIN], best first, -inf and -1 where there are fewer.
 
     `search` returns at least the given number of best rows, in the same form. Queries whose first rows belong to too few documents are
-    searched for again, with twice as many rows each time, until the rows suffice in any case (`needed`, that of `rows_needed`). No
-    search has more results than the first. Where each document has one passage, what `search` returns is returned.
+    searched for again, with twice as many rows each time, until the rows suffice in any case (`needed`, that of `rows_needed`). No search
+    has more results than the first. If each document has one passage, the result of `search` is returned.
     """
     needed = min(rows_needed(documents, owners) if needed is None else needed, len(owners))
     if needed <= documents:
@@ -69,8 +69,9 @@ def _parts(queries: Ints, most: int) -> Iterator[Ints]:
 def first_of_each(
     scores_QK: Floats, rows_QK: Ints, owners: npt.NDArray[np.int32], keep: int, asked: int, wanted: int
 ) -> tuple[Floats, Ints, npt.NDArray[np.bool_]]:
-    """The first row of each document, [Q, `keep`], and for which queries that is enough [Q]: the first `asked` rows have `wanted`
-    documents, or there are no more rows.
+    """The first row of each document and its score, both [Q, `keep`], and for which queries [Q] the rows are enough.
+
+    They are if the first `asked` rows have `wanted` documents, or if there are no more rows.
     """
     owner_QK = np.where(rows_QK >= 0, owners[np.maximum(rows_QK, 0)], -1)
     order_QK = np.argsort(owner_QK, axis=1, kind="stable")

@@ -63,10 +63,10 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
 
 
 def part_size(rows: int, device: torch.device | None = None) -> int:
-    """How many queries of `rows` results each are searched at a time on `device` (none: a CPU).
+    """How many queries of `rows` results each are searched at a time on `device` (None: a CPU).
 
-    At most HELD results (or those of FEWEST queries), in whole blocks of QUERY_BLOCK if possible. A part is what
-    a kill loses, and each part reads the corpus once: 4 times for MS MARCO's 503k queries, 200 deep, on a GPU.
+    At most HELD results (or those of FEWEST queries), in whole blocks of QUERY_BLOCK if possible. A kill loses at most a part, and each
+    part reads the corpus once: 4 times for MS MARCO's 503k queries, 200 deep, on a GPU.
     """
     most = (HELD_GPU if device is not None and device.type == "cuda" else HELD) // (rows + MARGIN)
     return most // QUERY_BLOCK * QUERY_BLOCK or max(FEWEST, most)

@@ -21,7 +21,7 @@ MARGIN = 16  # rows kept beyond K, so that ties at rank K are broken by id, not 
 
 
 class Ids(Protocol):
-    """Document ids by ordinal: an Arrow array, or tasks.core.tables.parquet.StoredIds if they are too many for memory."""
+    """Document ids by ordinal: an Arrow array, or tasks.core.tables.ids.StoredIds if they are too many for memory."""
 
     def __len__(self) -> int: ...
 
@@ -29,7 +29,7 @@ class Ids(Protocol):
 
 
 def refuse_overflow(scores_QK: Floats, rows: int) -> None:
-    """UserError where the best scores of `rows` finite vectors are not all finite: float32 ends at 3e38."""
+    """UserError if the best scores of `rows` finite vectors are not all finite: float32 ends at 3e38."""
     if not np.isfinite(scores_QK[:, :rows]).all():
         raise UserError(
             "exact search: found inner products too large for float32, expected vectors of norms below 1e19; train or encode again"

@@ -1,7 +1,7 @@
-"""What a compressed index has learned, without its documents: a retraining fills it with others.
+"""The learned part of a compressed index, without its documents: a retraining fills it with others.
 
-JPQ trains centroids, but not codes: a document's are those of the centroids before the training, and it is scored with those after it.
-So both are kept, and other documents get their codes and scores in the same way, as in its authors' code (JPQDualEncoder.encode_corpus).
+JPQ trains centroids, but not codes: a document's codes are of the centroids before the training, and it is scored with those after it. So
+both are kept, and other documents get their codes and scores in the same way, as in its authors' code (JPQDualEncoder.encode_corpus).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from tasks.core.stage.files import new_file
 
 @dataclass(frozen=True)
 class Trained:
-    """An index without documents, by its factory string, and the trained centroids [M, 256, S] of JPQ, which `index` does not have."""
+    """An index without documents, its factory string, and the trained centroids [M, 256, S] of JPQ, which `index` does not have."""
 
     factory: str
     index: Any
@@ -38,7 +38,7 @@ def write_trained(path: Path, trained: Trained) -> None:
 
 
 def read_trained(path: Path, factory: str, width: int | None = None, *, key: str) -> Trained:
-    """What `write_trained` wrote. UserError, naming `key` of params.yaml, where it is missing, corrupt, or of another factory or width."""
+    """Read a file of `write_trained`. UserError, naming `key` of params.yaml, if it is missing, corrupt, or of another factory or width."""
     where = f"params.yaml: {key}.quantizer: found given"
     if not path.exists():
         raise UserError(f"{where}, but {path} does not exist; expected an encoder with it, as retemper retrain makes it, or trained")

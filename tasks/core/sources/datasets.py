@@ -1,10 +1,10 @@
-"""Where data comes from outside the graph: a dataset SPEC or an encoder's name, resolved to files and versions.
+"""Data from outside the graph: a dataset SPEC or an encoder's name, resolved to files and versions.
 
     SPEC     demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID
     encoder  a Hugging Face id | a folder | package:MODULE/FOLDER
 
-Nothing here imports a package that it looks for, reads a file's content, or uses the network. Relative paths start at the
-current folder. Every refusal is a UserError.
+Nothing here imports a package that it looks for, reads a file's content, or uses the network. Relative paths start at the current folder.
+Every refusal is a UserError.
 """
 
 import importlib.util
@@ -56,8 +56,9 @@ class DatasetSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a beir, csv, or msmarco folder. `queries` is keyed by split, or by "" if one file serves all splits; `official` are
-    ready-made negatives.
+    """The files of a beir, csv, or msmarco folder.
+
+    `queries` is keyed by split, or by "" if one file serves all splits; `official` are ready-made negatives.
     """
 
     documents: Path
@@ -140,7 +141,7 @@ def package_folder(module: str, remedy: str) -> Path:
 def beir_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
     """corpus.jsonl, queries.jsonl, qrels/{train,dev,test}.tsv, and negatives.tsv if there is one, each plain or .gz; validation is dev.
 
-    Without qrels: a UserError if it `needs_qrels`, else documents alone.
+    Without qrels: UserError if `needs_qrels`, else a layout of documents alone.
     """
     _folder(folder, "a BEIR folder with corpus.jsonl, queries.jsonl, and qrels/")
     qrels = beir_qrels(folder)
@@ -160,7 +161,7 @@ def beir_qrels(folder: Path) -> dict[str, Path]:
 
 
 def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
-    """corpus, queries, qrels/{train,dev,test}, and negatives if wanted, each .csv or .tsv, plain or .gz; validation is dev.
+    """corpus, queries, qrels/{train,dev,test}, and optionally negatives, each .csv or .tsv, plain or .gz; validation is dev.
 
     On `needs_qrels`: see `beir_layout`.
     """
@@ -197,7 +198,7 @@ def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
 
 
 def refuse_unread_qrels(folder: Path, read: Collection[str], endings: Sequence[str]) -> None:
-    """UserError for a table that is named after a split, and is not read for its ending, where no file of that split is read."""
+    """UserError for a table that is named after a split but not read, because of its ending, if no other file of that split is read."""
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         found = _TABLE.fullmatch(file.name)
         split = SPLIT_NAMES.get(found[1].lower()) if found else None

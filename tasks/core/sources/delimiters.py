@@ -3,9 +3,10 @@
     NAME.tsv, NAME.tsv.gz   a tab
     any other name          a semicolon where the header has semicolons and no commas, else a comma
 
-A first line sep=; says it in any file, as Excel reads and some programs write it; it is no row. The header is the first line with more
-than blanks and delimiters, and the lines after it up to the end of a quoted cell that it leaves open. What is in quotes is not looked at.
-Where a header has both, those before a blank are punctuation (price, with tax), and both without blanks are refused.
+In any file, a first line sep=; names the delimiter, as Excel reads and some programs write it; it is not a row. The header is the first
+line with more than blanks and delimiters, and the lines after it up to the end of a quoted cell that it leaves open. Quoted text is
+ignored. If a header has commas and semicolons, those before a blank are punctuation (price, with tax); if both also come without a blank,
+it is refused.
 """
 
 import re
@@ -31,9 +32,9 @@ def is_tabbed(path: Path) -> bool:
 
 
 def delimiter_of(path: Path, lines: Iterable[str]) -> str:
-    """The delimiter of the table `path`, whose first `lines` these are; no more of them are read than the header has.
+    """The delimiter of the table `path`, whose first lines are `lines`; only the header's are read.
 
-    Invalid, a UserError with its parts, where the header has commas and semicolons, and no blanks say which are punctuation.
+    Invalid, a UserError with its parts, if the header has commas and semicolons, and no blanks show which are punctuation.
     """
     first, header = 0, list[str]()
     for number, line in enumerate(lines, 1):
@@ -63,12 +64,12 @@ def delimiter_of(path: Path, lines: Iterable[str]) -> str:
 
 
 def tells_delimiter(cells: Sequence[str], delimiter: str) -> bool:
-    """Whether the first row of a table is no row, but says the delimiter."""
+    """Whether the first row of a table is not data, but names the delimiter."""
     return _told(delimiter.join(cells)) == delimiter
 
 
 def to_header(handle: IO[str]) -> int:
-    """Go to the first line of a file that is a row; returns how many there are before it."""
+    """Seek to the first line of a file that is a row; return how many lines there are before it."""
     handle.seek(0)
     if _told(handle.readline()):
         return 1
@@ -82,5 +83,5 @@ def _told(line: str) -> str:
 
 
 def _left_open(header: str) -> bool:
-    """Whether the last quoted cell has no end."""
+    """Whether the last quoted cell is not closed."""
     return any(not cell[1] for cell in _QUOTED.finditer(header))

@@ -1,7 +1,7 @@
 """The list of forgotten records: a file of the project, in git, that holds neither texts nor ids.
 
-A line is a kind (document or query), the SHA-256 of kind and id, and a date: `document 5f3a... 2026-11-24`. `retemper forget` adds
-lines; prepare leaves these records out, whatever source brings them again.
+A line is a kind (document or query), the SHA-256 of kind and id, and a date: `document 5f3a... 2026-11-24`. `retemper forget` adds lines;
+prepare excludes these records, whatever source brings them again.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ LINE = re.compile(r"(document|query) ([0-9a-f]{64})( .*)?")
 
 
 def mark(kind: str, record: str) -> str:
-    """What the list holds in place of an id: SHA-256, in hexadecimal."""
+    """The list's entry for a record, in place of its id: SHA-256, in hexadecimal."""
     return hashlib.sha256(f"{kind}\0{record}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_marks(path: Path = FILE) -> dict[str, Kind]:
-    """The marks of the list, with their kinds; none where there is no list. UserError for an invalid line."""
+    """The marks of the list, with their kinds; empty if there is no list. UserError for an invalid line."""
     found: dict[str, Kind] = {}
     if not path.exists():
         return found
@@ -39,5 +39,5 @@ def read_marks(path: Path = FILE) -> dict[str, Kind]:
 
 
 def marks_digest(marks: Collection[str]) -> str:
-    """One digest of the marks, in any order; empty where there are none, so that a project without a list is as it was."""
+    """One digest of the marks, in any order; empty if there are none, so that nothing changes for a project without a list."""
     return hashlib.sha256("\n".join(sorted(marks)).encode()).hexdigest() if marks else ""

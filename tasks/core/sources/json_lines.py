@@ -1,4 +1,4 @@
-"""Objects of JSON lines, whose keys are there once: of two, json keeps the last and says nothing."""
+"""JSON lines without repeated keys in an object: of two, json keeps the last and says nothing."""
 
 import json
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from typing import Any
 
 
 class Repeated(ValueError):
-    """A key that is twice in one object."""
+    """A key occurs twice in one object."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"found the key {key!r} twice in an object")
 
 
 def parse_line(line: str) -> Any:
-    """The value of a line of JSON; Repeated for a key that comes twice, and what json raises."""
+    """The value of a line of JSON; Repeated for a key that occurs twice in an object, and json's own errors."""
     return _DECODER.decode(line)
 
 
@@ -25,4 +25,4 @@ def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # json.loads would make one for each line, in the time of a line
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)  # json.loads would make one for each line, which takes as long as the line

@@ -3,9 +3,9 @@
     FILE                       .csv .tsv .jsonl .ndjson, each plain or .gz; .parquet
     FILE#ROLE=NAME,ROLE=NAME   the same, with columns of other names: faq.csv#query=Frage,passage=Antwort
 
-Columns are known by their names in any case; other columns are ignored. They include the ones of sentence-transformers' training data.
+Columns are known by their names, in upper or lower case, among them those of sentence-transformers' training data; others are ignored.
 A role is the first word of a line below; one without a name (`#id=`) has no column, whatever the file has. In a name, %2C is a comma.
-Labels and scores are refused: every passage answers its query. `#label=` says that it does, whatever such a column has.
+Labels and scores are refused: every passage answers its query. `#label=` says that all do, whatever such a column has.
 
     query          anchor | query | question | sentence1
     passage        positive | answer | passage | text | sentence2
@@ -55,7 +55,7 @@ SHOWN, MOST = 40, 20  # characters of a column's name and names that a message q
 
 @dataclass(frozen=True)
 class Columns:
-    """The places of the columns that are read, by what they hold."""
+    """The places of the columns that are read, by role."""
 
     query: int
     passage: int
@@ -67,19 +67,19 @@ class Columns:
 
 
 def ending(path: Path) -> str:
-    """What a file's name says of its form, in lower case; without .gz."""
+    """The ending of a file's name, in lower case and without .gz."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def is_pairs_file(path: Path) -> bool:
-    """Whether a file's name says that it has pairs, in a form that is read or not: what is in an inbox beside batches has other names."""
+    """Whether a file's name suggests pairs, in a form that we read or not; in an inbox, files other than batches have other names."""
     name, last = path.name.lower(), Path(path.name.lower()).suffix
     told = Path(name.removesuffix(last)).suffix if last in PACKED else last
     return path.is_file() and told in (*ENDINGS, *SHEETS) and not name.startswith("~$")  # Excel's lock
 
 
 def pairs_file(path: Path) -> Path:
-    """`path`. UserError if it is no file, or of a form that is not read."""
+    """Return `path`. UserError if it is not a file, or of a form that is not read."""
     if not path.exists():
         raise Unavailable(f"{path}: not found, expected {EXPECTED}; fix the path (relative ones start at {Path.cwd()})")
     if not path.is_file():
@@ -107,7 +107,7 @@ def divided(place: str) -> tuple[str, str]:
 def columns_of(where: str, names: Sequence[str], asked: str = "") -> Columns:
     """The columns of a file whose header has `names`, where the SPEC has `asked` for some: `#ROLE=NAME,...`.
 
-    UserError, which lists them, where a query or a passage has none, or several, or one that is asked for is not there.
+    UserError, which lists them, if there is no query or passage, if a role has several columns, or if one that was asked for is missing.
     """
     lowered = [name.strip().lower() for name in names]
     shown = ", ".join(name.strip()[:SHOWN] for name in names[:MOST]) + (" ..." if len(names) > MOST else "")

@@ -7,7 +7,7 @@ EXPECTED_WEIGHT = "a number above 0 (1e-30 to 1e30), such as 0.5"
 
 
 def weight_of(cell: str) -> float | None:
-    """How much training counts a pair: a number above 0 that float32 holds; None for anything else."""
+    """The weight of a pair in training: a number above 0 that float32 holds; None for anything else."""
     try:
         weight = float(cell)
     except ValueError:
@@ -16,7 +16,7 @@ def weight_of(cell: str) -> float | None:
 
 
 def wrong_order(heading: Sequence[str]) -> str:
-    """What is wrong with a heading that names the document before the query, else empty: in BEIR form, columns are read by their place."""
+    """An error for a heading that names the document before the query, else empty: in BEIR form, columns are read by their place."""
     names = [cell.strip().lower().replace("_", "-") for cell in heading[:2]]
     if names[:1] != ["corpus-id"] and names[1:] != ["query-id"]:
         return ""

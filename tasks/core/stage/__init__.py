@@ -1,1 +1,1 @@
-"""What every stage uses: entry point, errors, files, parameters, progress, devices."""
+"""Code that every stage uses: entry point, errors, files, parameters, progress, devices."""

@@ -1,4 +1,4 @@
-"""Work for a device, given to it before it has finished what it was given before."""
+"""Give a device its next work before it has finished the last."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -9,7 +9,7 @@ Work = TypeVar("Work")
 
 
 def one_ahead(start: Callable[[Work], Coming], works: Iterable[Work]) -> Iterator[Coming]:
-    """A `map` that starts each before the one before it is waited for: a GPU computes while the CPU reads and writes."""
+    """A `map` that starts each piece of work before it yields the last one's result: a GPU computes while the CPU reads and writes."""
     before: list[Coming] = []
     for work in works:
         before.append(start(work))

@@ -23,8 +23,8 @@ from tasks.core.stage.files import write_text
 
 PACKAGE = "tasks"
 SNAPSHOT = "RETEMPER_CODE"  # environment: the folder of the frozen copy that a stage executes
-ASKED_BY = "RETEMPER_ASKED_BY"  # the process that a command's question comes from (flows/process/processes.py), and that its answer goes to
-MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # environment of stages: Arrow's own allocator keeps what is freed
+ASKED_BY = "RETEMPER_ASKED_BY"  # the process that asks a command a question, and gets its answer (flows/process/processes.py)
+MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # environment of stages: Arrow's own allocator keeps freed memory
 KEPT = 8  # frozen copies kept per project; the oldest are removed first
 # Modules that cannot change an artifact, and why. tests/test_invalidations.py alters them and compares the bytes.
 NEUTRAL = {
@@ -40,12 +40,12 @@ NEUTRAL = {
 # Calls whose literal text is shown but never stored (raised exceptions are too), and keywords that contain nothing else.
 MESSAGES = {"print", "Progress", "UserError", "warn", "parser", "ArgumentParser"}
 HELP = {"help", "description", "metavar"}
-FORM = "2"  # of digests: before, a sweep with --jobs left outs of other parameters in run caches, and those must not be found
+FORM = "2"  # of digests: with form 1, a sweep with --jobs left outs of other parameters in run caches, which must not be found
 MEMORY = Path(".retemper/modules.json")  # results of reading modules, keyed by their bytes: parsing all of them takes a second
 
 
 class Module(NamedTuple):
-    """A module's digest (empty if nothing in it can change an artifact) and which of our modules it names."""
+    """A module's digest (empty if nothing in it can change an artifact), and the names of our modules that it imports."""
 
     digest: str
     imports: tuple[str, ...]
@@ -56,7 +56,7 @@ class Reader:
 
     def __init__(self, root: Path, memory: Path | None = None) -> None:
         self.root, self._memory = root, memory
-        self._own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # results of another version of this file do not count
+        self._own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # results by another version of this file are not used
         known = _read_json(memory) if memory else {}
         self._before = known.get("modules", {}) if known.get("by") == self._own else {}
         self._modules: dict[str, Module] = {}
@@ -76,7 +76,7 @@ class Reader:
         return self._digest(self.closure(stage))
 
     def module_digest(self, name: str) -> str:
-        """SHA-256 of the code of a module, of the packages that it is in, and of what it imports, in hexadecimal."""
+        """SHA-256 of the code of a module, of the packages that it is in, and of all that it imports, in hexadecimal."""
         return self._digest(self._reached(self._files_of(name)))
 
     def closure(self, stage: str) -> dict[Path, str]:
@@ -109,7 +109,7 @@ class Reader:
         return found
 
     def _files_of(self, name: str) -> list[Path]:
-        """What an import of `name` executes: its packages, and itself."""
+        """The files that an import of `name` executes: those of its packages, and its own."""
         names = [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
         return [file for above in names if above not in NEUTRAL and (file := self._file_of(above))]
 
@@ -157,7 +157,7 @@ def module_file(root: Path, name: str) -> Path | None:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every one of our modules named in an import, anywhere in the file."""
+    """The names of our modules in all imports, anywhere in the file."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == PACKAGE)
@@ -222,9 +222,9 @@ def _goes_to_a_file(call: ast.Call) -> bool:
 
 
 def freeze_code(project: Path, kept: int = KEPT) -> Path:
-    """A frozen copy of `project`/tasks in `project`/.retemper/code, named by its content; returns the folder to import `tasks` from.
+    """Copy `project`/tasks to `project`/.retemper/code, under a name made of its content; return the folder to import `tasks` from.
 
-    An existing copy is reused. All but it and the last others, `kept` in all, are removed.
+    An existing copy is reused. It and the latest others are kept, `kept` in all; the rest are removed.
     """
     sources = {path.relative_to(project).as_posix(): path.read_bytes() for path in _sources(project / PACKAGE)}
     total = hashlib.sha256()
@@ -246,7 +246,7 @@ def freeze_code(project: Path, kept: int = KEPT) -> Path:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     os.utime(folder)
-    others = [path for path in store.iterdir() if path.is_dir() and path != folder]  # which may be newer: clocks are set back
+    others = [path for path in store.iterdir() if path.is_dir() and path != folder]  # even with a later time: clocks are set back
     for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[kept - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
@@ -263,7 +263,7 @@ def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
 
 
 def frozen_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Environment in which `python -m tasks.STAGE`, and every process it starts, imports only the copy in `folder`, with MALLOC."""
+    """The environment in which `python -m tasks.STAGE`, and every process it starts, import only the copy in `folder`; with MALLOC."""
     path = os.pathsep.join(filter(None, [str(folder.absolute()), inherited.get("PYTHONPATH", "")]))
     return {SNAPSHOT: str(folder.absolute()), "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **MALLOC}
 

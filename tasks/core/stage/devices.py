@@ -1,4 +1,4 @@
-"""Where and in which arithmetic tensors are computed: the only place that chooses device, threads, and dtype."""
+"""Where tensors are computed, and in which arithmetic: the only place that chooses device, threads, and dtype."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ from tasks.core.stage.processes import limit_malloc
 from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 
 Precision = Literal["bf16", "fp32"]
-GRAPH_TOKENS = 16384  # on a CPU
+GRAPH_TOKENS = 16384  # whose graphs a CPU keeps; also those of a GPU's training batch
 LEAST_TOKENS = 512  # of a batch
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN takes the first that is set
 LIMITS = (*ISA_LIMITS, "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")
 WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")  # values of ISA_LIMITS
-ACTIVATION_BYTES = 64  # of a token, a layer, and a number of its width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
-STATE_BYTES = 12  # of a weight: its gradient and two moments
+ACTIVATION_BYTES = 64  # per token, layer, and unit of width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
+STATE_BYTES = 12  # per weight: its gradient and two moments
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
     """The device that `runtime` asks for, set up for reproducible work; UserError if it does not exist.
 
-    Without `begin`, CUDA makes no context, which takes some hundred MB of a GPU: others compute for this process.
+    Without `begin`, no CUDA context is made, which would take some hundred MB of a GPU: for a process whose workers compute.
     """
     if runtime.threads:
         torch.set_num_threads(runtime.threads)
@@ -54,7 +54,7 @@ def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
 
 @contextmanager
 def one_thread() -> Iterator[int]:
-    """Give torch one thread in every thread that starts meanwhile. Yields how many it had: as many can work side by side."""
+    """Give torch one thread in each thread that starts within this context. Yields the previous number: as many can work side by side."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # new threads begin with the number that was set last
     try:
@@ -64,7 +64,7 @@ def one_thread() -> Iterator[int]:
 
 
 def record(device: torch.device) -> None:
-    """Record what this stage's bits may depend on, once, in the file that RECORD names; no digest covers it, and no stage reads it."""
+    """Record once, in the file that RECORD names, what this stage's bits may depend on; no digest covers it, and no stage reads it."""
     place = os.environ.get(RECORD)
     if not place or Path(place).exists():  # if it exists, this may be a worker with fewer threads
         return
@@ -80,7 +80,7 @@ def record(device: torch.device) -> None:
 
 
 def keep_memory() -> bool:
-    """Make this process's malloc keep the memory of freed tensors of up to 32 MiB for later ones. False if it cannot (glibc can).
+    """Make this process's malloc keep the memory of freed tensors of up to 32 MiB for later ones. False if it cannot (only glibc can).
 
     By default it returns memory to the system after nearly every layer; fresh pages take 7 to 10 % of the time of encoding on a CPU.
     """
@@ -88,29 +88,30 @@ def keep_memory() -> bool:
 
 
 def hardware(device: torch.device) -> str:
-    """What the bits of a result may depend on: the kind of GPU and its memory, or for a CPU, its instructions and number of threads."""
+    """The hardware that a result's bits may depend on: the kind of GPU and its memory, or a CPU's instructions and number of threads."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, {torch.cuda.get_device_properties(device).total_memory >> 30} GiB"
     return f"cpu, {_instructions()}, {torch.get_num_threads()} threads"
 
 
 def has_amx() -> bool:
-    """Whether the CPU has matrix units, with bfloat16 among their types."""
+    """Whether the CPU has matrix units that support bfloat16."""
     return torch.cpu._is_amx_tile_supported()
 
 
 def _instructions() -> str:
-    """The widest instructions that matrix products use on this CPU, and what the environment makes their libraries use in place of them.
+    """The widest instructions for matrix products on this CPU, and the environment variables that make the libraries use others.
 
-    PyTorch's own limit, ATEN_CPU_CAPABILITY, is in the first.
+    PyTorch's own limit, ATEN_CPU_CAPABILITY, is already in the first part.
     """
     widest = "AMX" if has_amx() else str(torch.backends.cpu.get_cpu_capability())
     return ", ".join([widest, *(f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name))])
 
 
 def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
-    """Move a module, in place, and convert its weights to `dtype`. Buffers keep their type: rotary frequencies in bf16 are off by
-    half a radian at 500 tokens.
+    """Move a module, in place, and convert its weights to `dtype`.
+
+    Buffers keep their type: rotary frequencies in bf16 are off by half a radian at 500 tokens.
     """
     module.to(device)
     for weight in module.parameters():
@@ -119,33 +120,36 @@ def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
 
 
 def has_flash_attention(device: torch.device) -> bool:
-    """Whether torch has it for the GPU that `device` is: for Ampere and later, unless it was built without."""
+    """Whether `device` is a GPU for which torch has flash attention: Ampere and later, unless torch was built without it."""
     return (
         device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) and torch.backends.cuda.is_flash_attention_available()
     )
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A CPU's tensor on `device`. The program does not wait for a GPU that still computes, as it would for ordinary memory."""
+    """Move a CPU tensor to `device`.
+
+    For a GPU its memory is pinned: with ordinary memory, the program would wait for the GPU's current work.
+    """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def sent(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """An array as a tensor on `device`, as `moved` has it."""
+    """Move an array to `device`, as a tensor, as `moved` does."""
     return moved(torch.from_numpy(array), device)
 
 
 def arranged(vectors_MD: torch.Tensor, places: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
     """Vectors [M, D] in the order of their `places` (0 to M - 1, in parts).
 
-    They are read in that order: to write them by index, a program under deterministic algorithms waits for the GPU.
+    They are read by index in that order. If they were written by index, the program would wait for the GPU under deterministic algorithms.
     """
     order = np.argsort(np.concatenate([np.empty(0, dtype=np.int64), *places]))
     return vectors_MD[sent(order, vectors_MD.device)]
 
 
 class Coming:
-    """Tensors of one device on their way to the CPU: `arrays` waits for what computes them, not for what the GPU is asked for later."""
+    """Tensors of one device on their way to the CPU: `arrays` waits until they are computed, but not for work that the GPU gets later."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         self.here, self.event = list(tensors), None
@@ -163,12 +167,15 @@ class Coming:
 
 
 def activations(config: Any) -> int:
-    """Bytes of a token's activations that a transformer of the configuration `config` keeps for the backward pass, at most."""
+    """An upper estimate of the bytes of activations per token that a transformer of configuration `config` keeps for its backward pass."""
     return ACTIVATION_BYTES * int(config.num_hidden_layers) * int(config.hidden_size)
 
 
 def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, config: Any) -> int:
-    """`graph_tokens` of the runtime for training `module`, whose transformer has the configuration `config`. Changes no result."""
+    """The number of tokens whose graphs stay in memory in training: `graph_tokens` of the runtime, or an estimate if it is `auto`.
+
+    `config` is the configuration of `module`'s transformer. Changes no result.
+    """
     if runtime.graph_tokens != "auto":
         return runtime.graph_tokens
     if device.type != "cuda":
@@ -178,21 +185,21 @@ def kept_tokens(runtime: Runtime, device: torch.device, module: nn.Module, confi
 
 
 def most_tokens(device: torch.device, config: Any) -> int:
-    """Tokens of a training's batch for which half of a GPU's whole memory is estimated to suffice, for a transformer like `config`.
+    """The most tokens per training batch that are estimated to fit in half of a GPU's whole memory, for a transformer like `config`.
 
-    A power of two, so that it is the same in each run on GPUs of a kind.
+    A power of two, so that it is the same in each run on GPUs of one kind.
     """
     room = torch.cuda.mem_get_info(device)[1] // 2 // activations(config)
     return max(LEAST_TOKENS, 1 << max(0, room.bit_length() - 1))
 
 
 def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool = False) -> int:
-    """Tokens of a batch, padding included, at which an encoder is fastest (measured on three CPUs); on a GPU, what fills it.
+    """The tokens per batch, padding included, at which an encoder is fastest on a CPU (measured on three); on a GPU, as many as fill it.
 
     With `gradients`, a batch's activations stay in memory.
     """
-    if device.type == "cpu":  # fp32: what fits in its caches; bf16: weights are cast and reordered once per batch
-        small = dtype != torch.bfloat16 or (gradients and not has_amx())  # a training's few texts need less padding so
+    if device.type == "cpu":  # fp32: fits in its caches; bf16: weights are cast and reordered once per batch
+        small = dtype != torch.bfloat16 or (gradients and not has_amx())  # small batches pad a training's few texts less
         return 2048 if small else 8192
     return GRAPH_TOKENS if gradients else 65536
 
@@ -200,9 +207,9 @@ def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool 
 def compute_dtype(device: torch.device, precision: Precision) -> torch.dtype:
     """bfloat16 if `precision` asks for it and the hardware multiplies matrices in it, else float32.
 
-    On a CPU without such units, bf16 products are many times slower than fp32 ones (50 x on AVX2), so fp32 is used, which is
-    also more exact; so where the environment keeps oneDNN, which does them for torch, from these units. Results are the same, bit
-    for bit, only on the same kind of hardware.
+    On a CPU without such units, bf16 products are many times slower than fp32 ones (50 x on AVX2), so fp32 is used, which is also more
+    exact. The same holds where the environment forbids these units to oneDNN, which torch uses. Results are the same, bit for bit, only on
+    the same kind of hardware.
     """
     if precision == "fp32":
         return torch.float32

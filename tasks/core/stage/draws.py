@@ -28,7 +28,7 @@ def epoch_order(total: int, seed: int, epoch: int) -> Ints:
 
 
 def batch_places(total: int, size: int, seed: int, step: int) -> Ints:
-    """Which of 0..total-1 make up the batch of step `step`, [size]: each epoch is a new permutation.
+    """The numbers of 0..total-1 in the batch of step `step`, [size]: each epoch is a new permutation.
 
     The last batch of an epoch is filled from the next one, so every batch is full.
     """

@@ -21,9 +21,9 @@ from tasks.core.stage.progress import leave
 from tasks.core.stage.references import freeze_references, frozen_references
 
 PR_SET_PDEATHSIG = 1
-SOURCES = "RETEMPER_SOURCES"  # names a file: what this stage reads from outside the project
-RECORD = "RETEMPER_RECORD"  # names a file: the threads, device, and arithmetic of the stage (tasks.core.stage.devices)
-SECONDS = "RETEMPER_SECONDS"  # names a file: what the stage cost; `seconds` of its own work, without startup and caching, among others
+SOURCES = "RETEMPER_SOURCES"  # names a file that lists what this stage reads from outside the project
+RECORD = "RETEMPER_RECORD"  # names a file for the stage's threads, device, and arithmetic (tasks.core.stage.devices)
+SECONDS = "RETEMPER_SECONDS"  # names a file for the stage's cost: `seconds` of its own work, without startup and caching, and others
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 
 
@@ -38,7 +38,7 @@ def stage() -> Iterator[None]:
         if os.environ.get(TETHER) and os.getsid(os.getppid()) != os.getsid(0):
             raise SystemExit(143)  # our parent was killed during our imports: another run may already be writing our outs
         if os.environ.pop(ASKED_BY, "") not in ("", str(os.getppid())):
-            raise SystemExit(143)  # the same of a command: nobody waits for what we would write
+            raise SystemExit(143)  # the same for a command: nobody waits for its answer
     try:
         with one_line_errors():
             execute_frozen()
@@ -60,7 +60,7 @@ def stage() -> Iterator[None]:
 
 
 def note(**figures: float) -> None:
-    """Add figures to what this stage cost, in the file that SECONDS names: no digest covers it, and no stage reads it."""
+    """Add figures to the record of this stage's cost, in the file that SECONDS names: no digest covers it, and no stage reads it."""
     if not (place := os.environ.get(SECONDS)):
         return
     path = Path(place)
@@ -70,7 +70,7 @@ def note(**figures: float) -> None:
 
 
 def _peak_mib() -> float:
-    """The most memory that this process held, its imports included. 0 where the system does not say."""
+    """Peak memory of this process in MiB, its imports included; 0 where the system does not report it."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
@@ -105,7 +105,7 @@ def _stamp(path: Path) -> object:
 def execute_frozen() -> None:
     """If plain `dvc repro` runs this stage from the working tree, restart it, by one exec, from a frozen copy of the code.
 
-    UserError if data/code.json has the digest of other code, or if what was started from a frozen copy has imported other code.
+    UserError if data/code.json has the digest of other code, or if a process started from a frozen copy has imported other code.
     """
     stage = own_stage()
     if frozen := os.environ.get(SNAPSHOT):

@@ -27,7 +27,7 @@ OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory\.(?: Tried to allocate [^.]+\.\d+ \w+)?|CUDA error: out of memory|Cuda failure (?:\d+ )?'out of memory'|"
     r"CUDA error: CUBLAS_STATUS_ALLOC_FAILED|cudaMalloc error out of memory"  # the last is faiss's
 )
-GPU_FAULT = re.compile(  # of hardware, drivers, and other users: not what a bug of ours causes
+GPU_FAULT = re.compile(  # faults of hardware, drivers, and other users, not those that a bug of ours causes
     r"CUDA error: (?:uncorrectable \w+ error|unspecified launch failure|unknown error|hardware stack error|system not yet initialized|"
     r"no CUDA-capable device is detected|(?:all )?CUDA-capable device\S* (?:is/)?are busy or unavailable)"
 )
@@ -98,7 +98,7 @@ class Corrupt(UserError):
 
 
 class Unavailable(UserError):
-    """An input is currently not on this machine, or not yet; what is known about it is still valid."""
+    """An input is not on this machine now, or not yet; what was recorded about it is still valid."""
 
     kind = "unavailable"
 
@@ -149,7 +149,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def reader_left() -> int:
-    """After a BrokenPipeError of standard output: print nothing more (`retemper lineage star | head`). Returns the exit status."""
+    """Handle a BrokenPipeError of standard output (`retemper lineage star | head`): print nothing more, and return the exit status."""
     _print_nothing_more()
     return 128 + signal.SIGPIPE
 
@@ -159,7 +159,7 @@ def _print_nothing_more() -> None:
 
 
 def user_error(error: Exception) -> UserError | None:
-    """`error` if it is a user's, or the one that a full, failing, or forbidden disk or a full GPU is for the user; None for a bug."""
+    """`error` as a UserError: itself, or the error for a full, failing, or forbidden disk, or for a full or failing GPU; None for a bug."""
     if isinstance(error, UserError):
         return error
     if message := disk_fault(error):
@@ -198,14 +198,14 @@ def disk_fault(error: BaseException | None) -> str:
 
 
 def disk_words(text: str) -> tuple[str, str]:
-    """What a line says of a full or failing disk, and the remedy; empty if it says nothing of that kind."""
+    """The fault that a line reports, a full or failing disk, and the remedy; both empty for any other line."""
     if FULL_WORDS.search(text):
         return FULL, REMEDIES[errno.ENOSPC]
     return (FAILING, REMEDIES[errno.EIO]) if FAILING_WORDS.search(text) else ("", "")
 
 
 def memory_fault(error: BaseException | None) -> str:
-    """A full GPU memory as one line for the user; empty for any other error. Detected by what PyTorch, NCCL, or faiss says."""
+    """A full GPU memory as one line for the user; empty for any other error. Detected by the messages of PyTorch, NCCL, or faiss."""
     found = _said(OUT_OF_MEMORY, error)
     return found and (
         f"{found}: lower batch_tokens of this stage (params.yaml) and graph_tokens (runtime.yaml), or stop other processes on the GPU; "
@@ -220,7 +220,7 @@ def gpu_fault(error: BaseException | None) -> str:
 
 
 def _said(words: re.Pattern[str], error: BaseException | None) -> str:
-    """What `words` match in an error or its causes; empty if nothing."""
+    """The first match of `words` in an error or its causes; empty if there is none."""
     while error is not None:
         if found := words.search(str(error)):
             return found[0]

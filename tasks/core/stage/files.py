@@ -67,7 +67,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_line(path: Path, line: str, *, lasting: bool) -> None:
-    """Append a line (UTF-8); after one that a kill or a full disk has cut off, begin a new one. `lasting`: flushed to disk on return."""
+    """Append a line (UTF-8). If a kill or a full disk has cut off the last one, begin a new line first. `lasting`: flush it to disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as handle:
         end = handle.seek(0, os.SEEK_END)
@@ -79,7 +79,7 @@ def append_line(path: Path, line: str, *, lasting: bool) -> None:
 
 
 def from_record(kind: type[Record], values: Mapping[str, Any]) -> Record:
-    """A dataclass from what was read of it; what a newer version has added is left out. TypeError where a field is missing."""
+    """A dataclass from its stored values; keys that a newer version has added are ignored. TypeError if a field is missing."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names})
 

@@ -26,7 +26,7 @@ P = TypeVar("P", bound=Params)
 PARAMETERS = "RETEMPER_PARAMS"  # environment: the parameter file that a stage reads instead of FROZEN
 STAGE = "DVC_STAGE"  # environment, set by DVC: the name of the stage it runs
 UNION = re.compile(r"constrained-\w+|literal\[.*\]")  # pydantic's names for the members of a union, in the path to an error
-TAG = re.compile(rf"{UNION.pattern}|\[key\]")  # all that is in such a path but is not in the file
+TAG = re.compile(rf"{UNION.pattern}|\[key\]")  # parts of such a path that are not in the file
 SHOWN = 200  # characters of a value in an error line
 FROZEN = Path("data/params.json")  # params.yaml as it was when the run began (tasks.core.stage.frozen)
 TrainingTokens = Annotated[
@@ -116,7 +116,7 @@ def validate(model: type[P], value: object, where: str, *, section: str = "") ->
 
 
 def _wish(errors: Sequence[Mapping[str, Any]]) -> str:
-    """What the first error expects: "input should be a valid integer or 'auto'", where the others are of the same union."""
+    """What the first error expects, in words: "input should be a valid integer or 'auto'", if the other errors are of the same union."""
     wish = str(errors[0]["msg"]).partition(" or instance of ")[0]
     if UNION.fullmatch(str(errors[0]["loc"][-1])):
         first = wish if errors[0]["type"] == "literal_error" else wish.partition(",")[0]
@@ -125,7 +125,7 @@ def _wish(errors: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value in an error line, cut where it is long."""
+    """A value as an error line shows it, truncated where it is long."""
     text = "a mapping" if value and isinstance(value, dict) else repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 

@@ -20,7 +20,7 @@ from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import seal, sealed
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-RETURNED = 2**20  # bytes of an allocation
+RETURNED = 2**20  # bytes from which on a freed allocation is returned
 AHEAD = 3  # pieces of work in flight per process; this bounds memory
 Work = TypeVar("Work")
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ def cores() -> int:
 
 
 def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int, alone: int = 1) -> Iterator[Result]:
-    """`function` of each piece of `work`, in order, computed by `processes` processes; up to `alone` pieces start none.
+    """Apply `function` to each piece of `work` in `processes` processes; yield the results in order. For up to `alone` pieces, start none.
 
     `function`, pieces, and results pass between processes, so `function` must be at module level (or a partial of such a function).
     WorkersLost if a process is killed.
@@ -72,22 +72,22 @@ def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes
 def return_memory() -> None:
     """Make this process's malloc return every freed allocation of 1 MiB or more to the system (glibc).
 
-    By default it reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits: a process that passes on what
-    others computed grows with it. Fresh pages take time, so what computes by itself keeps the default, or `devices.keep_memory`.
+    By default it reuses freed blocks of up to 32 MiB in parts, which leaves gaps that no later block fits, so a process that passes on the
+    results of others grows. Fresh pages take time, so a process that computes keeps the default, or calls `devices.keep_memory`.
     """
     limit_malloc(mapped=RETURNED, kept=4 * RETURNED)
 
 
 def limit_malloc(mapped: int, kept: int) -> bool:
-    """Have this process's malloc map allocations of `mapped` bytes or more, and keep up to `kept` free ones of others. Only glibc can."""
+    """Make this process's malloc map allocations of `mapped` bytes or more, and keep up to `kept` free bytes of others. Only glibc can."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     return mallopt is not None and bool(mallopt(M_TRIM_THRESHOLD, kept) and mallopt(M_MMAP_THRESHOLD, mapped))
 
 
 def resumable(function: Callable[[Work, Path], None], work: Iterable[Work], folder: Path, processes: int) -> Iterator[Path]:
-    """The files of results of each piece of `work`, in order; `function` writes one. Files in `folder` that are intact are kept.
+    """Yield the result file of each piece of `work`, in order; `function` writes one. Intact files in `folder` are reused.
 
-    `folder` (tasks.core.stage.scratch) belongs to this work alone: a file is known by the number of its piece.
+    `folder` (tasks.core.stage.scratch) must belong to this work alone: a file is identified by the number of its piece.
     """
     folder.mkdir(parents=True, exist_ok=True)
     yield from in_order(partial(_make, function), ((folder / f"{number:06}", piece) for number, piece in enumerate(work)), processes)
@@ -102,7 +102,7 @@ def _make(function: Callable[[Work, Path], None], place: tuple[Path, Work]) -> P
 
 
 def _begin(parent: int) -> None:
-    """Begin as a worker that ends with its stage. A tokenizer in it has one thread: the others have workers."""
+    """Set this process up as a worker that ends with its stage. Its tokenizer has one thread: the other cores have workers."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tie(parent)
 

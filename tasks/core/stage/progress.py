@@ -89,7 +89,7 @@ def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "
 
 
 def leave() -> None:
-    """Leave the bars of unfinished work as they are, the cursor below them: the stage fails, or is stopped."""
+    """Leave the bars of unfinished work on the screen, the cursor below them, when a stage fails or is stopped."""
     if _bars.cache_info().currsize:
         _bars().stop()
         _bars.cache_clear()
@@ -105,15 +105,16 @@ def _bars() -> "rich.Progress":
 
 
 def drawable(stream: TextIO | None) -> bool:
-    """Whether lines may be redrawn there: on a terminal, unless TERM or NO_COLOR asks for plain text."""
+    """Whether a stream's lines may be redrawn: on a terminal, unless TERM or NO_COLOR asks for plain text."""
     plain = os.environ.get("TERM") in ("dumb", "unknown") or os.environ.get("NO_COLOR")
     return stream is not None and stream.isatty() and not plain
 
 
 def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refresh: bool = True) -> "rich.Progress":
-    """Lines at the foot of a terminal, below what its `console.out` prints. `line`: of a task, for str.format; cut to the width.
+    """Lines at the foot of a terminal, below all that its `console.out` prints.
 
-    Refresh after their number has changed, and only then print: rich goes up by as many lines as it drew last.
+    `line`: the format of a task's line (str.format), cut to the width. When the number of lines has changed, refresh before you print: rich
+    moves up by as many lines as it drew last.
     """
     from rich.console import Console
     from rich.progress import Progress, TextColumn
@@ -137,11 +138,11 @@ def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refr
 
 
 def say(text: str, stream: TextIO) -> None:
-    """Print. At the first failure, redirect the stream to nowhere for all later writers, Python's exit included."""
+    """Print a line. If that fails, redirect the stream to the null device for all later writers, Python's exit included."""
     try:
         print(text, file=stream, flush=True)
     except OSError:
-        with suppress(OSError, ValueError):  # no file of the system's
+        with suppress(OSError, ValueError):  # the stream has no file descriptor
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)

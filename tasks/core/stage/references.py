@@ -1,7 +1,7 @@
 """Code that a parameter names, as `tasks.own.listnet:loss`: a function of a module below tasks/.
 
-A stage is up to date while the code that it imports is. What a parameter names is imported by that name alone, so a frozen value has the
-digest of that code too, `tasks.own.listnet:loss@5f1d...`: when it changes, only what has this parameter runs again.
+A stage is up to date while the code that it imports is. Code that a parameter names is not among its imports, so a frozen value has the
+digest of that code too, `tasks.own.listnet:loss@5f1d...`: when the code changes, only stages with this parameter run again.
 """
 
 import re
@@ -31,7 +31,7 @@ Reference = Annotated[str, BeforeValidator(_checked), WithJsonSchema(SCHEMA)]  #
 
 
 def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
-    """`value` (of params.yaml: mappings, lists, scalars) with the digest of its code behind every reference.
+    """Add to every reference in `value` (of params.yaml: mappings, lists, scalars) the digest of the code that it names.
 
     UserError naming the key if the reader's code lacks the module or its function, or if a digest was written by hand.
     """
@@ -56,7 +56,7 @@ def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
 
 
 def frozen_references(value: Any) -> dict[str, str]:
-    """The digest of every reference in a frozen value, by what it names."""
+    """The digests of all references in a frozen value, by reference (MODULE:FUNCTION)."""
     if isinstance(value, Mapping | list):
         inside = value.values() if isinstance(value, Mapping) else value
         return {name: digest for below in inside for name, digest in frozen_references(below).items()}
@@ -83,6 +83,6 @@ def named_code(reference: str) -> Callable[..., Any] | None:
 
 
 def _names(file: Path) -> set[str]:
-    """What a module assigns, defines, or imports."""
+    """The names that a module assigns, defines, or imports."""
     table = symtable.symtable(file.read_text(encoding="utf-8"), str(file), "exec")
     return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}

@@ -1,4 +1,4 @@
-"""What runtime.yaml says of this machine: the settings that must not change a result. Imports no PyTorch."""
+"""The settings of runtime.yaml for this machine, which must not change a result. Imports no PyTorch."""
 
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,8 +1,8 @@
-"""Refuse malicious YAML 1.2 before memory grows: aliases within aliases, and excessive nesting. And half characters, before they are kept.
+"""Refuse malicious YAML 1.2 before memory grows: aliases within aliases, and excessive nesting. Also refuse half characters.
 
-A few hundred bytes of aliases (`b: &b [*a, *a]; c: &c [*b, *b] ...`) expand to billions of values for any code that walks them, and
-merge keys (`<<`) expand even while they are read. Each level of nesting takes stack, and libyaml (ruamel.yaml's and DVC's fast reader)
-ends in a segmentation fault.
+A few hundred bytes of aliases (`b: &b [*a, *a]; c: &c [*b, *b] ...`) expand to billions of values for any code that walks them, and merge
+keys (`<<`) expand even while they are read. Each level of nesting takes stack, and libyaml (ruamel.yaml's and DVC's fast reader) ends in a
+segmentation fault.
 """
 
 import re
@@ -17,7 +17,7 @@ MOST_LEVELS = 100  # a parameter file has four
 MOST_VALUES = 100_000  # that aliases may add; a parameter file has a few hundred in all
 INDENT = re.compile(r"^[ \t]*", re.MULTILINE)
 OPENERS = re.compile(rf"(?:[\[{{]\s*){{{MOST_LEVELS + 1},}}")  # in a row: ruamel.yaml needs 5 s to scan 1,000 of them
-HALVES = re.compile("[\ud800-\udfff]")  # of JSON's escapes for a character beyond U+FFFF: YAML does not join them, and no file holds one
+HALVES = re.compile("[\ud800-\udfff]")  # JSON escapes a character beyond U+FFFF as two of these: YAML does not join them, no file holds one
 INDICATORS = re.compile(r"[-?:][ \t]")
 
 

@@ -16,7 +16,7 @@ from tasks.core.stage.files import file_digest, folder_digest, write_text
 ROOT = Path(".retemper")
 FINISHED = "finished"
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
-FAISS = ("faiss-cpu", "faiss-gpu")  # one library by two names
+FAISS = ("faiss-cpu", "faiss-gpu")  # one library under two names
 KEPT = 4  # unfinished works kept per kind; the oldest are removed first
 
 
@@ -45,7 +45,7 @@ def libraries() -> list[str]:
 
 
 def _version(library: str) -> str:
-    """Empty where it is not installed."""
+    """A library's version; empty if it is not installed."""
     try:
         return version(library)
     except PackageNotFoundError:
@@ -53,7 +53,10 @@ def _version(library: str) -> str:
 
 
 def scratch_folder(kind: str, digest: str) -> Path:
-    """The folder of one unfinished work, created if missing; old ones of the same kind are removed. Where only others are, it says so."""
+    """The folder of one unfinished work, created if missing; old ones of the same kind are removed.
+
+    If it is new, and other works of its kind are unfinished, print a line that says that those were begun with other inputs or settings.
+    """
     folder = ROOT / "scratch" / kind / digest[:32]
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
 
 
 def shortened(text: str, most: int) -> str:
-    """At most `most` characters of `text`, cut at a word boundary if one is near; not every script has spaces."""
+    """`text` in at most `most` characters, cut at a word boundary if one is near; not every script has spaces."""
     text = " ".join(text.split())
     if len(text) <= most:
         return text

@@ -47,7 +47,7 @@ class Ids:
         return np.argsort(np.frombuffer(self._hashes, dtype=np.uint64), kind="stable")
 
     def repeated(self) -> frozenset[int]:
-        """Hashes that more than one added id has."""
+        """Hashes that were added more than once."""
         return frozenset(self._sorted[1:][self._sorted[1:] == self._sorted[:-1]].tolist())
 
     def contain(self, ids: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -55,7 +55,7 @@ class Ids:
         return self.have(hashes(ids))
 
     def have(self, wanted: Hashes) -> npt.NDArray[np.bool_]:
-        """`contain`, of ids by their `hashes`."""
+        """`contain`, for ids given by their `hashes`."""
         return self._positions(wanted)[1]
 
     def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -66,7 +66,7 @@ class Ids:
         return ordinals
 
     def last(self, wanted: Hashes) -> npt.NDArray[np.int64]:
-        """For each of `wanted`, ids by their `hashes`, how many ids were added before its last addition; -1 if it was not added."""
+        """For each of `wanted` (ids by their `hashes`), how many ids were added before its last addition; -1 if it was not added."""
         found = np.full(len(wanted), -1, dtype=np.int64)
         there = self.have(wanted)
         found[there] = self._order[np.searchsorted(self._sorted, wanted[there], side="right") - 1]

@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def spread(starts: Ints | int, sizes: Ints) -> Ints:
-    """The ordinals `start` to `start + size - 1` of each, one run after another."""
+    """For each start and size, the numbers `start` to `start + size - 1`, one run after another."""
     ends: Ints = sizes.cumsum()
     before: Ints = starts - ends + sizes
     runs: Ints = np.repeat(before, sizes) + np.arange(int(ends[-1]) if len(ends) else 0)

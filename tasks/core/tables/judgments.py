@@ -75,9 +75,9 @@ def graded_pairs(qrels: Path, queries: Path, documents: Path) -> tuple[Ints, Int
 
 @dataclass(frozen=True)
 class SameTexts:
-    """All documents (or queries) that have the same text as one of some given ones, those included: core.text.same_texts finds them.
+    """All documents (or queries) with the same text as any of some given ones, which are included; core.text.same_texts finds them.
 
-    `members` [M] are their ordinals, sorted; `first` [M] is the first one with the text of each.
+    `members` [M] are their ordinals, sorted; `first` [M] has, for each member, the first member with its text.
     """
 
     members: Ints
@@ -89,15 +89,15 @@ class SameTexts:
         return bool((self.members != self.first).any())
 
     def firsts_of(self, ordinals: Ints) -> Ints:
-        """The first one with the text of each of `ordinals`, which are members."""
+        """For each of `ordinals`, the first member with the same text; all of them must be members."""
         return self.first[np.searchsorted(self.members, ordinals)]
 
 
 def with_same_texts(queries: Ints, documents: Ints, same_query: SameTexts, same_document: SameTexts) -> tuple[Ints, Ints]:
-    """Pairs (query, document), and all pairs with the same two texts as one of them, each once; sorted if any text repeats.
+    """The given pairs (query, document), and all other pairs of the same two texts, each pair once; sorted if any text repeats.
 
     A document with the text of a positive is not a negative, whatever its id. Queries with the same text share their positives.
-    `same_*` are those with the texts of `queries` and of `documents`.
+    `same_query` and `same_document` are those with the texts of `queries` and of `documents`.
     """
     if not same_query.repeated and not same_document.repeated:
         return queries, documents
@@ -110,7 +110,7 @@ def with_same_texts(queries: Ints, documents: Ints, same_query: SameTexts, same_
 
 
 def grades_of(pairs: tuple[Ints, Ints], judged: tuple[Ints, Ints], grades: Ints, same_query: SameTexts, same_document: SameTexts) -> Ints:
-    """The grade of each of `pairs`, which are `with_same_texts` of `judged`: the highest of the judged pairs with its two texts."""
+    """The grade of each of `pairs` (`with_same_texts` of `judged`): the highest grade of a judged pair with the same two texts."""
     known, place = np.unique(_keys(*judged, same_query, same_document), return_inverse=True)
     highest = np.zeros(len(known), dtype=np.int64)
     np.maximum.at(highest, place, grades)

@@ -31,7 +31,7 @@ class Lengths:
 
 
 def split_stats(lengths: Lengths, qrels: pa.Table) -> dict[str, Any]:
-    """Queries, their words, qrels, and positives, as stats.json has them."""
+    """The entry of a split in stats.json: numbers of queries, qrels, and positives, and the queries' lengths in words."""
     count = lengths.counts.total()
     positives = int(pc.sum(pc.greater(qrels["grade"], 0)).as_py() or 0)
     return {

@@ -26,7 +26,7 @@ def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch 
 
 
 def open_parquet(source: Path | BinaryIO) -> pq.ParquetFile:
-    """A Parquet file to be read a part at a time. By default, Arrow keeps the bytes of all parts until the file is closed."""
+    """Open a Parquet file to read it a part at a time. By default, Arrow would keep the bytes of all parts until it is closed."""
     return pq.ParquetFile(source, pre_buffer=False)
 
 
@@ -40,7 +40,7 @@ def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Within, that the Parquet file is missing or corrupt is a UserError."""
+    """Within this context, a missing or corrupt Parquet file raises a UserError."""
     try:
         yield
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Weights of training pairs, data/weights/train.parquet: query, doc, weight of those that do not weigh 1.
+"""Weights of training pairs, data/weights/train.parquet: query, doc, weight, only for pairs whose weight is not 1.
 
-Apart from the other schemas, which every stage imports: a change here re-runs prepare and training alone.
+This schema is apart from the others, which every stage imports: a change here re-runs only prepare and training.
 """
 
 import pyarrow as pa

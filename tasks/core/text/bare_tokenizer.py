@@ -1,6 +1,6 @@
 """A tokenizer without transformers, whose import takes each of many processes a second and 150 MB.
 
-For tokenizers that split at white space (tasks.core.text.words), whose file says all that transformers does with them.
+For tokenizers that split at white space (tasks.core.text.words), whose file describes everything that transformers does with them.
 """
 
 from pathlib import Path
@@ -14,14 +14,14 @@ FILE = "tokenizer.json"
 
 
 class Known(NamedTuple):
-    """What transformers knows of a tokenizer beside its file."""
+    """Facts about a tokenizer that transformers has and the file lacks."""
 
     pad_token_id: int
     cls_token_id: int | None
 
 
 def known_of(tokenizer: Any, folder: Path) -> Known | None:
-    """What `BareTokenizer` needs to give the same tokens as `tokenizer`, which transformers loaded from `folder`; None if it would not."""
+    """The facts that `BareTokenizer` needs to give the same tokens as `tokenizer`, which is loaded from `folder`; None if it would not."""
     if not word_by_word(tokenizer) or tokenizer.split_special_tokens or not (folder / FILE).is_file():
         return None
     contents = []
@@ -61,7 +61,7 @@ class BareTokenizer:
     def __call__(
         self, text: str | list[str], *, add_special_tokens: bool = True, truncation: bool = False, max_length: int | None = None, **_: Any
     ) -> Found:
-        """Other arguments choose what transformers returns beside ids, and change none."""
+        """Other arguments are ignored: in transformers they add outputs, and change no ids."""
         if truncation:
             assert max_length is not None, "a file does not say a model's limit"
             self.backend_tokenizer.enable_truncation(max_length)

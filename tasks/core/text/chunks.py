@@ -40,7 +40,7 @@ class Chunks:
         return self.tokens.flat[self.tokens.offsets[row] : self.tokens.offsets[row + 1]].astype(np.int64)
 
     def sentences(self, row: int) -> Ints:
-        """Where each sentence of a chunk begins, with the end of the last: [sentences + 1]."""
+        """Where each sentence of a chunk begins, and where the last one ends: [sentences + 1]."""
         starts = self.sentence_flat[self.sentence_offsets[row] : self.sentence_offsets[row + 1]].astype(np.int64)
         end = int(self.tokens.offsets[row + 1] - self.tokens.offsets[row]) - 1
         bounds: Ints = np.append(starts, end)

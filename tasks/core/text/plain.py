@@ -1,5 +1,7 @@
-"""What makes two queries the same, an id of a text that has none, and the split of a query: one of train with the plain text of one of dev
-or test is a leak."""
+"""When two queries are the same, an id for a text without one, and the split of a query.
+
+A training query with the plain text of a dev or test query is a leak.
+"""
 
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
@@ -10,23 +12,23 @@ SHARES = 1 << 32  # a query's hash modulo this decides its split
 
 
 def plain(text: str) -> str:
-    """A text without case, and with single blanks."""
+    """A text with case folded and white space reduced to single blanks."""
     return " ".join(text.casefold().split())
 
 
 def digest(text: str, title: str = "") -> str:
-    """What texts have that are equal but for case and blanks."""
+    """An id made of a text; texts that differ only in case and blanks have the same one."""
     told = f"{plain(title)}\n{plain(text)}" if title.strip() else plain(text)
     return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def named(what: str, record: str, shown: str = "") -> str:
-    """A document or a query in a message: with its id (or how that is `shown`), but not where that is made of an empty text."""
+    """A document or a query as a message names it: by its id, or by `shown` in its place, but not by an id made of an empty text."""
     return f"the {what}" if record == digest("") else f"{what} {shown or record}"
 
 
 def is_dev(query: str, share: float) -> bool:
-    """Whether a query is held out: by a hash of its plain text, so that it is in every batch, and in every file that grows."""
+    """Whether a query is held out, by a hash of its plain text: so it is held out in every batch, and however a file grows."""
     return int.from_bytes(blake2b(query.encode("utf-8", "replace"), digest_size=4, person=b"split").digest(), "big") < share * SHARES
 
 

@@ -18,13 +18,14 @@ from tasks.core.text.tokens import Tokens
 
 Hashes = npt.NDArray[np.uint64]
 SAME = "same.npy"
-HASHED_ROWS = 1 << 13  # texts that are hashed at a time; an owner's are never parted
-END, PASSAGES = 2**62, 2**63  # numbers of multipliers: of a row's end, and from there on of a passage's place in its document
+HASHED_ROWS = 1 << 13  # rows that are hashed at a time; an owner's are never split
+END, PASSAGES = 2**62, 2**63  # numbers of multipliers: for a row's end; for a passage's place in its document, from there on
 
 
 def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
-    """All owners with the tokens of one of `of`. same.npy in the folder, if tokenize wrote it (tokenize.near_duplicates), also has
-    those with nearly the same.
+    """All owners with the same tokens as one of the owners `of`.
+
+    If tokenize wrote same.npy into the folder (tokenize.near_duplicates), those with nearly the same tokens are included.
     """
     owners, near = count_rows(tokens.folder / "ids.parquet"), near_duplicates(tokens.folder)
     of = np.unique(of)
@@ -48,7 +49,7 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
 
 
 def near_duplicates(folder: Path) -> list[Path]:
-    """What `same_texts` reads of a folder of tokens beside the tokens themselves."""
+    """The files that `same_texts` reads from a token folder, other than the tokens themselves."""
     path = folder / SAME
     return [path] if path.exists() else []
 
@@ -59,7 +60,7 @@ def first_of_same(tokens: Tokens) -> Ints:
 
 
 def _first_of(keys: Hashes) -> Ints:
-    """Where each of the keys comes first."""
+    """For each key, the place where it comes first."""
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     places: Ints = first[group]
     return places
@@ -88,7 +89,7 @@ def _hashes_of(tokens: Tokens, of: Ints) -> Hashes:
 
 
 def _hashes(tokens: Tokens, first: Ints, counts: Ints) -> Hashes:
-    """The hash of each owner, whose `counts` rows begin with row `first`; modulo 2^64, as all sums."""
+    """The hash of each owner, whose `counts` rows begin with row `first`. All sums are modulo 2^64."""
     rows, passages = spread(first, counts), spread(0, counts)
     starts = tokens.offsets[rows]
     lengths = tokens.offsets[rows + 1] - starts
@@ -106,7 +107,7 @@ def _sums(values: Hashes, counts: Ints) -> Hashes:
 
 
 def _multipliers(first: int, counts: Ints) -> Hashes:
-    """As many numbers of SplitMix64 (Steele et al., OOPSLA 2014) from number `first` on as the longest run needs."""
+    """Numbers of SplitMix64 (Steele et al., OOPSLA 2014) from number `first` on, as many as the longest run needs."""
     x = (np.arange(int(counts.max(initial=0)), dtype=np.uint64) + np.uint64(first + 1)) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

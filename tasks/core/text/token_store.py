@@ -41,7 +41,7 @@ class Passages:
         body = [n for n, special in enumerate(framed["special_tokens_mask"]) if not special]
         lead, self.trail = framed["input_ids"][: body[0]], framed["input_ids"][body[-1] + 1 :]
         self.first, self.tokenizer, self.overlap = lead, tokenizer, cut.overlap
-        prompt = cut.prefix.rstrip(" ")  # but in WordPiece, a space is a part of the token that follows
+        prompt = cut.prefix.rstrip(" ")  # except in WordPiece, a space is a part of the token that follows
         self.next = [*lead, *(tokenizer(prompt, add_special_tokens=False)["input_ids"] if cut.passages > 1 else [])]
         self.room, self.room_next = (cut.max_length - len(head) - len(self.trail) for head in (self.first, self.next))
         if cut.passages > 1 and self.room_next < 1:
@@ -57,7 +57,7 @@ class Passages:
         self.most = self.room + (cut.passages - 1) * (self.room_next - cut.overlap)  # tokens of a text that are kept
 
     def bodies(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], Ints]:
-        """The tokens of each text that are kept, without special ones: flat, and where each text's begin."""
+        """The kept tokens of each text, without special ones: flat, and where those of each text begin."""
         found = self.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=self.most, return_attention_mask=False)
         sizes = np.fromiter(map(len, found["input_ids"]), np.int64, len(texts))
         flat = np.fromiter((token for ids in found["input_ids"] for token in ids), np.int32, int(sizes.sum()))
@@ -85,14 +85,14 @@ class Passages:
 
 
 def token_type(tokenizer: Any) -> np.dtype[Any]:
-    """In what token ids are stored: uint16, or int32 for a large vocabulary, or one with gaps."""
+    """The type in which token ids are stored: uint16, or int32 if the largest id is too large (a large vocabulary, or one with gaps)."""
     return np.dtype(np.uint16 if largest_id(tokenizer) < 2**16 else np.int32)
 
 
 def rows_by(tokenizer: Any, cut: Cut) -> Callable[[list[str], list[str]], Rows]:
-    """The function from ids and texts to their rows. The tokenizer's threads share the texts.
+    """A function that turns ids and texts into their rows. The tokenizer's threads share the texts.
 
-    A tokenizer that splits at white space is asked for each different word only (tasks.core.text.words): the same tokens, much sooner.
+    A tokenizer that splits at white space gets each different word only once (tasks.core.text.words): the same tokens, much sooner.
     """
     dtype, pad = token_type(tokenizer), tokenizer.pad_token_id
     words = Words(tokenizer) if word_by_word(tokenizer) else None
@@ -162,7 +162,7 @@ def write_rows(folder: Path, batches: Iterable[Rows], tokenizer: Any, *, digest:
 
 
 def write_offsets(path: Path, lengths: list[npt.NDArray[np.int32]]) -> int:
-    """Write where each row begins, and where the last ends (int64, rows + 1), as np.save would; returns the latter."""
+    """Write where each row begins, and where the last ends (int64, rows + 1), as np.save would; return the end."""
     rows, end = sum(map(len, lengths)), 0
     with path.open("wb") as out:
         np.lib.format.write_array_header_1_0(out, {"descr": "<i8", "fortran_order": False, "shape": (rows + 1,)})

@@ -13,7 +13,7 @@ REMOTE_CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # of config
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The fast tokenizer of a local folder, which pads with the end of a text if it has no token for it; UserError if there is none."""
+    """The fast tokenizer of a local folder; UserError if there is none. Without a padding token, it pads with its end-of-text token."""
     from transformers import AutoTokenizer  # takes a second, and processes with a BareTokenizer do without
 
     if not folder.is_dir():  # transformers would take it for a name on the hub
@@ -35,7 +35,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def _lower(backend: Any) -> None:
-    """Let a tokenizer lowercase every text, as sentence-transformers does where a folder says do_lower_case."""
+    """Make a tokenizer lowercase every text, as sentence-transformers does where a folder says do_lower_case."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     described = json.loads(backend.to_str())["normalizer"] or {}
@@ -45,7 +45,7 @@ def _lower(backend: Any) -> None:
 
 
 def kept_tokenizer(folder: Path, known: Known | None = None) -> Any:
-    """`load_tokenizer`, or a BareTokenizer if it is `known`; once per process for each folder, wherever its path is relative to."""
+    """`load_tokenizer`, or a BareTokenizer if `known` is given; loaded once per process for each folder, however its path is written."""
     return _kept(folder.resolve(), known)
 
 
@@ -61,17 +61,18 @@ def largest_id(tokenizer: Any) -> int:
 
 
 def prompt_tokens(tokenizer: Any, prefix: str) -> int:
-    """Tokens that a text with `prefix` begins with: the prefix's, and special ones before. Counted as in sentence-transformers, so by
-    the prefix alone: a last token that the text's first letters join counts, too.
+    """The number of tokens at the beginning of a text with `prefix`: special tokens, then those of the prefix.
+
+    Counted as in sentence-transformers, by the prefix alone, so a last token that the text's first letters join counts, too.
     """
     ids = tokenizer(prefix)["input_ids"] if prefix else []
     return len(ids) - (bool(ids) and ids[-1] in tokenizer.all_special_ids)
 
 
 def drop_code(settings: Any) -> None:
-    """Take out of a loaded configuration (a dict, or an object of settings) what names code to fetch: `auto_map` and its like.
+    """Remove from a loaded configuration (a dict, or an object of settings) the keys that name code to fetch: `auto_map` and its like.
 
-    We load with trust_remote_code=False. Who loads what we save may not, and a folder made here has no code of its own to run.
+    We load with trust_remote_code=False. Whoever loads what we save may not, and a folder made here has no code of its own to run.
     """
     held = settings if isinstance(settings, dict) else vars(settings)
     for key in REMOTE_CODE:

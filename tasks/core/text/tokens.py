@@ -50,7 +50,7 @@ class Tokens:
         return read_ids(self.folder / "ids.parquet")
 
     def rows_of(self, owners: Ints) -> Ints:
-        """The rows (passages) of each of `owners` [U], [U, P]: P is the largest number of passages, -1 where a document has fewer."""
+        """The rows (passages) of each of `owners` [U], as [U, P]: P is the largest number of passages; -1 where a document has fewer."""
         owners = owners.astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
         first_U1, end_U1 = (np.searchsorted(self.owners, owners, side)[:, None] for side in ("left", "right"))
         rows_UP: Ints = first_U1 + np.arange(int((end_U1 - first_U1).max(initial=0)))
@@ -89,10 +89,10 @@ def open_tokens(folder: Path) -> Tokens:
 
 
 def cut_by_budget(lengths: Ints, budget: int, least: int = 1) -> list[Ints]:
-    """Positions 0..R-1 as batches of similar length, longest first: rows x longest row of a batch is at most `budget`, or less, so that
-    there are at least `least`, as far as there are rows.
+    """Divide positions 0..R-1 into batches of similar length, longest first: rows x longest row of a batch is at most `budget`.
 
-    A row longer than the budget is a batch of its own. A pure function of its arguments.
+    The budget is lowered until there are at least `least` batches, or one per row. A row longer than the budget is a batch of its own. A
+    pure function of its arguments.
     """
     order = np.argsort(-lengths, kind="stable")
     if least > 1:
@@ -110,10 +110,10 @@ def cut_by_budget(lengths: Ints, budget: int, least: int = 1) -> list[Ints]:
 
 
 def cut_evenly(lengths: Ints, budget: int, least: int) -> list[Ints]:
-    """Positions 0..R-1 as few batches of about equally many tokens: each has at most `budget`, without padding, and there are at least
-    `least`, as far as there are rows.
+    """Divide positions 0..R-1 into few batches of about equally many tokens, at most `budget` each, without padding.
 
-    A row longer than the budget is a batch of its own. A pure function of its arguments.
+    There are at least `least` batches, or one per row. A row longer than the budget is a batch of its own. A pure function of its
+    arguments.
     """
     order = np.argsort(-lengths, kind="stable").tolist()
     for count in range(max(least, -(-int(lengths.sum()) // budget)), len(order)):

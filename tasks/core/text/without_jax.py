@@ -1,12 +1,14 @@
-"""bm25s without JAX. Where JAX is installed, bm25s starts it when it is imported, and on a GPU, JAX takes three quarters of the memory:
-in each process that searches by words.
+"""bm25s without JAX.
+
+Where JAX is installed, bm25s starts it on import. On a GPU, JAX then takes three quarters of the memory in each process that searches by
+words.
 """
 
 import sys
 from typing import Any
 
 _there: dict[str, Any] = {"jax": sys.modules["jax"]} if "jax" in sys.modules else {}
-sys.modules["jax"] = None  # type: ignore[assignment] # an import of it now fails as if it were not installed
+sys.modules["jax"] = None  # type: ignore[assignment] # importing it now fails as if it were not installed
 try:
     import bm25s
     from bm25s import stopwords

@@ -21,7 +21,7 @@ LONGEST = 64  # bytes of a word that is remembered
 
 
 def word_by_word(tokenizer: Any) -> bool:
-    """Whether the tokens of a text are those of its words, whatever the text."""
+    """Whether the tokens of any text are those of its words, one after another."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return False
@@ -59,7 +59,7 @@ class Words:
         return clipped(flat, offsets, most)
 
     def _cut(self, texts: pa.Array) -> tuple[pa.Array, Ints]:
-        """The words of all texts, each with the blank behind it, and where those of each text begin."""
+        """The words of all texts, each with the blank after it, and where those of each text begin."""
         _, offsets, data = texts.buffers()
         bounds = np.frombuffer(offsets, np.int64)[: len(texts) + 1]
         size = int(bounds[-1])
@@ -81,7 +81,7 @@ class Words:
         return flat, ends[bounds]
 
     def _known(self, words: list[str]) -> tuple[Ints, Ints, Ids]:
-        """For different words: where the tokens of each begin in a pool, how many they are, and the pool."""
+        """For distinct words: where the tokens of each begin in a pool, how many there are, and the pool."""
         places = np.array([self._places.get(word, -1) for word in words], dtype=np.int64)
         starts, lengths = self._starts[places], self._lengths[places]
         missing = np.flatnonzero(places < 0)

@@ -1,18 +1,18 @@
-"""What comes with an encoder's weights: files beside its own, in a folder from outside and then in its state.
+"""Files that come with an encoder's weights: next to its own files in a folder from outside, and then in its state.
 
-Whoever gives the weights writes them (a retraining: flows.retraining.plan). From an encoder's state they go into that of a round of no
-steps, whose weights are the same.
+Whoever provides the weights writes them (a retraining: flows.retraining.plan). A round of zero steps, whose weights are the same, copies
+them from the encoder's state to its own.
 """
 
 import shutil
 from pathlib import Path
 
 KNOWN = "known_queries.json"  # ids of the training queries that the weights know: see tasks.core.training.replay
-LEARNED = "trained_index.safetensors"  # what the index that the weights were trained with has learned: see tasks.core.retrieval.trained
+LEARNED = "trained_index.safetensors"  # the learned part of the index that the weights were trained with: see tasks.core.retrieval.trained
 
 
 def pass_on(source: Path | None, to: Path) -> None:
-    """Copy these files from `source`, if that is a folder with some of them, to the folder `to`."""
+    """Copy those of these files that the folder `source` has, if it is given, to the folder `to`."""
     for name in (KNOWN, LEARNED):
         if source is not None and (source / name).exists():
             to.mkdir(parents=True, exist_ok=True)

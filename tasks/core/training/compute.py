@@ -1,4 +1,4 @@
-"""How the steps of a training are computed. It changes the last bits of a result alone."""
+"""How the steps of a training are computed. This changes only the last bits of a result."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Compute:
-    """On which device, in which dtype, with the graphs of how many tokens kept (0: all are encoded twice), and beside which ranks.
+    """The device and dtype, how many tokens have their graphs kept (0: all are encoded twice), and the gang, if any.
 
-    In a `gang`, a rank encodes its share of the texts, and leaves its share of the gradients.
+    In a `gang`, each rank encodes its share of the texts, and leaves its share of the gradients.
     """
 
     device: torch.device

@@ -1,7 +1,7 @@
 """Dropout on a CPU at a small fraction of its usual cost.
 
-torch draws a CPU's masks one element after another on one thread: 13 % of an fp32 training step of MiniLM's, and the more the
-faster the matrix products are. Here an element costs 16 bits of SFC64 and a comparison, which torch spreads over its threads.
+torch draws a CPU's masks one element after another on one thread: 13 % of an fp32 training step of MiniLM, and a larger share where matrix
+products are faster. Here an element costs 16 bits of SFC64 and a comparison, which torch spreads over its threads.
 """
 
 import math
@@ -57,7 +57,7 @@ def attention(
 ) -> torch.Tensor:
     """`F.scaled_dot_product_attention` of query [..., L, D], key [..., S, D] and value [..., S, V], by its definition: [..., L, V].
 
-    As in torch's, a query that may see no key gets zeros: padding far behind a text, where a layer sees only a window.
+    As in torch, a query that may see no key gets zeros. Padding far behind a text is such a query in a layer with window attention.
     """
     if is_causal or any(others.values()):
         return F.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""What a training used of its data: the records of each step by role, replayed from (seed, step) without the model."""
+"""The data that a training used: the records of each step by role, replayed from (seed, step) without the model."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Part:
-    """The part that one record took in a training: its first and last step, and how many; none for a role that belongs to no step."""
+    """One record's part in a training: its first and last step, and in how many it was; None for a role that belongs to no step."""
 
     ordinal: int
     role: str

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import torch
 
 Metrics = dict[str, float]
-Figures = Mapping[str, float | torch.Tensor]  # of one step; tensors are scalars that are still where they were computed
+Figures = Mapping[str, float | torch.Tensor]  # of one step; a tensor is a scalar that is still on its device
 
 
 def read(figures: Figures) -> Metrics:
-    """The figures as numbers. A program waits for a GPU whenever it reads from it: here once."""
+    """The figures as numbers. Every read from a GPU makes the program wait, so all are read at once."""
     tensors = {name: value for name, value in figures.items() if isinstance(value, torch.Tensor)}
     values = torch.stack([value.detach().double() for value in tensors.values()]).tolist() if tensors else []
     numbers = {name: value for name, value in figures.items() if not isinstance(value, torch.Tensor)} | dict(

@@ -31,7 +31,10 @@ Loss = Callable[..., tuple[torch.Tensor, Figures]]
 
 @dataclass(frozen=True)
 class Chunk:
-    """Texts that are encoded together: which of each side, all of one tower; and their tokens, padding included."""
+    """Texts that one tower encodes together.
+
+    `parts` has pairs of a side's number and positions in its `rows`; `size` is the number of tokens, including any padding.
+    """
 
     tower: Encoder
     parts: tuple[tuple[int, Ints], ...]
@@ -40,7 +43,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Side:
-    """One kind of text of a step: the tower that encodes it, and which rows of which tokens."""
+    """One kind of text of a step: the tower that encodes it, its tokens, and the rows of them that are used."""
 
     tower: Encoder
     tokens: Tokens
@@ -55,16 +58,16 @@ def cached_backward(
     key: tuple[int, ...],
     unpadded: Mapping[Encoder, Unpadded] | None = None,
 ) -> Figures:
-    """Accumulate the gradients of `loss(*vectors)` in the towers; returns the loss's value and metrics.
+    """Accumulate the gradients of `loss(*vectors)` in the towers; return the loss's value and metrics.
 
-    `loss` gets one float32 [N, D] per side. No chunk (see `cut`) is larger than `batch_tokens`, padding included; dropout of a chunk is
-    drawn from `key` and the chunk's number. The graphs of the last chunks, `compute.graph_tokens` in all, are kept: those are encoded
-    once instead of twice, and the result is the same.
+    `loss` gets one float32 [N, D] per side. No chunk (see `cut`) is larger than `batch_tokens`, padding included. A chunk's dropout is
+    drawn from `key` and the chunk's number. The graphs of the last chunks, up to `compute.graph_tokens` tokens in all, are kept: those
+    chunks are encoded once instead of twice, with the same result.
 
-    `unpadded` are the towers that compute without padding, made before (`unpadded_towers`); they are refreshed here.
+    `unpadded`: the towers that compute without padding, if the caller has made them (`unpadded_towers`); they are refreshed here.
 
-    In a `gang`, each rank encodes its share of the same chunks, all ranks compute the loss of all vectors, and what each leaves is its
-    share of the gradients, whose sum is the whole; those of the loss's own weights are the first rank's.
+    In a `gang`, each rank encodes its share of the same chunks, and all ranks compute the loss of all vectors. Each leaves its share of the
+    gradients; their sum is the whole. Only the first rank leaves gradients of the loss's own weights.
     """
     device, dtype, gang = compute.device, compute.dtype, compute.gang
     inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if device.type == "cpu" else []
@@ -121,10 +124,10 @@ def cached_backward(
 
 
 def cut(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
-    """The texts of all sides in chunks, each of one side, of texts of similar length.
+    """Divide the texts of all sides into chunks, each of one side and of texts of similar length.
 
-    Those of towers in `together`, which compute without padding, are chunks of all sides of a tower, so that there are few; of about the
-    same size, and enough that each of `ranks` has one.
+    Towers in `together` compute without padding. Each of them has chunks of all its sides, so that there are few; they are of about the
+    same size, and enough for each of `ranks` to have one.
     """
     chunks: list[Chunk] = []
     for s, side in enumerate(sides):
@@ -145,20 +148,24 @@ def cut(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int,
 
 
 def _parts_of(gradient_ND: torch.Tensor | None, rows: Sequence[Ints]) -> list[torch.Tensor]:
-    """The gradients of some rows, in parts."""
+    """The gradients at `rows`, one tensor per part."""
     assert gradient_ND is not None, "the loss does not depend on a side"
     order = np.concatenate([np.empty(0, dtype=np.int64), *rows])
     return list(torch.split(gradient_ND[sent(order, gradient_ND.device)], [*map(len, rows)]))
 
 
 def joined(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
-    """The vectors [N, D] of all texts: those of rank r, `own_MD` on it, are at places[r] (in parts). Without a gang, all are our own."""
+    """The vectors [N, D] of all texts, in order. Without a gang, all are ours.
+
+    `own_MD` are this rank's; those of rank r go to places[r] (in parts).
+    """
     return arranged(own_MD, places[0]) if gang is None else gang.joined(own_MD, places)
 
 
 def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang | None") -> None:
-    """Leave the gradients of `value` in `leaves` and in the weights that it depends on. In a gang, where every rank computes the same
-    `value`, only the first leaves those of the weights: they must count once.
+    """Leave the gradients of `value` in `leaves` and in the weights that it depends on.
+
+    In a gang, every rank computes the same `value`; only the first leaves gradients of weights, because they must count once.
     """
     if gang is None or gang.first:
         torch.autograd.backward(value)
@@ -169,7 +176,7 @@ def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang
 
 @contextmanager
 def _sparse_gradients(words: Sequence[nn.Embedding]) -> Iterator[None]:
-    """Embeddings used inside get sparse gradients: a chunk's dense one is as large as the vocabulary, 7 % of a bf16 step on a CPU."""
+    """Give embeddings sparse gradients in this context: a chunk's dense one is as large as the vocabulary, 7 % of a bf16 step on a CPU."""
     before = [embedding.sparse for embedding in words]
     for embedding in words:
         embedding.sparse = True

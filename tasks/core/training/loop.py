@@ -34,12 +34,12 @@ POINTS = 500  # points per curve at most
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 Drawn = TypeVar("Drawn", bound=object)  # never None
-CHECKPOINT_SHARE = 20  # times the duration of a checkpoint passes between two, so that a large model spends most time training
+CHECKPOINT_SHARE = 20  # at least so many times a checkpoint's duration passes before the next: training gets most of the time
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Optimizer steps, fraction of them that warms up, and largest gradient norm.
+    """The number of optimizer steps, the fraction of them that is warm-up, and the gradient norm to clip to.
 
     A training that continues another starts at step `first` of a schedule of `total` steps.
     """
@@ -53,8 +53,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Journal:
-    """What a training is called, and where it writes: its checkpoint to `scratch`, at most every so many seconds (0: after each step), and
-    DVCLive's files to `curves`, which exists and is empty.
+    """A training's name in messages (`what`), and where it writes.
+
+    Its checkpoint goes to `scratch`, at most every `checkpoint_seconds` (0: after each step). DVCLive's files go to `curves`, a folder that
+    exists and is empty.
     """
 
     what: str
@@ -65,8 +67,10 @@ class Journal:
 
 @dataclass(frozen=True)
 class Steps(Generic[Drawn]):
-    """A training's steps. `draw(n)` reads and samples what step n needs, a function of n alone; `backward(n, drawn)` leaves the step's
-    gradients in the parameters and returns the metrics to plot, including `loss`.
+    """The two halves of each training step.
+
+    `draw(n)` reads and samples the input of step n; it depends on n alone. `backward(n, drawn)` leaves the step's gradients in the
+    parameters and returns the metrics to plot, including `loss`.
     """
 
     draw: Callable[[int], Drawn]
@@ -74,20 +78,20 @@ class Steps(Generic[Drawn]):
 
     @staticmethod
     def undrawn(backward: Callable[[int], Figures]) -> "Steps[int]":
-        """Steps of which nothing is drawn ahead."""
+        """Steps that draw no input: `backward` gets only the step's number."""
         return Steps(int, lambda step, _: backward(step))
 
     def __call__(self, step: int) -> Figures:
-        """Both, for one step."""
+        """Draw one step's input, and run its backward pass."""
         return self.backward(step, self.draw(step))
 
 
 @dataclass(frozen=True)
 class Validation:
-    """What is measured of the weights before step 0, `every`, 2 `every` ... and at the end; larger is better.
+    """A measurement of the weights (larger is better), taken before step 0, after every `every` steps, and at the end.
 
-    `keep_best`: training ends with the weights and optimizer state of the best value, the first of equals. `patience`: it ends early
-    after so many values without a new best.
+    `keep_best`: training ends with the weights and optimizer state of the best value, the first of equals. `patience`: it ends early after
+    this many measurements without a new best.
     """
 
     name: str  # of its curve: validation/NAME
@@ -97,7 +101,7 @@ class Validation:
     patience: int | None = None
 
     def due(self, step: int, steps: int, history: Sequence[Metrics]) -> bool:
-        """Whether the weights after `step` steps are to be measured, and are not in `history`."""
+        """Whether to measure the weights after `step` steps: it is their turn, and `history` does not have them yet."""
         return (step % self.every == 0 or step == steps) and not any(self.name in point and point["step"] == step for point in history)
 
     def best(self, history: Sequence[Metrics]) -> tuple[int, float]:
@@ -113,13 +117,13 @@ class Validation:
 
 
 class Pace:
-    """When checkpoints are written: at most every `seconds` (0: always), and no more often than lets the training have most of the time."""
+    """Decides when to write a checkpoint: at most every `seconds` (0: always), and so rarely that training gets most of the time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.began, self.saved, self.taken = seconds, 0.0, time.monotonic(), 0.0
 
     def due(self) -> bool:
-        """Whether it is time for one."""
+        """Whether a checkpoint is due."""
         return not self.seconds or time.monotonic() - self.saved >= max(self.seconds, CHECKPOINT_SHARE * self.taken)
 
     def __enter__(self) -> None:
@@ -140,14 +144,14 @@ def fit(
     validation: Validation | None = None,
     gang: "Gang | None" = None,
 ) -> int:
-    """Train `module` in place for `schedule.steps` steps; returns how many its weights have had, fewer only under `validation`.
+    """Train `module` in place for `schedule.steps` steps; return how many steps its final weights have had, fewer only with `validation`.
 
-    A step is drawn while a GPU still computes the one before: after its work was sent there, and before its figures are read.
-    `clipped` is the part of `module` whose gradient is clipped, if not all of it. UserError for a loss or a gradient that is not finite:
-    the last checkpoint is kept.
+    While a GPU still computes a step, the next one's input is drawn: after the work is queued, before its figures are read. `clipped` is
+    the part of `module` whose gradient is clipped, if not all of it. UserError for a loss or a gradient that is not finite; the last
+    checkpoint is kept.
 
-    In a `gang`, `steps` leaves a rank's share of the gradients, which are summed here; every rank steps alike, and only the first
-    reads the checkpoint, validates, and writes.
+    In a `gang`, `steps` leaves one rank's share of the gradients, and the shares are summed here. Every rank takes the same step; only the
+    first one reads the checkpoint, validates, and writes.
     """
     first, what, scratch = gang is None or gang.first, journal.what, journal.scratch
     factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
@@ -223,7 +227,7 @@ def live_curves(folder: Path) -> Live:
 
 
 def log_point(live: Live | None, point: Metrics) -> None:
-    """One point of every curve; nowhere, on a rank that does not write."""
+    """Write one point of every curve; do nothing on a rank that does not write (`live` is None)."""
     if live is None:
         return
     live.step = int(point["step"])
@@ -244,13 +248,13 @@ def state_tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def save_state(folder: Path, steps: int, module: nn.Module, optimizer: torch.optim.Optimizer, **order: int) -> None:
-    """Write what a later round needs to continue: optimizer.safetensors, the number of steps so far, and what they drew (`order`)."""
+    """Write what a later round needs to continue: optimizer.safetensors, and in state.json the number of steps so far and `order`."""
     save_file(state_tensors(module, optimizer), folder / "optimizer.safetensors")
     write_json(folder / "state.json", {"steps": steps, **order})
 
 
 def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
-    """What `save_state` wrote: the tensors and the number of steps so far."""
+    """Read the optimizer's tensors and the number of steps so far, as `save_state` wrote them. UserError if the tensors are unreadable."""
     path = folder / "optimizer.safetensors"
     try:
         with safe_open(path, framework="pt") as file:
@@ -261,7 +265,7 @@ def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], int]:
 
 
 def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Restore the tensors of `state_tensors`."""
+    """Load the tensors of `state_tensors` into the optimizer."""
     parameters = dict(module.named_parameters())
     fused = {weight for group in optimizer.param_groups if group.get("fused") for weight in group["params"]}
     for name, tensor in tensors.items():
@@ -272,7 +276,7 @@ def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: t
 
 
 def trained_weights(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Copies on the CPU, or the weights themselves if they are there, of what is trained: `weights.NAME`."""
+    """The trainable weights on the CPU, as `weights.NAME`: copies, or the weights themselves if they are there already."""
     return {f"weights.{name}": p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
 
 
@@ -289,7 +293,7 @@ def _tensors(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, t
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]] | None:
-    """The tensors of a checkpoint, and `step` and `history`; None if there is none. A corrupt one is removed."""
+    """A checkpoint's tensors and metadata (`step`, `history`); None if there is no checkpoint, or a corrupt one, which is removed."""
     if not path.exists():
         return None
     try:
@@ -325,7 +329,7 @@ def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 
 def begin(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, gang: "Gang | None") -> tuple[int, list[Metrics]]:
-    """`load_checkpoint`, by the first rank of a gang for all: the others take its weights and state, with or without a checkpoint."""
+    """`load_checkpoint`. In a gang, the first rank loads, and the others copy its weights and state, with or without a checkpoint."""
     if gang is None:
         return load_checkpoint(path, module, optimizer)
     found = gang.said(load_checkpoint(path, module, optimizer) if gang.first else (0, []))
@@ -336,7 +340,7 @@ def begin(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, gang:
 
 
 def _take(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Weights and optimizer state of a checkpoint."""
+    """Load a checkpoint's weights and optimizer state."""
     parameters = dict(module.named_parameters())
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -347,7 +351,10 @@ def _take(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.
 
 
 def _restore(path: Path, step: int, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """The weights of the best validation, after `step` steps."""
+    """Restore the weights and state of the best validation, after `step` steps; Corrupt if they are missing.
+
+    Then the checkpoint is removed, so that the next run trains from the first step.
+    """
     found = read_checkpoint(path)
     if found is None or int(found[1]["step"]) != step:
         path.with_name(CHECKPOINT).unlink(missing_ok=True)

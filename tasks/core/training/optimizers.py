@@ -62,7 +62,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def _one_by_one(weights: list[torch.Tensor], states: list[Group], group: Group) -> None:
-    """A step of each weight in turn."""
+    """Update each weight in turn."""
     beta1, beta2 = group["betas"]
     for w, state in zip(weights, states, strict=True):
         assert w.grad is not None
@@ -76,7 +76,7 @@ def _one_by_one(weights: list[torch.Tensor], states: list[Group], group: Group) 
 
 
 def _together(weights: list[torch.Tensor], states: list[Group], group: Group) -> None:
-    """The same step of all weights in few operations: a GPU takes longer to be given one than to compute it."""
+    """Make the same update of all weights in few operations: a GPU takes longer to be given one than to compute it."""
     beta1, beta2 = group["betas"]
     gradients = [w.grad for w in weights if w.grad is not None]
     steps, first, second = ([state[name] for state in states] for name in ("step", "exp_avg", "exp_avg_sq"))

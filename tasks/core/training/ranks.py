@@ -1,4 +1,4 @@
-"""Whether a training runs here, or on a gang of ranks: `workers` of runtime.yaml. With one worker nothing of a gang is imported."""
+"""Run a training in this process, or on a gang of ranks (`workers` of runtime.yaml). With one worker, no code of a gang is imported."""
 
 import json
 import os
@@ -26,7 +26,7 @@ Training = Callable[[torch.device, "Gang | None"], None]  # the device it comput
 
 @dataclass(frozen=True)
 class Ranks:
-    """Those who compute a training together: how many, and the settings and the machine of each."""
+    """The processes that compute a training together: how many, and the settings and machine of each."""
 
     count: int
     runtime: Runtime
@@ -35,11 +35,11 @@ class Ranks:
 
     @property
     def counted(self) -> list[dict[str, int]]:
-        """What a scratch digest adds for several: a sum of their gradients has other bits, so its checkpoint serves no other number."""
+        """An entry for the scratch digest of several ranks: their summed gradients have other bits, so no other number can resume them."""
         return [] if self.count == 1 else [{"ranks": self.count}]
 
     def run(self, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
-        """`function` here, or in a gang (see `together`) whose first rank writes into `outs`, folders that exist."""
+        """Call `function` here, or in a gang (see `together`) whose first rank writes into `outs`, which are existing folders."""
         if self.together is None:
             function(choose_device(self.runtime), None)
             return
@@ -49,9 +49,9 @@ class Ranks:
 
 @contextmanager
 def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
-    """The ranks that runtime.yaml asks for, as the workers of other stages; they end with the block, and with this process.
+    """Yield the ranks that runtime.yaml asks for, as for the workers of other stages; they end with the block, and with this process.
 
-    UserError where they cannot compute alike.
+    UserError if they cannot compute the same bits.
     """
     if runtime.workers == 1:
         yield alone(runtime, precision)
@@ -74,18 +74,21 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
 
 
 def alone(runtime: Runtime, precision: Precision) -> Ranks:
-    """This process."""
+    """This process as the only rank."""
     return Ranks(1, runtime, machine(runtime, precision))
 
 
 def untrained(runtime: Runtime) -> Runtime:
-    """Settings for a model that is used as it is: one worker, here; with engine ray, no GPU of this machine is meant for it."""
+    """Settings for a model that is used without training: one worker, in this process.
+
+    With engine ray it computes on the CPU, because no GPU of this machine is meant for it.
+    """
     return runtime.model_copy(update={"workers": 1} | ({"device": "cpu"} if runtime.engine == "ray" else {}))
 
 
 @contextmanager
 def first_alone(gang: "Gang | None") -> Iterator[None]:
-    """The first rank does this part before the others: it makes the files in scratch that they then find finished."""
+    """Let the first rank run the block before the others: it makes files in scratch that they then find finished."""
     if gang is not None and not gang.first:
         gang.wait()
     yield
@@ -94,7 +97,7 @@ def first_alone(gang: "Gang | None") -> Iterator[None]:
 
 
 def _record(ranks: int) -> None:
-    """Add the number of workers to the record of what this stage's bits may depend on (`devices.record`)."""
+    """Add the number of workers to the facts that `devices.record` stores."""
     if place := os.environ.get(RECORD):
         with suppress(OSError, ValueError):
             write_json(Path(place), json.loads(Path(place).read_text(encoding="utf-8")) | {"workers": ranks})

@@ -1,7 +1,7 @@
-"""Which training queries a later training takes: all that are new to its first weights, and a random share of those they know.
+"""Choose the queries of a later training: all that are new to its initial weights, and a random share of those that they know.
 
-The known ones are listed by a file that comes with the weights (tasks.core.training.companions). A share of them is trained on again,
-because training on new data alone forgets the old (experience replay: Rolnick et al., arXiv:1811.11682).
+A file that comes with the weights lists the known ones (tasks.core.training.companions). A share of them is trained on again, because
+training on new data alone forgets the old (experience replay: Rolnick et al., arXiv:1811.11682).
 """
 
 from pathlib import Path
@@ -17,9 +17,9 @@ from tasks.core.training.companions import KNOWN
 
 
 def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
-    """Those of `queries` [N] that are not among `known` [K], and `share` of those that are, in their order, [M].
+    """All of `queries` [N] that are not in `known` [K], and a `share` of those that are, in the order of `queries`, [M].
 
-    The share is rounded to whole queries. They are the first of one permutation by `seed`, so a smaller share is a subset of a larger.
+    The share is rounded to whole queries. Its queries come first in one permutation by `seed`, so a smaller share is a subset of a larger.
     """
     old = np.intersect1d(queries, known)
     drawn = np.random.default_rng(draw_seed(seed, 5)).permutation(old)[: round(share * len(old))]
@@ -27,9 +27,10 @@ def replayed(queries: Ints, known: Ints, *, share: float, seed: int) -> Ints:
 
 
 def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float, seed: int, key: str) -> tuple[Ints, str]:
-    """`replayed`, with the known queries that `state` lists, and a line on what was taken. `ids`: Parquet with the id of each query.
+    """`replayed`, with the known queries that the folder `state` lists, and a line that says how many were taken (empty if `share` is 1).
 
-    UserError, naming `key` (a round, or an entry of adore), where nothing says what is known, or no query is left.
+    `ids`: Parquet file with the id of each query. UserError, naming `key` (a round, or an entry of adore), if nothing says which queries
+    are known, or if no query is left.
     """
     if share == 1:
         return queries, ""

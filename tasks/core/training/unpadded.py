@@ -1,9 +1,9 @@
-"""A tower's training pass over texts without padding, on a GPU: what `Encoder.forward` computes under autocast, in fewer operations.
+"""A tower's training pass over texts without padding, on a GPU: the computation of `Encoder.forward` under autocast, in fewer operations.
 
-A GPU waits for a training of texts: it is given operations more slowly than it computes them. So all texts of a chunk are rows of one
-matrix, attention is flash attention of many lengths (Dao, arXiv:2307.08691) with dropout, and weights are cast once a step and not once
-a use: products are of copies of the weights in bfloat16, whose gradients are added to those of the weights themselves. As under
-autocast, sums of residuals, layer norms, embeddings, and pooling are in float32.
+In a training on texts the GPU waits: operations are launched more slowly than it computes them. So all texts of a chunk are rows of one
+matrix, attention is flash attention over texts of different lengths (Dao, arXiv:2307.08691) with dropout, and weights are cast once per
+step, not at each use: products use copies of the weights in bfloat16, whose gradients are added to those of the weights themselves. As
+under autocast, sums of residuals, layer norms, embeddings, and pooling are in float32.
 
 Shapes: B rows, T tokens of a chunk, H hidden width, D vector width.
 """
@@ -27,14 +27,14 @@ from tasks.core.text.tokens import Tokens
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-WIDEST = 192  # numbers of an attention head: torch refuses gradients of wider ones on some GPUs
+WIDEST = 192  # width of an attention head: torch refuses gradients of wider ones on some GPUs
 MOST_TOKENS = 131072  # of a batch
 Pair = tuple[torch.Tensor, torch.Tensor]  # weight and bias
 
 
 @dataclass(frozen=True)
 class Copies:
-    """The weights of one layer's products in their dtype; query, key, and value are one product."""
+    """Copies of the weights of one layer's matrix products, in their dtype; query, key, and value are one product."""
 
     qkv: Pair
     mixed: Pair
@@ -46,7 +46,7 @@ class Copies:
 
 
 class Unpadded:
-    """A tower in training, and copies of its layers' weights, as they were when it was made or last `refresh`ed."""
+    """A tower in training, and copies of its layers' weights, made at its creation and at each `refresh`."""
 
     def __init__(self, tower: Encoder, dtype: torch.dtype) -> None:
         first = first_position(tower.transformer.config)
@@ -65,11 +65,14 @@ class Unpadded:
 
     @classmethod
     def of(cls, tower: Encoder, device: torch.device, dtype: torch.dtype) -> "Unpadded | None":
-        """None where `can_be_unpadded` says no."""
+        """`tower` as an `Unpadded`; None where `can_be_unpadded` says no."""
         return cls(tower, dtype) if can_be_unpadded(tower, device, dtype) else None
 
     def vectors(self, texts: Sequence[tuple[Tokens, Ints]]) -> torch.Tensor:
-        """Vectors float32 [B, D] of rows of tokens, with a graph where gradients are enabled. The device's generator draws dropout."""
+        """Encode rows of tokens as vectors, float32 [B, D], with a graph where gradients are enabled.
+
+        Dropout is drawn by the device's generator.
+        """
         lengths = [tokens.offsets[rows + 1] - tokens.offsets[rows] for tokens, rows in texts]
         parts = [placed(tokens, rows, each_B, self.first) for (tokens, rows), each_B in zip(texts, lengths, strict=True)]
         ids_T, positions_T = map(torch.cat, zip(*parts, strict=True))
@@ -81,7 +84,7 @@ class Unpadded:
         return self.tower.finish(torch.segment_reduce(hidden_TH, "mean", lengths=ends_E.diff(), unsafe=True))
 
     def padded(self, rows: list[Ints]) -> torch.Tensor:
-        """The last hidden states of rows of token ids, float32 [B, L, H], 0 behind a row's last."""
+        """The last hidden states of rows of token ids, float32 [B, L, H], with zeros after a row's last token."""
         lengths_B = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         ids_T = np.concatenate(rows)
         positions_T = positions(ids_T, lengths_B, self.first)
@@ -95,8 +98,9 @@ class Unpadded:
     def hidden(
         self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints, firsts: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Last hidden states float32 of token and position ids, [T, H] or of the rows' first tokens alone [B, H], and where rows begin
-        and the last one ends, int64 [B + 1].
+        """The last hidden states, float32 [T, H], of token and position ids; with `firsts`, only those of each row's first token, [B, H].
+
+        Also returns where the rows begin and the last one ends, int64 [B + 1].
         """
         transformer, device = self.tower.transformer, next(self.tower.parameters()).device
         config = transformer.config
@@ -129,7 +133,7 @@ class Unpadded:
         return x_TH[: len(lengths_B) if firsts else total], ends_E[: len(lengths_B) + 1]
 
     def give_back(self) -> None:
-        """Add the gradients of the copies to those of the weights, and forget them."""
+        """Add the copies' gradients to those of the weights, then clear them."""
         pairs = [
             (weight, part)
             for layer, copies in self.layers
@@ -151,15 +155,15 @@ class Unpadded:
 
 
 def unpadded_towers(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype) -> dict[Encoder, Unpadded]:
-    """Those of `towers` that can compute without padding."""
+    """Those of `towers` that can compute without padding, each with its `Unpadded`."""
     made = ((tower, Unpadded.of(tower, device, dtype)) for tower in dict.fromkeys(towers))
     return {tower: fast for tower, fast in made if fast is not None}
 
 
 class _Padded(torch.autograd.Function):
-    """Rows of `hidden_TH` at places [T] of N, zeros at the others; `source_N` is where each comes from, T for zeros.
+    """Put the rows of `hidden_TH` at places [T] of N, and zeros at the others. `source_N`: the row for each place, T for zeros.
 
-    torch's own ways to write by index, forward or backward, read the index back under deterministic algorithms.
+    Under deterministic algorithms, torch's own indexed writes, forward and backward, wait for the GPU to read the index back.
     """
 
     @staticmethod
@@ -174,7 +178,7 @@ class _Padded(torch.autograd.Function):
 
 
 def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype, gang: "Gang | None" = None) -> int:
-    """Tokens of a training's batch; without padding, few large ones are faster. In a `gang`, the first rank's."""
+    """The number of tokens per training batch; without padding, few large batches are faster. In a `gang`, all use the first rank's."""
     own = best_batch_tokens(device, dtype, gradients=True)
     if device.type == "cuda":
         plain = all(can_be_unpadded(tower, device, dtype) for tower in towers)
@@ -183,7 +187,7 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
 
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether there is flash attention for a training on `device`, and `tower` is built like BERT, of plain layers that are all trained."""
+    """Whether `device` has flash attention for training in `dtype`, and `tower` is built like BERT, of plain layers, all trained."""
     if dtype != torch.bfloat16 or not has_flash_attention(device):
         return False
     transformer, shape = tower.transformer, tower.shape
@@ -200,14 +204,14 @@ def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) ->
 
 
 def _weights(layer: Any) -> list[list[torch.Tensor]]:
-    """Weights and biases in the order of `Copies.tensors`, those that are one copy together."""
+    """Weights and biases in the order of `Copies.tensors`, grouped by the copy that holds them."""
     own = layer.attention.self
     modules = [[own.query, own.key, own.value], [layer.attention.output.dense], [layer.intermediate.dense], [layer.output.dense]]
     return [[getattr(module, name) for module in together] for together in modules for name in ("weight", "bias")]
 
 
 def _copies(layer: Any, dtype: torch.dtype) -> Copies:
-    """Room for copies of a layer's weights."""
+    """Uninitialized tensors for copies of a layer's weights."""
     shapes = [(sum(map(len, together)), *together[0].shape[1:]) for together in _weights(layer)]
     device = next(layer.parameters()).device
     pairs = iter(torch.empty(shape, dtype=dtype, device=device, requires_grad=True) for shape in shapes)
@@ -215,8 +219,10 @@ def _copies(layer: Any, dtype: torch.dtype) -> Copies:
 
 
 def _embedded(embeddings: Any, ids_1T: torch.Tensor, positions_1T: torch.Tensor) -> torch.Tensor:
-    """What BERT's embeddings are of texts of one type, [1, T, H]. The type's vector is added and not looked up for each token: the backward
-    pass of such a lookup sorts all tokens, and sums the gradients of the one vector one after another.
+    """BERT's embeddings of texts of one type, [1, T, H].
+
+    The type's vector is added, not looked up for each token: the backward pass of such a lookup sorts all tokens, and sums the gradients of
+    that one vector one by one.
     """
     type_H = embeddings.token_type_embeddings.weight[0]
     summed_1TH = embeddings.word_embeddings(ids_1T) + type_H + embeddings.position_embeddings(positions_1T)

@@ -1,4 +1,4 @@
-"""Pieces of work: which come next, and what a worker returns or raises, as something that passes between processes."""
+"""Pieces of work: which come next, and their results or exceptions in a form that passes between processes."""
 
 import os
 import traceback
@@ -10,7 +10,7 @@ from typing import Any
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import SILENT
 
-AHEAD = 3  # pieces per worker that are given or done before their turn; this bounds memory
+AHEAD = 3  # pieces per worker that are given out or done before their turn; this bounds memory
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,21 @@ Outcome = Returned | Raised
 
 
 def attempt(function: Callable[[Any], Any], piece: Any) -> Outcome:
-    """`function` of `piece`, whatever happens."""
+    """Call `function` on `piece`; return its result or its exception."""
     try:
         return Returned(function(piece))
     except Exception as error:
         if isinstance(error, UserError):
             return Raised(error)
         text = traceback.format_exc()
-        if type(error).__module__ != "builtins":  # a library's: it may not survive the way
+        if type(error).__module__ != "builtins":  # a library's: it may not survive the transfer
             return Raised(RuntimeError(text))
         error.add_note(f"in a worker:\n{text}")
         return Raised(error)
 
 
 def result_of(outcome: Outcome) -> Any:
-    """The result, or the exception raised here."""
+    """Return the result, or raise the exception."""
     if isinstance(outcome, Raised):
         raise outcome.error
     return outcome.value

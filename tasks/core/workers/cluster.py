@@ -34,7 +34,7 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 CONNECT_SECONDS = 10.0
 ROOM_SECONDS = 120.0  # for a lost node to come back, or for another in its place
-NOTHING = {"num_cpus": 0, "num_gpus": 0}  # of a node's places: a task that only looks
+NOTHING = {"num_cpus": 0, "num_gpus": 0}  # resources of a task that only looks
 ADDRESS = "RAY_ADDRESS"  # environment: what `auto` stands for
 TOKEN = "give the run the cluster's token, and set RAY_AUTH_MODE=token in its environment (docs/cluster.md)"
 # environment of the stage that its workers get
@@ -42,7 +42,7 @@ PASSED = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "CUBLAS_", "GLOO_", "NCCL_", "T
 
 
 class Session(NamedTuple):
-    """What a worker must find: the project's folder, a file that this run has just written there, and the same code and libraries."""
+    """What a worker must find on its node: the project's folder, a file that this run just wrote there, and the same code and libraries."""
 
     project: str
     mark: str
@@ -103,7 +103,7 @@ def _connected(address: str) -> Any:
         found = f"no Ray cluster that this machine is part of ({str(error).splitlines()[0]})"
         raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
     refuse_unreachable(address, remedy)
-    os.environ[ADDRESS] = address  # which Ray prefers to what it is called with
+    os.environ[ADDRESS] = address  # which Ray prefers to its own argument
     passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED) or name == RECORD}
     passed |= {"PYTHONPATH": str(Path(tasks.__file__).parents[1])}
     passed |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # a task without a GPU sees all of its node
@@ -118,7 +118,7 @@ def _connected(address: str) -> Any:
 
 
 def refused_token(error: BaseException | None) -> bool:
-    """Whether a cluster wanted a token, by what Ray says of it: its own exception, or that one's text in another."""
+    """Whether a cluster refused us for lack of a token: Ray raises its own exception, or quotes it in the text of another."""
     while error is not None:
         if "AuthenticationError" in f"{type(error).__name__} {error}":
             return True
@@ -139,9 +139,9 @@ def refuse_unreachable(address: str, remedy: str) -> None:
 
 
 def shares(runtime: Runtime, listed: list[dict[str, Any]]) -> tuple[Runtime, list[Node]]:
-    """The settings of each worker, and the nodes that can hold some, from what Ray lists. UserError if there are none.
+    """The settings of each worker, and the nodes that can hold workers, from Ray's list of nodes. UserError if there are none.
 
-    On a CPU each has `threads` threads: those of runtime.yaml, or all of the smallest node.
+    On a CPU each worker has `threads` threads: those of runtime.yaml, or all of the smallest node.
     """
     alive = [(node, node["Resources"]) for node in listed if node["Alive"]]
     gpus = [(node, int(has["GPU"])) for node, has in alive if has.get("GPU", 0) >= 1]
@@ -164,7 +164,10 @@ def shares(runtime: Runtime, listed: list[dict[str, Any]]) -> tuple[Runtime, lis
 
 
 class Cluster:
-    """The workers of a connected cluster: as many as runtime.yaml asks for, or as fit on `nodes`; `runtime`: the settings of each."""
+    """The workers of a connected cluster: as many as runtime.yaml asks for, but no more than fit on `nodes`.
+
+    `runtime`: the settings of each.
+    """
 
     alone = False
 
@@ -192,7 +195,7 @@ class Cluster:
 
     def agreed(self, function: Callable[[], Result]) -> Result:
         put = [self.ray.put(Called(function))]
-        gpu = self.runtime.device == "cuda"  # whose process must end: Ray would give it another one
+        gpu = self.runtime.device == "cuda"  # the process must end: Ray would give its next task another GPU
         settings = {**self._device, "max_retries": self.runtime.restarts, "max_calls": int(gpu)}
         outcomes = self._everywhere(_work, settings, lambda _: (self.session, put, 0))
         found: list[Result] = [result_of(outcome) for _, outcome in outcomes]
@@ -239,9 +242,9 @@ class Cluster:
 
     @contextmanager
     def room(self, seconds: float) -> Iterator[Callable[[int], dict[str, Any]]]:
-        """Room for `count` tasks at once; Ray's settings for the task of each number.
+        """Reserve room for `count` tasks at once; yield a function from a task's number to Ray's settings for it.
 
-        Waits as long as the nodes could hold them. UserError where they are too few for `seconds`.
+        Waits as long as the nodes could hold the tasks. UserError if there are too few nodes for `seconds`.
         """
         from ray.util import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -261,7 +264,7 @@ class Cluster:
             remove_placement_group(group)
 
     def _wait_on(self, count: int, seconds: float, waited: float) -> None:
-        """Say how long room for `count` workers has been waited for. UserError if the nodes of now, after `seconds` more, are too few."""
+        """Print how long we have waited for room for `count` workers. UserError if the current nodes, `seconds` later, are too few."""
         if (places := self._places()) < count:
             raise Unavailable(
                 where="the Ray cluster",
@@ -273,7 +276,7 @@ class Cluster:
         print(f"waiting for room on the Ray cluster for {wanted}: {waited:,.0f} s", flush=True)
 
     def _places(self) -> int:
-        """How many workers the nodes of now can hold."""
+        """How many workers the current nodes can hold."""
         try:
             return sum(node.places for node in shares(self.runtime, self.ray.nodes())[1])
         except UserError:
@@ -282,7 +285,7 @@ class Cluster:
     def _everywhere(
         self, function: Callable[..., Any], settings: dict[str, Any], given: Callable[[Node], tuple[Any, ...]]
     ) -> list[tuple[str, Any]]:
-        """What `function` returns on every node, by host. Nodes that have just died, which Ray still listed, are workers no more."""
+        """Call `function` on every node; return the results by host. Nodes that have just died, but that Ray still listed, are dropped."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         asked = [
@@ -303,7 +306,7 @@ class Cluster:
         return [(node.host, result_of(one) if isinstance(one, Raised) else one) for node, one in told]
 
     def _fetch(self, reference: Any) -> Outcome:
-        """A task's outcome. A UserError if its worker or node was lost too often."""
+        """A task's outcome; WorkersLost, as Raised, if it lost its worker or node too often."""
         from ray.exceptions import RayError, RayTaskError
 
         try:
@@ -342,7 +345,7 @@ def _look(session: Session) -> str:
 
 @cache
 def enter(session: Session) -> str:
-    """Make this process a worker of `session`; what is wrong with its node."""
+    """Make this process a worker of `session`; return what is wrong with its node, empty if nothing is."""
     if not (wrong := _look(session)):
         os.chdir(session.project)
         become_worker()
@@ -351,7 +354,7 @@ def enter(session: Session) -> str:
 
 @lru_cache(maxsize=1)
 def _function(reference: Any) -> Callable[[Any], Any]:
-    """The function of the pieces that this process computes: what it has loaded stays."""
+    """The function that this process applies to its pieces, kept with all that it has loaded."""
     import ray
 
     function: Callable[[Any], Any] = ray.get(reference)

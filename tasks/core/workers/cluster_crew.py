@@ -1,6 +1,6 @@
-"""The actors of a Ray cluster that do the pieces of one `each`: each has a GPU, or CPU threads, and keeps what its pieces load.
+"""The actors of a Ray cluster that compute the pieces of one `each`: each has a GPU, or CPU threads, and keeps what its pieces load.
 
-An actor that waits for a place has no piece: so no piece waits for a node that does not come while another worker is idle.
+An actor gets a piece only when it has a place on a node: so no piece waits for a node that never comes while another worker is idle.
 """
 
 import sys
@@ -19,25 +19,25 @@ class Actor:
     """A process on a node."""
 
     def call(self, function: Callable[..., Outcome], *given: Any) -> Outcome:
-        """`function` there."""
+        """Call `function` there."""
         return function(*given)
 
 
 class Crew:
-    """The actors of one `each`. They do the pieces of `run`, `most` at a time: call work[0] with the rest of `work` and a piece.
+    """The actors of one `each`. They compute the pieces of `run`, `most` at a time: each calls work[0] with the rest of `work` and a piece.
 
-    `settings`: what Ray gives to each actor.
+    `settings`: the resources that Ray gives to each actor.
     """
 
     def __init__(self, ray: Any, settings: dict[str, Any], run: Run, most: int, restarts: int, work: tuple[Any, ...]) -> None:
         self._ray, self._settings, self._run, self._most, self._restarts, self._work = ray, settings, run, most, restarts, work
         self._idle: list[Any] = []
         self._waiting: deque[Numbered] = deque()  # pieces without an actor
-        self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, by what says when they have one; nodes till then
+        self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, and the nodes at their start, by readiness
         self._running: dict[Any, tuple[Any, Numbered]] = {}  # actors and their pieces, by the references to the results
 
     def give(self) -> bool:
-        """Give out pieces, and start actors for those that find none. False if nothing is left to do."""
+        """Give out pieces, and start actors for those that find no idle one. False if nothing is left to do."""
         while len(self._waiting) + len(self._running) < self._most and (found := self._run.next()):
             self._waiting.append(found)
         while self._waiting and self._idle:
@@ -50,7 +50,7 @@ class Crew:
         return bool(self._waiting or self._running)
 
     def hear(self, seconds: float) -> bool:
-        """Wait `seconds` for a result, a loss, or a place. False if nothing came, and no actor has a piece."""
+        """Wait up to `seconds` for a result, a lost actor, or a place for a new one. False if nothing came, and no actor has a piece."""
         from ray.exceptions import RayError, RayTaskError
 
         ended = self._ray.wait([*self._running, *self._starting], num_returns=1, timeout=seconds)[0]
@@ -67,7 +67,7 @@ class Crew:
                 self._ray.kill(actor)  # it may be alive behind a network that is not
                 if not starts:
                     self._lost(given, error)
-                elif self._waiting and nodes <= self._nodes():  # none died: it counts as lost by the piece that it was meant for
+                elif self._waiting and nodes <= self._nodes():  # no node died: the piece that it was meant for counts it as lost
                     self._lost(self._waiting.popleft(), error)
                 continue
             self._idle.append(actor)
@@ -76,7 +76,7 @@ class Crew:
         return bool(ended or self._running)
 
     def end(self) -> None:
-        """End all actors: what they write is renamed only when it is complete."""
+        """Kill all actors. This is safe: a file gets its name only when it is complete."""
         for actor in [*self._idle, *(actor for actor, _ in [*self._starting.values(), *self._running.values()])]:
             self._ray.kill(actor)
 
@@ -84,7 +84,7 @@ class Crew:
         return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
 
     def _lost(self, given: Numbered, error: Exception) -> None:
-        """Have a lost actor's piece done again, unless it has lost too many."""
+        """Queue the piece of a lost actor again, unless that piece has lost too many actors."""
         number, lost = given[0], self._run.lost
         lost[number] += 1
         if lost[number] > self._restarts:
@@ -96,7 +96,7 @@ class Crew:
 
 
 def given_up(error: Exception, restarts: int) -> WorkersLost:
-    """What a piece of work ends with that lost its worker or node too often, at last by Ray's `error`."""
+    """The error of a piece of work that lost its worker or node too often; `error` is Ray's, of the last time."""
     return WorkersLost(
         f"the Ray cluster lost the workers of a piece of work {restarts + 1} times ({RUNTIME_FILE}: restarts: {restarts}): "
         f"{_said(error)}; see the nodes' memory and Ray's logs, and run again"

@@ -1,7 +1,7 @@
 """A gang of ranks on a Ray cluster: as `together`, but each rank is a task of Ray, where the cluster has room for it.
 
-The stage is the driver here too. It serves the store at which ranks meet, and shows what the first rank says: that goes to a file of
-`scratch`, on the file system that every node sees. Ray starts no rank again by itself: one that is lost ends all.
+The stage is the driver here too. It serves the store at which ranks meet, and shows the output of the first rank, which goes to a file in
+`scratch`, on the file system that every node sees. Ray restarts no rank by itself: one that is lost ends all.
 """
 
 import os
@@ -29,13 +29,13 @@ LOOK_SECONDS = 0.5
 
 
 def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
-    """`function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
+    """Run `function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
     start = partial(_run, cluster, function, scratch=scratch)
     until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what)
 
 
 def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
-    """Run all ranks to their ends; which was lost and how, or nothing."""
+    """Run all ranks to their ends; return which one was lost and how, or an empty string."""
     ray, ranks, said = cluster.ray, cluster.count, Said(log_of(scratch, 0))
     host = ray.util.get_node_ip_address()
     served = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
@@ -53,7 +53,7 @@ def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
 
 
 def _outcomes(cluster: Cluster, running: dict[Any, int], said: "Said") -> tuple[dict[int, Outcome | None], dict[int, str]]:
-    """How each rank ended, taken out of `running`; None: it was lost, with Ray's reason.
+    """How each rank ended, moved here from `running`; None if it was lost, with Ray's reason in the second dict.
 
     Ranks that are silent for GRACE seconds after a failure are left in `running`.
     """
@@ -78,7 +78,7 @@ def _outcomes(cluster: Cluster, running: dict[Any, int], said: "Said") -> tuple[
 
 
 class Said:
-    """What the first rank says, as it comes."""
+    """The first rank's output, shown as it comes."""
 
     def __init__(self, log: Path) -> None:
         log.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ def log_of(scratch: Path, rank: int) -> Path:
 
 
 def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: int, store: str, scratch: Path, live: bool) -> Outcome:
-    """The whole life of a rank."""
+    """Be a rank, from beginning to end."""
     import ray
 
     if wrong := enter(session):
@@ -124,7 +124,7 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
 
 
 def own_address(host: str) -> str:
-    """The IPv4 address of this machine that others reach it by, if `host` is one, or the name of one; else that of its default route."""
+    """The IPv4 address by which others reach this machine: `host`, if it is one or a name of one; otherwise that of its default route."""
     with suppress(OSError):
         found = [address for address in socket.gethostbyname_ex(host)[2] if not address.startswith("127.")]
         if found:
@@ -136,9 +136,9 @@ def own_address(host: str) -> str:
 
 
 def interface(address: str) -> str:
-    """The network interface of this machine that has an IPv4 address; empty if none has it.
+    """The name of this machine's network interface with an IPv4 address; empty if none has it.
 
-    gloo would take that of the host's name, which is often the loopback's.
+    gloo by itself would take the interface of the host's name, which is often the loopback.
     """
     return next((name for _, name in socket.if_nameindex() if address_of(name) == address), "")
 

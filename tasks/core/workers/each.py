@@ -1,10 +1,10 @@
-"""The verb `each`: one function of many pieces of work, results in the order of the pieces, by one worker or several.
+"""The verb `each`: call one function on many pieces of work, by one worker or several, with results in the order of the pieces.
 
-A piece must be idempotent: a lost worker's pieces in flight are done again, perhaps while the lost one still writes. Large results go
-to files that are renamed when they are complete; what passes between processes is small. Workers never write outs, call DVC, or hold
-locks. Results have the same bits for any number of workers with the same threads and hardware each: see `threads_each`.
+A piece must be idempotent: a lost worker's pieces in flight are done again, perhaps while the lost one still writes. Large results go to
+files that are renamed when they are complete; what passes between processes is small. Workers never write outs, call DVC, or hold locks.
+Results have the same bits for any number of workers with the same threads and hardware each: see `threads_each`.
 
-With one worker of engine local, the pieces are computed here, one after another, and none of the modules beside this one is imported.
+With one worker of engine local, the pieces are computed here, one after another, and no other module of this folder is imported.
 """
 
 import os
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Workers(Protocol):
-    """Those who compute the pieces of a stage."""
+    """The workers that compute the pieces of a stage."""
 
     @property
     def runtime(self) -> Runtime:
@@ -36,19 +36,20 @@ class Workers(Protocol):
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """The number of workers."""
 
     @property
     def alone(self) -> bool:
         """Whether this process is the only worker: then results need no files."""
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        """What `function` returns on every kind of worker; UserError if it is not the same."""
+        """Call `function` on every kind of worker; return its value. UserError if the values differ."""
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
-        """`function` of each of `pieces`, in order. A worker gets `function` once, so it may keep what it loads. One at a time.
+        """Call `function` on each of `pieces`; yield the results in order. One `each` at a time.
 
-        What a piece raises is raised when its turn comes. UserError for a piece that lost its worker more than `restarts` times.
+        A worker gets `function` once, so it may keep what it loads. An exception of a piece is raised when its turn comes. UserError for a
+        piece that lost its worker more than `restarts` times.
         """
 
 
@@ -97,7 +98,7 @@ def open_workers(runtime: Runtime) -> Iterator[Workers]:
 
 
 def gpus_of(runtime: Runtime) -> list[str]:
-    """The GPUs of this machine that workers may use, as CUDA_VISIBLE_DEVICES names them; none where they compute on the CPU."""
+    """The GPUs of this machine that workers may use, as CUDA_VISIBLE_DEVICES names them; empty if they compute on the CPU."""
     if runtime.device == "cpu":
         return []
     if runtime.device.startswith("cuda:"):
@@ -136,7 +137,7 @@ def threads_each(runtime: Runtime, available: int, count: int) -> int:
 
 
 class Machine(NamedTuple):
-    """What the bits that a worker computes depend on."""
+    """The facts that the bits of a worker's results depend on."""
 
     device: str  # cpu or cuda
     hardware: str
@@ -144,7 +145,7 @@ class Machine(NamedTuple):
 
 
 def machine(runtime: Runtime, precision: Precision, gpus: int = 0) -> Machine:
-    """This process, as a worker. With `gpus`, each of as many others, on the first GPUs here; UserError if those are of several kinds."""
+    """The `Machine` of this process, or with `gpus` that of as many workers on its first GPUs; UserError if those are of several kinds."""
     device = choose_device(runtime, begin=not gpus)
     found = gpu_kinds(gpus) or [hardware(device)]
     if len(found) > 1:
@@ -164,7 +165,7 @@ def gpu_kinds(gpus: int) -> list[str]:
 
 @contextmanager
 def worker_files(kind: str) -> Iterator[Path]:
-    """An empty folder for what workers write, below the project's scratch; removed at the end, and by the next of its kind."""
+    """Yield an empty folder for workers' files, in the project's scratch; removed at the end, and by the next call with this `kind`."""
     folder = ROOT / "scratch" / f"{kind}-workers" / "now"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

@@ -30,7 +30,7 @@ class PeerLost(Exception):
 
 @contextmanager
 def exchange() -> Iterator[None]:
-    """Errors of torch.distributed as PeerLost. A full or failing GPU is none of those."""
+    """Turn errors of torch.distributed into PeerLost, but not those of a full or failing GPU."""
     try:
         yield
     except RuntimeError as error:
@@ -40,7 +40,7 @@ def exchange() -> Iterator[None]:
 
 
 def reason(message: str) -> str:
-    """An error of torch.distributed in one line. NCCL says what happened behind "Last error:"."""
+    """An error of torch.distributed in one line. NCCL's own reason comes after "Last error:"."""
     first, *rest = message.splitlines() or [""]
     after = [line.strip() for line in "\n".join(rest).partition("Last error:")[2].splitlines() if line.strip()]
     return ": ".join([first, *after[:1]])
@@ -68,7 +68,10 @@ class Gang:
         return gang
 
     def connect(self) -> None:
-        """Exchange a number with each. NCCL connects at its first exchanges: so its faults and its memory come before the training's."""
+        """Exchange a number with every rank.
+
+        NCCL connects at its first exchanges: so its faults, and its memory, come before the training's.
+        """
         number = torch.zeros(self.size, device=self.device)
         self.all(number)
         with exchange():
@@ -85,7 +88,7 @@ class Gang:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Until every rank has come here."""
+        """Wait until every rank has come here."""
         self.gathered(0.0)
 
     def said(self, value: Value) -> Value:
@@ -100,7 +103,7 @@ class Gang:
         return self._rows([value])[:, 0].tolist()
 
     def total(self, values: Mapping[str, float | torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Sums over the ranks, in their order, of figures that all have under the same names: float64, on the device, not read from it."""
+        """Sum figures over the ranks, in their order: float64 scalars that stay on the device. All ranks must have the same names."""
         own = [torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values.values()]
         first, *others = self.all(torch.stack(own))
         return dict(zip(values, sum(others, first), strict=True))
@@ -116,7 +119,7 @@ class Gang:
         return found
 
     def copied(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The first rank's CPU tensors, on every rank; those of the others do not count."""
+        """The first rank's CPU tensors, on every rank; those that the others pass are ignored."""
         forms = self.said([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
         found = {name: tensors[name].contiguous() if self.first else torch.empty(shape, dtype=dtype) for name, shape, dtype in forms}
         with exchange():
@@ -125,13 +128,16 @@ class Gang:
         return found
 
     def dealt(self, sizes: Sequence[int]) -> list[list[int]]:
-        """Which pieces of work, of these sizes, each rank computes."""
+        """The pieces of work, of these sizes, that each rank computes."""
         if self.first and len(sizes) < self.size:
             _tell_idle(self.size)
         return dealt(sizes, self.size)
 
     def joined(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
-        """The vectors [N, D] of all ranks: those of rank r, `own_MD` on it, are at places[r] (in parts). Every place is in one part."""
+        """The vectors [N, D] of all ranks, in order; every place occurs once.
+
+        `own_MD` are this rank's; those of rank r go to places[r] (in parts).
+        """
         counts = [sum(map(len, parts)) for parts in places]
         packed_MD = own_MD.new_zeros(max(counts), own_MD.shape[1])
         packed_MD[: len(own_MD)] = own_MD
@@ -141,8 +147,8 @@ class Gang:
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.
 
-        A reduce-scatter and an all-gather: each rank sums its part of the numbers, so it sends as many bytes as in a ring. Between
-        nodes more travels: with G ranks on each, the first half sends up to G times a ring's.
+        A reduce-scatter and an all-gather: each rank sums its part of the numbers, so it sends as many bytes as in a ring. Between nodes,
+        more bytes travel: with G ranks on each, the first half sends up to G times a ring's.
         """
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         held = self._rows([float(parameter.grad is not None) for parameter in trained]).amax(0).tolist()
@@ -166,7 +172,7 @@ class Gang:
             torch._foreach_copy_([parameter.grad for parameter in bucket if parameter.grad is not None], shaped)
 
     def check_same(self, digest: str, what: str) -> None:
-        """UserError if the ranks do not have the same `digest` of what all must have, as under mixed hardware."""
+        """UserError if the ranks' digests of a value that all must share differ, as on mixed hardware."""
         found = self.gathered(float(int(digest)))
         if len(set(found)) > 1:
             raise UserError(
@@ -191,12 +197,12 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 
 @cache
 def _tell_idle(ranks: int) -> None:
-    """Once, not at each step."""
+    """Print that some ranks are idle, once and not at each step."""
     print(f"{ranks} workers, but steps of fewer chunks, so some are idle: use a larger batch, or lower batch_tokens", flush=True)
 
 
 def dealt(sizes: Sequence[int], ranks: int) -> list[list[int]]:
-    """Which pieces of work each rank computes, in ascending order: the largest first, each to the rank that has least, the first of equals.
+    """The pieces of work that each rank computes, in ascending order: the largest is dealt first, each to the first least loaded rank.
 
     A pure function of its arguments (longest processing time first: Graham, 1969).
     """

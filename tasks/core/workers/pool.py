@@ -37,20 +37,20 @@ class Worker:
     has: deque[tuple[int, Any]] = field(default_factory=deque)
 
     def give(self, number: int, piece: Any) -> None:
-        """Give it one more piece; it may be dead already, which shows when it is asked."""
+        """Give it one more piece. It may be dead already, which shows when its results are awaited."""
         self.has.append((number, piece))
         with suppress(OSError):
             self.pipe.send((number, piece))
 
     def end(self) -> None:
-        """Kill it: what it writes is renamed only when it is complete."""
+        """Kill it. This is safe: a file gets its name only when it is complete."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
 
 
 class Pool:
-    """As many workers as there are `environments`, which tell them their GPUs; `runtime`: the settings of each."""
+    """One worker for each of `environments`, which tell it its GPU; `runtime`: the settings of each."""
 
     alone = False
 
@@ -114,7 +114,7 @@ class Pool:
                 worker.give(*found)
 
     def _hear(self, run: Run, worker: Worker) -> None:
-        """Take in a worker's result, or its death."""
+        """Handle a worker's result, or its death."""
         try:
             number, outcome = worker.pipe.recv()
         except (EOFError, OSError):
@@ -124,7 +124,7 @@ class Pool:
         run.done[number] = outcome
 
     def _lost(self, run: Run, worker: Worker) -> None:
-        """Have the pieces of a dead worker done again; UserError if the one that it computed has lost too many."""
+        """Queue the pieces of a dead worker again; WorkersLost if the piece that it was computing has lost too many workers."""
         worker.process.join()
         self._workers[self._workers.index(worker)] = None
         ended = f"killed by signal {-code}" if (code := worker.process.exitcode or 0) < 0 else f"ended with status {code}"
@@ -154,7 +154,10 @@ class Pool:
 
 
 def serve(pipe: Connection, parent: int, environment: dict[str, str]) -> None:
-    """A worker: computes what comes through `pipe` until it ends: (None, function), then (number, piece) again and again."""
+    """Be a worker: compute what comes through `pipe` until it closes.
+
+    (None, function) sets the function for every (number, piece) after it.
+    """
     tie(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the stage, which ends us
     os.environ.update(environment)
@@ -173,7 +176,7 @@ def serve(pipe: Connection, parent: int, environment: dict[str, str]) -> None:
 
 
 def _receive(pipe: Connection, waiting: "queue.SimpleQueue[tuple[int | None, Any]]") -> None:
-    """Read what the stage sends at once: it may send a large piece while we send it a large result."""
+    """Read the stage's messages as they come: it may send a large piece while we send it a large result."""
     try:
         while True:
             waiting.put(pipe.recv())

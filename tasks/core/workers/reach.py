@@ -1,4 +1,4 @@
-"""Whether machines reach one another, before their first exchange: gloo and NCCL say nothing for minutes where they do not."""
+"""Check that machines reach one another before their first exchange: where they do not, gloo and NCCL wait for minutes without a word."""
 
 import socket
 from contextlib import ExitStack, suppress
@@ -14,7 +14,7 @@ REMEDY = "unless it was just lost, open all ports between the nodes, or set GLOO
 
 
 def reach_all(store: str, address: str, rank: int, ranks: int) -> None:
-    """Connect this machine, at `address`, with every other rank's, and wait until all ranks have. PeerLost if one cannot be reached.
+    """Connect this machine, at `address`, with all other ranks', and wait until all have done so; PeerLost if one cannot be reached.
 
     `store`: HOST:PORT of a new torch TCPStore, at which ranks find one another. Ports are chosen by the system, as gloo's are.
     """
@@ -23,7 +23,7 @@ def reach_all(store: str, address: str, rank: int, ranks: int) -> None:
     _connect(here, "the machine of the run", host, int(port))
     with exchange(), ExitStack() as stack:
         met = dist.TCPStore(host, int(port), timeout=MEET)  # type: ignore[attr-defined]
-        place = ""  # of an address that is not this machine's own, as behind NAT: it is not tried
+        place = ""  # stays empty if `address` is not this machine's own, as behind NAT: then nobody tries it
         with suppress(OSError):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             own = stack.enter_context(socket.create_server((address, 0), family=family, backlog=max(ranks, 5)))

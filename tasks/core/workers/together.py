@@ -36,7 +36,7 @@ MEET = "ranks.store"  # the file in which ranks find one another
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a rank ended: `error` of the user, `trace` of a bug, `lost` in what way; none of them: it did its work."""
+    """How a rank ended: with a user's `error`, with a bug (its `trace`), or `lost` in some way; with none of these, its work is done."""
 
     error: UserError | None = None
     trace: str = ""
@@ -49,17 +49,17 @@ class RankFailed(Exception):
 
 
 def together(function: Training, runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
-    """`function(device, gang)` in `ranks` processes, each with a GPU or, as `runtime` is one rank's, its share of the CPU threads.
+    """Run `function(device, gang)` in `ranks` processes, each with a GPU or its share of the CPU threads (`runtime` is that of one rank).
 
     `function` must be at module level, or a partial of such a function, and resume by itself from what its first rank keeps in `scratch`.
-    The first rank alone may write: into `outs` (folders, empty at each start) and `scratch`, where the other ranks' words are kept.
-    A lost rank ends all of them, and they start again, at most `runtime.restarts` times. UserError after that, or if a rank raises one.
+    The first rank alone may write: into `outs` (folders, empty at each start) and `scratch`, where the other ranks' output is kept. A lost
+    rank ends all of them, and they start again, at most `runtime.restarts` times. UserError after that, or if a rank raises one.
     """
     until_whole(partial(_run, function, runtime, ranks, scratch=scratch), runtime, ranks, scratch=scratch, outs=outs, what=what)
 
 
 def until_whole(start: Callable[[], str], runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
-    """Call `start`, which runs all ranks and says which was lost, until none is; see `together`."""
+    """Call `start`, which runs all ranks and returns which one was lost, until none is; see `together`."""
     for started in range(runtime.restarts + 1):
         for out in outs:
             _empty(out)
@@ -84,7 +84,7 @@ def _empty(folder: Path) -> None:
 
 
 def _run(function: Training, runtime: Runtime, ranks: int, *, scratch: Path) -> str:
-    """Run all ranks to their ends; which was lost and how, or nothing."""
+    """Run all ranks to their ends; return which one was lost and how, or an empty string."""
     store = scratch / MEET
     store.unlink(missing_ok=True)
     context = multiprocessing.get_context("spawn")
@@ -109,7 +109,7 @@ def _run(function: Training, runtime: Runtime, ranks: int, *, scratch: Path) -> 
 
 
 def verdict(outcomes: Mapping[int, Outcome | None], ranks: int, how: Callable[[int], str]) -> str:
-    """Which rank was lost, and how it ended; empty where none was. Raises what the first that failed by itself raised."""
+    """Return which rank was lost and how it ended; empty if none was. If ranks failed by themselves, raise the error of the first."""
     told = [(outcome.at, rank, outcome) for rank, outcome in outcomes.items() if outcome and (outcome.error or outcome.trace)]
     if told:
         _, rank, outcome = min(told, key=lambda one: one[:2])
@@ -128,7 +128,7 @@ def _own(runtime: Runtime, rank: int) -> Runtime:
 
 
 def _outcomes(ends: Sequence[Connection]) -> dict[int, Outcome | None]:
-    """How each rank ended; None: without a word. Ranks that are silent for GRACE seconds after a failure are left out."""
+    """How each rank ended; None if it died without an outcome. Ranks that are silent for GRACE seconds after a failure are missing."""
     found: dict[int, Outcome | None] = {}
     until: float | None = None
     while len(found) < len(ends) and (until is None or time.monotonic() < until):
@@ -155,7 +155,7 @@ def _how(process: SpawnProcess) -> str:
 
 
 def _rank(rank: int, ranks: int, function: Training, runtime: Runtime, store: Path, end: Connection, parent: int) -> None:
-    """The whole life of a rank."""
+    """Be a rank, from beginning to end."""
     tie(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver ends us
     if rank:
@@ -168,7 +168,7 @@ def _rank(rank: int, ranks: int, function: Training, runtime: Runtime, store: Pa
 
 
 def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store: str, interface: str) -> Outcome:
-    """Be a rank that meets the others at `store` (see `Gang.join`) and reaches them by the network `interface`; empty: any."""
+    """Be a rank: meet the others at `store` (see `Gang.join`) and reach them over the network `interface` (empty: any)."""
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # else it is a prefix
@@ -191,12 +191,12 @@ def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store
 
 
 def another_lost(error: PeerLost) -> Outcome:
-    """How a rank ends that cannot reach another."""
+    """The outcome of a rank that cannot reach another."""
     return Outcome(lost=f"lost another ({error})", at=time.time())
 
 
 def redirect(log: Path) -> None:
-    """What this process says, warnings of libraries too, goes to a file."""
+    """Redirect the output of this process, warnings of libraries included, to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)

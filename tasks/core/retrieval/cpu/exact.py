@@ -1,11 +1,11 @@
-"""Exact search on a CPU: products in the arithmetic that it is fastest in, results those of float32.
+"""Exact search on a CPU: products in the arithmetic that the CPU computes fastest, with the results of float32.
 
-Score of query q and row r:   s(q, r), their inner product in float32, with the same bits in whatever block r is
-Product:                      h(q, r), of q and r rounded to bfloat16 where the CPU multiplies that, in bfloat16 itself
+Score of query q and row r:   s(q, r), their inner product in float32, with the same bits whichever block r is in
+Product:                      h(q, r), of q and r rounded to bfloat16 if the CPU multiplies that, itself in bfloat16
 Bound:                        |s - h| <= e(q, r) before h is rounded, with e as in tasks.core.retrieval.gpu.exact
 
-A lower bound l of a query's K-th best score is known from the first block on: the K-th best s so far, or a number that K of the h
-reach, less e and its rounding. Only rows whose h is at least l - e are scored by s: a few of each later block.
+A lower bound l of a query's K-th best score is known from the first block on: the K-th best s so far, or a number that K of the h reach,
+less e and its rounding. Only rows whose h is at least l - e are scored by s: a few of each later block.
 
 Q queries, R rows of a block, D width, K rows kept, N pairs of a query and a row.
 """
@@ -30,26 +30,26 @@ from tasks.core.tables.ids import Ints, spread
 QUERIES = 1024  # of a product, at most
 PRODUCTS = 2**19  # that are computed and compared at a time: a MiB in bfloat16
 FEWEST = 128  # queries that are worth a thread of their own
-ROOM = 1  # places beyond K, in K, for rows that have been scored and not yet been compared with the best
-OFTEN = 4  # pairs of each row, so many that they are worth sorting by row
+ROOM = 1  # places beyond K, as a multiple of K, for rows that are scored but not yet compared with the best
+OFTEN = 4  # so many pairs per row are worth sorting by row
 AHEAD = 1  # blocks that the faster threads may be ahead
 SLACK = 1.01  # for the rounding of the bounds themselves
-ROUNDING = 2.0**-8  # more than a share of a product that it may lose in bfloat16
-LEAST = 2.0**-100  # above what is lost where products are too small for a normal number
+ROUNDING = 2.0**-8  # more than the share of a product that bfloat16 may lose
+LEAST = 2.0**-100  # more than the loss where products are too small for a normal number
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """Vectors float32 [X, D], the same in the type of the products, and norms: of queries [X], of rows the largest."""
+    """Vectors float32 [X, D], the same in the type of the products, and norms: those of each query [X], or the largest of the rows."""
 
     exact_XD: torch.Tensor
     values_XD: torch.Tensor
     norm: torch.Tensor  # at least that of the exact and of the rounded vectors
-    error: torch.Tensor  # of the difference of both
+    error: torch.Tensor  # that of the difference of both
 
     @classmethod
     def of(cls, exact_XD: torch.Tensor, dtype: torch.dtype, *, together: bool) -> "Rounded":
-        """Each vector with its own norms, or the largest ones for all."""
+        """Round vectors, each with its own norms, or with the largest ones if `together`."""
         values_XD = exact_XD.to(dtype)
         norm_X = torch.linalg.vector_norm(exact_XD, dim=1)
         error_X = torch.linalg.vector_norm(exact_XD - values_XD, dim=1) if dtype != torch.float32 else torch.zeros_like(norm_X)
@@ -60,7 +60,7 @@ class Rounded:
         return len(self.values_XD)
 
     def exact(self, row_N: Ints) -> tuple[torch.Tensor, Ints]:
-        """Exact vectors [X, D], those of `row_N` at least, and where in them these are."""
+        """Exact vectors [X, D] that include those of `row_N`, and the places of these among them [N]."""
         return self.exact_XD, row_N
 
     def part(self, rows: slice) -> "Rounded":
@@ -69,7 +69,7 @@ class Rounded:
 
 
 class Best:
-    """The K best scored rows of each query, and behind them, in no order, rows that have been scored since."""
+    """The K best scored rows of each query, then in no order the rows that have been scored since."""
 
     def __init__(self, queries: int, keep: int) -> None:
         self.keep = keep
@@ -79,7 +79,7 @@ class Best:
         self.least_Q = torch.full((queries,), -torch.inf)  # K-th best score, as far as compared
 
     def add(self, query_N: Ints, row_N: Ints, score_N: Floats) -> None:
-        """Further scored rows, in the order of queries."""
+        """Add scored rows, which are in the order of queries."""
         counts_Q = np.bincount(query_N, minlength=len(self.used_Q))
         place_N = spread(0, counts_Q)
         room, most = ROOM * self.keep, int(counts_Q.max())
@@ -93,7 +93,7 @@ class Best:
             self.used_Q += added_Q
 
     def compare(self) -> None:
-        """Keep the K best of each query only, of equal ones at the last rank those of the first rows."""
+        """Keep only the K best of each query; of those that tie at the last rank, the first rows."""
         scores_QW, rows_QW = torch.from_numpy(self.scores_QW), torch.from_numpy(self.rows_QW)
         best_QK, column_QK = scores_QW.topk(self.keep, dim=1, sorted=False)
         self.least_Q = best_QK.amin(1)
@@ -121,7 +121,7 @@ class Part:
     best: Best
 
     def search(self, first: int, rows: Rounded) -> None:
-        """Take in a block, whose first row is `first`."""
+        """Search a block, whose first row is `first`."""
         bound_Q, least_Q, keep = bound(self.queries, rows), self.best.least_Q, self.best.keep
         queries, count = len(self.queries), len(rows)
         known = bool(least_Q.isfinite().all()) or count <= keep
@@ -129,13 +129,13 @@ class Part:
         if not known or len(query_N) > queries * keep:
             products_QR = self.queries.values_XD @ rows.values_XD.T
             kth_Q = kth_largest(products_QR, keep)
-            least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)  # fmax: of infinity, the difference is no number
+            least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)  # fmax: the difference of infinities is NaN
             query_N, row_N = pairs(reach(products_QR, least_Q - bound_Q))
         if len(query_N):
             self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, *rows.exact(row_N), query_N))
 
     def _near(self, rows: Rounded, low_Q: torch.Tensor) -> tuple[Ints, Ints]:
-        """Queries and rows whose products `reach`, by query: of so few products at a time that a core's cache has them."""
+        """Pairs of queries and rows whose products `reach` the limit, by query; so few products at a time that a core's cache has them."""
         size = 1 << max(0, (PRODUCTS // max(1, len(self.queries))).bit_length() - 1)
         found = []
         for start in range(0, len(rows), size):
@@ -147,14 +147,14 @@ class Part:
 
 
 def bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
-    """e of each query and all rows of a block, [Q]; infinite where a norm is too large for a number."""
+    """The bound e of each query for all rows of a block, [Q]; infinite where a norm is too large for a number."""
     sums = (queries.exact_XD.shape[1] + 16) * 2.0**-22
     found_Q = SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + LEAST
     return found_Q.nan_to_num(nan=torch.inf, posinf=torch.inf)  # 0 times infinity is not a number
 
 
 def reach(products_QR: torch.Tensor, low_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
-    """Which products are at least `low_Q`, bool [Q, R]: a limit before rounding. It is rounded as products are, which keeps their order."""
+    """Which products are at least `low_Q`, a limit before rounding: bool [Q, R]. It is rounded as products are, which keeps their order."""
     low_Q1 = low_Q.to(products_QR.dtype)[:, None]
     if products_QR.dtype == torch.float32:
         found: npt.NDArray[np.bool_] = products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
@@ -166,25 +166,25 @@ def reach(products_QR: torch.Tensor, low_Q: torch.Tensor) -> npt.NDArray[np.bool
 
 
 def pairs(near_QR: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Queries and rows where `near_QR` is true, by query."""
+    """The queries and rows at which `near_QR` is true, by query."""
     place_N = np.flatnonzero(near_QR)
     query_N = place_N // near_QR.shape[1]
     return query_N, place_N - query_N * near_QR.shape[1]
 
 
 def kth_largest(products_QR: torch.Tensor, keep: int) -> torch.Tensor:
-    """The K-th largest product of each query or a number that is a little less, float32 [Q]: that of the largest ones of groups."""
+    """The K-th largest product of each query, or a number a little below it, float32 [Q]: the K-th largest of the maxima of groups."""
     queries, count = products_QR.shape
-    size = max(1, count // (2 * keep))  # of a group; products beyond the last group are left out
+    size = max(1, count // (2 * keep))  # of a group; products after the last group are ignored
     half = products_QR.dtype == torch.bfloat16
     numbers_QR = ordered(products_QR.view(torch.int16).numpy()) if half else products_QR.numpy()
-    largest_QG = np.fmax.reduce(numbers_QR[:, : count // size * size].reshape(queries, size, -1), axis=1)  # of numbers, if it has any
+    largest_QG = np.fmax.reduce(numbers_QR[:, : count // size * size].reshape(queries, size, -1), axis=1)  # fmax ignores NaN
     kth_Q = np.partition(largest_QG, -keep, axis=1)[:, -keep]
     return torch.from_numpy(ordered(kth_Q)).view(torch.bfloat16).float() if half else torch.from_numpy(kth_Q)
 
 
 def ordered(bits: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-    """Integers in the order of the numbers in bfloat16 that have these bits; of such integers, the bits."""
+    """From the bits of bfloat16 numbers, integers in the order of these numbers; from such integers, the bits."""
     return bits ^ (bits >> 15 & 0x7FFF)
 
 
@@ -199,7 +199,7 @@ def scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, row_N: Ints, quer
 
 
 def _products(left_XD: torch.Tensor, right_YD: torch.Tensor, left_N: Ints, right_N: Ints) -> Floats:
-    """Inner products of pairs in the order of the left, each by itself and so with the same bits whichever is which, float32 [N]."""
+    """Inner products of pairs in the order of the left, float32 [N]. Each is computed alone, so left and right may be exchanged."""
     ends_X = np.cumsum(np.bincount(left_N, minlength=len(left_XD)))
     starts = torch.from_numpy(np.concatenate([[0], ends_X]))
     size = (len(left_XD), len(right_YD))
@@ -217,7 +217,7 @@ def search(
 ) -> tuple[Floats, Ints]:
     """The rows of largest inner product, best first, ties by row: scores float32 and rows int64, [Q, K]; -inf and -1 beyond the last.
 
-    `blocks` are (first row, its and the following finite vectors), `dtype` is that of the products.
+    `blocks` are (first row, the vectors from there on, all finite), `dtype` is that of the products.
     """
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)  # sampled_addmm takes no other
     queries, threads = Rounded.of(queries_QD, dtype, together=False), torch.get_num_threads()
@@ -252,7 +252,7 @@ def _search(parts: list[Part], first: int, rows: Rounded) -> None:
 
 
 def _finished(size: int, begun: list[Future[None]]) -> int:
-    """The rows of a block, once all threads have searched it."""
+    """Wait until all threads have searched a block; return its number of rows."""
     for part in begun:
         part.result()
     return size

@@ -17,7 +17,7 @@ from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
-ROWS = 16384  # of a block: so many at once as are fast for few queries, and always the same number
+ROWS = 16384  # of a block: a number that is fast for few queries, and always the same
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Kept(Rounded):
 def keep(
     blocks: Iterable[tuple[int, torch.Tensor]], take: Callable[[Ints], Floats], dtype: torch.dtype, folder: Path
 ) -> list[tuple[int, Rounded]]:
-    """Blocks of float32, as (first row, vectors [R, D]), in the form that `tasks.core.retrieval.cpu.exact.search` takes.
+    """Convert blocks of float32 (first row, vectors [R, D]) to the form that `tasks.core.retrieval.cpu.exact.search` takes.
 
     `take` gives the exact vectors of any rows, `dtype` is that of the products. The file is in `folder` and has no name, so it ends with
-    the process. The first block stays in memory, for most of what a search scores is there.
+    the process. The first block stays in memory, because a search scores most rows there.
     """
     norms: list[tuple[int, torch.Tensor, torch.Tensor]] = []  # first row of each block, and its norms
     head: Rounded | None = None

@@ -1,1 +1,1 @@
-"""What only a GPU needs: exact search in half precision with proven results, and faiss indexes that are built and searched there."""
+"""Code for GPUs only: exact search in half precision with proven results, and faiss indexes that are built and searched there."""

@@ -37,7 +37,7 @@ LEAST = 4096  # rows of a group, on however small a GPU
 SPARE = 64  # rows scored of each group beyond K, at least
 PAIRS = 2**18  # query and row, scored at a time, at most
 NUMBERS = 2**28  # of the rows of such pairs, at most: a GiB in float32
-GATHERED = 2**16  # the same where each pair has a copy of its query
+GATHERED = 2**16  # pairs scored at a time where each has a copy of its query, at most
 SLACK = 1.01  # for the rounding of the bounds themselves
 
 
@@ -50,12 +50,12 @@ class Counted:
 
 
 def rows_at_once(width: int, device: torch.device) -> int:
-    """Rows of a group for which half of the GPU's free memory suffices: vectors in four forms, and the products of one part."""
+    """How many rows of a group fit in half of the GPU's free memory: vectors in four forms, and the products of one part."""
     return max(LEAST, min(ROWS, (torch.cuda.mem_get_info(device)[0] // 2 - 8 * products_at_once(device)) // (16 * width)))
 
 
 def products_at_once(device: torch.device) -> int:
-    """Products that fill a sixteenth of a GPU's memory, at most."""
+    """How many products fill a sixteenth of a GPU's memory, at most."""
     return PRODUCTS if device.type == "cpu" else min(PRODUCTS, torch.cuda.get_device_properties(device).total_memory // 64)
 
 
@@ -78,11 +78,11 @@ class Halved:
     values_XD: torch.Tensor
     exponent: torch.Tensor  # of queries [X, 1], of a group of rows a scalar
     norm: torch.Tensor  # the larger one of the exact and the rounded vectors'; of a group the largest
-    error: torch.Tensor  # of the difference of both
+    error: torch.Tensor  # that of the difference of both
 
     @classmethod
     def of(cls, vectors_XD: torch.Tensor, *, together: bool) -> "Halved":
-        """Each vector with its own scale and norms, or one for all. Vectors in float16 are taken as they are, without a copy."""
+        """Round vectors, each with its own scale and norms, or with one for all if `together`. Those in float16 are used without a copy."""
         if together and vectors_XD.dtype == torch.float16:
             zero, norm_X = torch.zeros((), device=vectors_XD.device), torch.linalg.vector_norm(vectors_XD, dim=1, dtype=torch.float32)
             return cls(vectors_XD, zero.int(), norm_X.amax(), zero)
@@ -97,11 +97,11 @@ class Halved:
 
 
 def spare(keep: int, queries: int) -> int:
-    """Rows to score beyond K of the first group. The more alike the vectors, the more rows are near the K-th.
+    """How many rows to score beyond K in the first group. The more alike the vectors, the more rows are near the K-th.
 
-    Of 200,000 rows of made corpora and a K of 216 to 1,016, a query needs at most K / 3 at a mean cosine of 0.8, K / 2 to 2/3 K at
-    0.9, and K to 1.4 K at 0.95. A second pass takes about as long as the first. Another K costs few queries next to nothing, many
-    of them up to half as much as a pass (reckoned). Of later groups SPARE do, since the K-th best is that of all groups.
+    With 200,000 rows of synthetic corpora and a K of 216 to 1,016, a query needs at most K / 3 at a mean cosine of 0.8, K / 2 to 2/3 K at
+    0.9, and K to 1.4 K at 0.95. A second pass takes about as long as the first. K more rows cost next to nothing for few queries, and up to
+    half of a pass for many (estimated). In later groups SPARE are enough, since the K-th best is that of all groups.
     """
     return max(SPARE, keep if queries * keep <= PAIRS else keep // 2)
 
@@ -115,7 +115,7 @@ def products(left_QD: torch.Tensor, right_RD: torch.Tensor) -> torch.Tensor:
 
 
 def highest_products(left_QD: torch.Tensor, right_RD: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `keep` largest products of each query, best first, and their rows, [Q, K]; which of equal ones is not said."""
+    """The `keep` largest products of each query, best first, and their rows, [Q, K]; which of equal ones is not specified."""
     at_once = max(1, products_at_once(left_QD.device) // max(1, len(left_QD)))
     best: tuple[torch.Tensor, torch.Tensor] | None = None
     for first in range(0, len(right_RD), at_once):
@@ -133,8 +133,8 @@ def highest_products(left_QD: torch.Tensor, right_RD: torch.Tensor, keep: int) -
 def highest(values_QR: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`topk` of each row, best first: of the numbers themselves, or of those in the blocks with the largest maxima, [Q, min(K, R)].
 
-    A number among the K largest is at most its block's maximum. So if its block is not among K, those K hold K numbers as large.
-    The numbers of a block are as far apart as there are blocks: then neighbors are read together.
+    A number among the K largest is at most its block's maximum. So if its block is not one of the K, those hold K numbers as large. The
+    numbers of a block are as far apart as there are blocks: then neighbors are read together.
     """
     count, rows = values_QR.shape
     keep = min(keep, rows)
@@ -153,9 +153,9 @@ def highest(values_QR: torch.Tensor, keep: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def bound(queries: Halved, rows: Halved, width: int) -> torch.Tensor:
-    """e of each query and all rows of a group, [Q], in the scale of their products."""
+    """The bound e of each query for all rows of a group, [Q], in the scale of their products."""
     sums = (width + 16) * 2.0**-22
-    return SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + 2.0**-24  # of what underflows
+    return SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + 2.0**-24  # for underflow
 
 
 def search(
@@ -171,9 +171,9 @@ def search(
 ) -> tuple[Floats, Ints]:
     """The rows of largest inner product, best first, ties by row: scores float32 and rows int64, [Q, keep]; -inf and -1 beyond the last.
 
-    `blocks` (first row, vectors) may be passed over twice; `rows` of them are searched at a time. `known` keeps what is computed of
-    each group, by its first row, for the next search of the same vectors. UserError for a vector that is not
-    finite. Nothing is read from the GPU before all rows have been searched, and then all at once.
+    `blocks` (first row, vectors) may be passed over twice; `rows` of them are searched at a time. `known` keeps the rounded vectors of each
+    group, by its first row, for the next search of the same vectors. UserError for a vector that is not finite. Nothing is read from the
+    GPU before all rows have been searched, and then all at once.
     """
     given = queries_QD if isinstance(queries_QD, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(queries_QD))
     asked_QD = given.to(device).float()
@@ -252,9 +252,9 @@ def _search_again(
     keep: int,
     known: dict[int, Halved],
 ) -> Coming:
-    """Scores and rows [U, K] of unproven queries, of which every row is scored that may be among the best.
+    """Scores and rows [U, K] of unproven queries: every row that may be among their best is scored.
 
-    `least_U`, the K-th best score so far, is one of true scores, so no row below it is among the K best.
+    `least_U` is the K-th best of the true scores so far, so no row below it is among the K best.
     """
     best = torch.full((len(asked_UD), keep), -torch.inf, device=asked_UD.device)
     best_rows = torch.full(best.shape, -1, dtype=torch.int64, device=best.device)
@@ -277,7 +277,7 @@ def _near(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Queries and rows, [N] in parts of about PAIRS, whose scores may be at least `least_P`.
 
-    The program waits for the number of such pairs among an eighth of the products that fit: it may be all of them.
+    The program waits for the number of such pairs. An eighth of the products that fit is computed at a time: all may be such pairs.
     """
     rows_RD, held, count = rows.values_XD, list[tuple[torch.Tensor, torch.Tensor]](), 0
     at_once = max(1, products_at_once(values_PD.device) // (8 * len(values_PD)))
@@ -296,9 +296,9 @@ def _near(
 def added(
     scores_PK: torch.Tensor, rows_PK: torch.Tensor, query_N: torch.Tensor, more_N: torch.Tensor, more_rows_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The K best of each query's K and its own of N further pairs, by score, ties by row.
+    """The K best of each query's K rows and its own of N further pairs, by score, ties by row.
 
-    Pairs are sorted, not written by index, for which a program under deterministic algorithms waits.
+    Pairs are sorted, not written by index: under deterministic algorithms, the program would wait for the GPU.
     """
     queries, keep = scores_PK.shape
     query = torch.cat([torch.arange(queries, device=query_N.device).unsqueeze(1).expand(-1, keep).flatten(), query_N])

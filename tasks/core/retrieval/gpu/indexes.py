@@ -13,7 +13,7 @@ from tasks.core.tables.ids import Ints
 
 TEMPORARY = 1 << 30  # bytes that faiss may hold besides its indexes
 MOST = 2048  # results and inverted lists of a query on a GPU
-WIDE = 56  # sub-vectors of a code from which the lookup tables of float32 do not fit beside each other
+WIDE = 56  # from so many sub-vectors of a code on, lookup tables of float32 do not fit together
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class FaissGpu:
 
     @classmethod
     def of(cls, device: torch.device) -> "FaissGpu | None":
-        """None on a CPU, or if the installed faiss knows no GPU."""
+        """`device` as faiss uses it; None on a CPU, or if the installed faiss knows no GPU."""
         if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
             return None
         resources = faiss.StandardGpuResources()
@@ -43,12 +43,12 @@ class FaissGpu:
         return faiss.index_cpu_to_gpu(self.resources, self.number, index, options)
 
     def flat(self, width: int, metric: int) -> Any:
-        """An empty exact index, which k-means assigns vectors with."""
+        """An empty exact index on the GPU, with which k-means assigns vectors."""
         return self.copy(faiss.IndexFlat(width, metric))
 
 
 def demanded_gpu(device: torch.device) -> FaissGpu:
-    """What `index.build: gpu` needs; UserError without it."""
+    """The GPU that `index.build: gpu` needs; UserError if there is none."""
     gpu = FaissGpu.of(device)
     if gpu is None:
         known = hasattr(faiss, "StandardGpuResources")
@@ -81,7 +81,7 @@ class Copied:
         self.told = False
 
     def search(self, queries_QD: Floats, k: int) -> tuple[Floats, Ints]:
-        """As a faiss index."""
+        """Search as a faiss index does."""
         if k <= MOST:
             return self.copy.search(queries_QD, k)  # type: ignore[no-any-return]
         if not self.told:
@@ -91,7 +91,7 @@ class Copied:
 
 
 def on_device(index: Any, device: torch.device) -> Any:
-    """What to search instead of `index`: its copy on the GPU if there is one, else itself; says why not in one line.
+    """The index to search: a copy of `index` on the GPU if possible, else itself, and a printed line that says why.
 
     The copy does not follow later changes of `index`.
     """

@@ -11,9 +11,9 @@ Given = npt.NDArray[np.floating] | torch.Tensor  # vectors [R_b, D] of a shard; 
 
 
 def groups(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor, list[int]]]:
-    """(first row, vectors [R_g, D] on `device`, rows of each block) of as many consecutive blocks as have about `rows` rows.
+    """Yield (first row, vectors [R_g, D] on `device`, rows of each block) of groups of consecutive blocks with about `rows` rows.
 
-    Vectors keep their type. A thread reads the next group into pinned memory, from which a GPU copies beside its computations.
+    Vectors keep their type. A thread reads the next group into pinned memory, from which a GPU copies while it computes.
     """
     copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
     with ThreadPoolExecutor(1) as pool:
