@@ -49,12 +49,12 @@ def replay(training: Mapping[str, Any], scratch: Path) -> Replay:
 
 
 def places(records: Sequence[str], path: Path | None) -> Ints:
-    """The ordinal of each record among the ids of a Parquet file, -1 if it is not there."""
+    """The ordinal of each record among the ids of a Parquet file, -1 if it is not there. Without a file, all are -1."""
     return ordinals(pa.chunked_array([records]), path) if path else np.full(len(records), -1)
 
 
 def parts(training: Mapping[str, Any], records: Sequence[str], scratch: Path) -> tuple[list[dict[str, Any]], int]:
-    """The parts that records took in one training, and its number of steps."""
+    """The parts that the records played in one training, and its number of steps."""
     found = replay(training, scratch)
     queries, documents = places(records, found.queries), places(records, found.documents)
     progress = Progress(f"replay {training['stage']}@{training['name']}", found.total, "steps")
@@ -75,7 +75,7 @@ def parts(training: Mapping[str, Any], records: Sequence[str], scratch: Path) ->
 
 
 def kinds(records: Sequence[str], corpora: Sequence[Path]) -> dict[str, list[str]]:
-    """What each record is in some corpora: a document, or a query of a split; nothing where its id is unknown."""
+    """The kinds of each record in these corpora: a document, a query of a split, or both. Empty if its id is unknown."""
     found: dict[str, list[str]] = {record: [] for record in records}
     for corpus in corpora:
         tables = {"document": "documents.parquet"} | {f"query of {split}": f"queries/{split}.parquet" for split in SPLITS}
