@@ -38,7 +38,7 @@ def first_own(text_NH: torch.Tensor, spans_NSH: torch.Tensor) -> torch.Tensor:
 
 
 def alignment(text_NH: torch.Tensor, own_NSH: torch.Tensor) -> torch.Tensor:
-    """Mean squared distance between texts and their own spans as unit vectors, in [0, 4] (Wang & Isola, arXiv:2005.10242, Eq. 4, alpha 2)."""
+    """Mean squared distance of texts and their own spans, as unit vectors, in [0, 4] (Wang & Isola, arXiv:2005.10242, Eq. 4, alpha 2)."""
     return (F.normalize(text_NH, dim=-1).unsqueeze(1) - F.normalize(own_NSH, dim=-1)).square().sum(-1).mean()
 
 

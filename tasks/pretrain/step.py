@@ -175,7 +175,7 @@ class Step:
         return torch.cat(losses), torch.stack(right).sum()
 
     def decode(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Cut `number`'s share of the decoder's loss: predict every token from the text's vector and the visible tokens (RetroMAE, Eq. 9)."""
+        """Cut `number`'s share of the decoder's loss: predict each token from the text's vector and visible tokens (RetroMAE, Eq. 9)."""
         module = self.module
         assert module.decoder is not None and module.head is not None
         cut = self.cuts[number].tolist()
