@@ -76,7 +76,7 @@ def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
 
 
 def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processes: int, scratch: Path | None = None) -> Iterator[Cleaned]:
-    """The articles of a source, piece by piece, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
+    """The articles of a source, piece by piece, in order, whatever the number of processes. `scratch`, if given, keeps finished pieces."""
     work = pieces(spec, files)
     if scratch is None:
         yield from in_order(partial(clean, params=params), work, processes)

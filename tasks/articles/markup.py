@@ -106,7 +106,7 @@ def _without_quotes(markup: str) -> str:
 def _line_without_quotes(line: str) -> str:
     runs = [(found.start(), len(found[0])) for found in _QUOTES.finditer(line)]
     apostrophe = -1
-    if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first after one letter, else a word, else a space
+    if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first after a letter, a word, a space
         places = [start for start, n in runs if n == 3]
         near = {place: (line[max(place - 1, 0) : place], line[max(place - 2, 0) : max(place - 1, 0)]) for place in places}
         apostrophe = min(places, key=lambda p: (near[p][0] in ("", " "), near[p][1] not in ("", " ")), default=-1)

@@ -98,7 +98,7 @@ def _alike(ids_1L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
 
 
 def refuse_other_tokenizer(name: str, tokenizer: Any, folder: Path) -> None:
-    """UserError if the tokenizer of entry `name` differs from the one in `folder`, or has a lower limit: all encoders read the same tokens."""
+    """UserError if the tokenizer of entry `name` differs from that in `folder`, or has a lower limit: all encoders read the same tokens."""
     shared = load_tokenizer(folder)
     if _pieces(tokenizer) != _pieces(shared):
         raise UserError(
@@ -118,7 +118,7 @@ def _pieces(tokenizer: Any) -> dict[str, Any]:
 
 
 def shaped_towers(folder: Path, params: Base, key: str = "base") -> Towers:
-    """The source encoder in the shape of `params`, the entry `key`. A new head is drawn from N(0, 0.02), with biases 0 (ANCE, models.py)."""
+    """The source encoder, shaped by `params`, the entry `key`. A new head is drawn from N(0, 0.02), with biases 0 (ANCE, models.py)."""
     source, shape = read_shape(folder), wanted_shape(folder, params)
     towers = load_towers(folder, shape)
     if shape.head not in ("none", source.head):

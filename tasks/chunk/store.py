@@ -26,7 +26,7 @@ SENTENCES_AT_ONCE = 4096
 
 
 class Part(NamedTuple):
-    """The chunks of articles `ids` [A]: flat token ids and sentence starts; the number of both in each chunk [C]; chunks per article [A]."""
+    """The chunks of articles `ids` [A]: flat tokens and sentence starts; the number of both in each chunk [C]; chunks per article [A]."""
 
     ids: list[str]
     tokens: npt.NDArray[np.generic]

@@ -46,7 +46,7 @@ def main() -> None:
         metrics="JSON to write",
     ).parse_args()
     params, runtime = load(Index, "index"), read_runtime()
-    device = choose_device(runtime if params.build == "gpu" else runtime.model_copy(update={"device": "cpu"}))  # a flow assigns no GPU to such a build
+    device = choose_device(runtime if params.build == "gpu" else runtime.model_copy(update={"device": "cpu"}))  # a flow gives it no GPU
     gpu = demanded_gpu(device) if params.build == "gpu" else None
     embeddings, tokens = open_embeddings(arguments.embeddings), open_tokens(arguments.queries)
     with new_folder(arguments.out) as out:
