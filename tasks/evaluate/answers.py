@@ -46,7 +46,7 @@ def read_answers(path: Path, judged: Collection[str]) -> dict[str, list[list[str
 def first_hits(run: Path, documents: Path, answers: Mapping[str, list[list[str]]], depth: int) -> dict[str, int]:
     """The rank (from 1) of each query's first document, among its `depth` best, whose text contains an answer.
 
-    Queries without such a document are left out. Only texts of ranked documents are read, one batch of the corpus at a time; titles are not.
+    Queries without such a document are left out. Only texts of ranked documents are read, not titles, one batch of the corpus at a time.
     """
     ranked: dict[str, list[tuple[str, int]]] = {}  # document: (query, rank) of each list it is in
     for query, docs in read_run(run, depth):

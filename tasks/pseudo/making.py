@@ -75,7 +75,7 @@ def joined(words: Sequence[str]) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The text up to the first full stop, question or exclamation mark before white space, or Chinese or Japanese end mark; else all of it."""
+    """The text up to its first full stop, question or exclamation mark before white space (in CJK also without); else all of it."""
     text = text.strip()
     found = SENTENCE_END.search(text)
     return text[: found.end()].strip() if found else text

@@ -30,7 +30,7 @@ class Drawn:
 
 
 def parts_of(drawn: int, most: int, least: int) -> list[tuple[int, int]]:
-    """Divide `drawn` groups into parts of at most `most`, as (begin, end). With `least` > 0, parts of equal size, at least `least` of them."""
+    """Divide `drawn` groups into parts of at most `most`, as (begin, end). With `least` > 0: at least `least` parts of about equal size."""
     if not least:
         return [(start, min(start + most, drawn)) for start in range(0, drawn, most)]
     count = min(drawn, max(least, -(-drawn // most)))
