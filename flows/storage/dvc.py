@@ -43,7 +43,7 @@ from tasks.core.stage.code import SNAPSHOT, frozen_environment
 from tasks.core.stage.errors import UserError, counted, redacted
 from tasks.core.stage.files import write_text
 
-PUSHED = Path(".retemper/pushed.json")  # the dvc.lock that was last pushed to each remote
+PUSHED = Path(".retemper/pushed.json")  # the state of the last push: remote, settings, and dvc.lock
 UNPUSHED = Path(".retemper/unpushed")  # to push: every stage computed since the last push, and every dvc.lock that a run found unpushed
 PROJECTS = "projects"  # folder in a shared cache that lists the projects using it, for garbage collection
 

@@ -96,7 +96,7 @@ def broken(path: Path, end: int, start: int) -> str:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """A bz2 file of one or more streams, decompressed BLOCK compressed bytes at a time."""
+    """Decompress a bz2 file of one or more streams, BLOCK compressed bytes at a time. UserError if it is truncated or corrupt."""
     decompressor, start, read = bz2.BZ2Decompressor(), 0, 0
     with path.open("rb") as handle:
         while raw := handle.read(BLOCK):

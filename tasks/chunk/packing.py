@@ -1,4 +1,4 @@
-"""Sentences, as tokens, packed into chunks."""
+"""Pack sentences, as tokens, into chunks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -46,7 +46,7 @@ class Arithmetic(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A shard to encode: its number, its first row and the one after its last, and its digest."""
+    """A shard to encode: its number, its rows `first` to `end` - 1, and its digest."""
 
     number: int
     first: int
@@ -65,7 +65,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentTower:
-    """The document tower of an encoder folder, loaded when it is first needed."""
+    """The document tower of an encoder folder, loaded at first use."""
 
     encoder: Path
     params: Encode

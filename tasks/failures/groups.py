@@ -1,4 +1,4 @@
-"""How rare a query's words are, and the difference of two systems in each group of queries.
+"""The rarity of a query's words, and the difference of two systems in each group of queries.
 
 Rarity is the mean idf of a query's distinct terms, as BM25 weighs them (log(1 + (N - n + 0.5) / (n + 0.5)), where n of N documents have the
 term). Dense and lexical retrieval are known to differ by the rarity and the length of queries (Sciavolino et al.: Simple Entity-Centric

@@ -38,7 +38,7 @@ from tasks.prepare.stats import Stats, corpus_stats
 
 @dataclass
 class Judged:
-    """The qrels of a split, and where each line came from."""
+    """The qrels of a split, and the place of each line."""
 
     table: pa.Table
     lines: "array[int]"  # quoted: array is generic only from Python 3.12

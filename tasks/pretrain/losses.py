@@ -20,7 +20,7 @@ def group_contrastive(text_NH: torch.Tensor, spans_NSH: torch.Tensor, temperatur
 
 
 def inverse_cloze(queries_NH: torch.Tensor, passages_NH: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Inverse cloze task, [N]: -log softmax of a sentence's own passage among the step's (Lee et al., arXiv:1906.00300, section 5)."""
+    """Inverse cloze loss, [N]: -log softmax of a sentence's own passage among the step's (Lee et al., arXiv:1906.00300, section 5)."""
     target_N = torch.arange(len(queries_NH), device=queries_NH.device)
     return F.cross_entropy(queries_NH @ passages_NH.T / temperature, target_N, reduction="none")
 

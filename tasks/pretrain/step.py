@@ -64,7 +64,7 @@ class Work:
 
 
 def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as ids and attention mask, [B, L]."""
+    """Pad rows of tokens to one length: ids and attention mask, both [B, L]."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
     ids_BL = np.full(mask_BL.shape, pad, dtype=np.int64)

@@ -24,8 +24,8 @@ class Vocabulary:
     """A tokenizer as tables. A word is an initial piece with a letter or digit, and the pieces that continue it. In byte-level BPE and
     SentencePiece only a blank makes a piece initial, so a word after an opening quote or bracket is not found. Stopwords are English.
 
-    In scripts written without blanks (Hangul is not one): In SentencePiece, every piece that begins with such a letter is initial. It is a
-    frequent run of letters, so it is close to a word; if blanks decided, a whole clause would be one word. WordPiece, as BERT's, makes
+    In scripts written without blanks (Hangul is not one): with SentencePiece, every piece that begins with such a letter is initial. It is
+    a frequent run of letters, so it is close to a word; if blanks decided, a whole clause would be one word. WordPiece, as BERT's, makes
     each Han character a word, and each run of other letters. Byte-level BPE has no words there, so single tokens are drawn."""
 
     begins: Bools

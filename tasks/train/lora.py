@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., ICLR 2022, arXiv:2106.09685): low-rank adapters of linear layers, trained by peft and merged into what is saved."""
+"""LoRA (Hu et al., ICLR 2022, arXiv:2106.09685): low-rank adapters of linear layers, trained by peft and merged into the saved encoder."""
 
 import warnings
 from collections.abc import Iterator, Sequence

@@ -108,14 +108,14 @@ def read_columns(source: Path | Lines, names: tuple[str, ...]) -> Iterator[tuple
 
 
 def grade(at: At, cell: str) -> int:
-    """Parse a relevance grade, an integer; above 0 is relevant. UserError if it is none."""
+    """Parse a relevance grade, an integer; above 0 is relevant. UserError if it is not valid."""
     if not is_grade(cell):
         raise UserError(f"{at}: found grade {cell!r}, expected {EXPECTED}; fix that line")
     return int(cell)
 
 
 def weight(at: At, cell: str) -> float:
-    """Parse a pair's weight in training, a number above 0. UserError if it is none."""
+    """Parse a pair's weight in training, a number above 0. UserError if it is not valid."""
     if (found := weight_of(cell)) is None:
         raise UserError(f"{at}: found weight {cell!r}, expected {EXPECTED_WEIGHT}; fix that line")
     return found

@@ -19,7 +19,7 @@ class Documents:
     """The documents of a documents.parquet. They are copied to an unnamed temporary file, which can be mapped."""
 
     def __init__(self, path: Path) -> None:
-        """UserError if the file is missing or corrupt, or the disk is full."""
+        """Copy the documents of `path`. UserError if the file is missing or corrupt, or the disk is full."""
         ids, self._starts, rows = [], [0], 0
         with tempfile.NamedTemporaryFile(prefix="retemper-", suffix=".arrow") as copy:
             with pa.ipc.new_file(copy, SHOWN) as writer:
