@@ -69,7 +69,7 @@ class Exact:
         return keep(even(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch)
 
     def _hold(self) -> None:
-        """Move the vectors to the GPU, if they and their float16 copy take at most half of its free memory."""
+        """Move the vectors to the GPU, if they and (of float32 ones) their float16 copy take at most half of its free memory."""
         embeddings, width, sizes = self.embeddings, self.embeddings.manifest.width, self.embeddings.manifest.shards
         halves = embeddings.manifest.dtype == "float16"
         each = (2 if halves else 6) * width  # float32 vectors (4) also need a float16 copy (2), which is searched

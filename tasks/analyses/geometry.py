@@ -61,7 +61,7 @@ def best_rows(embeddings: Embeddings, queries_PD: Floats, documents: Ints) -> Fl
 
 
 def flat_map(vectors_ND: Floats, seed: int) -> list[tuple[float, float]]:
-    """t-SNE of unit vectors in two dimensions (van der Maaten, Hinton: JMLR 2008), by scikit-learn; perplexity 30, less for few points.
+    """t-SNE of cosine distances in two dimensions (van der Maaten, Hinton: JMLR 2008), by scikit-learn; perplexity 30, less for few points.
 
     Two points or fewer are placed on a line. Equal vectors, which crash scikit-learn with a segmentation fault, are placed at one point.
     """

@@ -139,7 +139,7 @@ def opponents(
 ) -> tuple[System, System] | None:
     """The best model, and the system it is compared with: the first baseline in the table. None if there is no other system.
 
-    If the best model is that baseline, it is compared with the next best system that is not its copy on some split, as a fusion may be.
+    If the best model is that baseline, it is compared with the next best system that differs on every split: a fusion may be its copy.
     """
     others = [system for system in systems if system is not chosen and split in system.values]
     if not others or split not in chosen.values:
