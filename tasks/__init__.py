@@ -1,4 +1,4 @@
-"""The way of the data, drawn; each box is a stage, `python -m tasks.<stage>`, and a folder or file here.
+"""The flow of data between stages. Each stage is `python -m tasks.STAGE`, a folder here.
 
     source.json -> prepare -> corpus -+-> tokenize -> tokens ----------------------+
                                       +-> bm25 -> index, candidates, negatives     |
@@ -10,12 +10,12 @@
                                                           +-> adore@a -> query encoder, index
       bm25, every round and adore -> retrieve -> runs (-> fuse -> runs) -> evaluate -> metrics -> report
 
-Where params.yaml has entries of theirs: mix (two sources of negatives in one), reranker, teacher, rerank (cross-encoders: trained,
-as labels for distillation, as a second stage), rescore (a bi-encoder as one), fuse (the runs of two systems in one), study (figures
-over adores). `mine` may search the index in place of the vectors.
+Further stages run if params.yaml has entries for them: mix (two sources of negatives in one), reranker (a cross-encoder, used as is or
+trained), teacher (its scores, for distillation), rerank (a run reordered by it), rescore (a run reordered by a bi-encoder), fuse (the runs
+of two systems in one), study (adore over several indexes, compared). `mine` may search the index instead of the vectors.
 
-With `queries: pseudo` the stages after prepare read the corpus that `pseudo` writes: the same documents, queries made from them.
+With `queries: pseudo`, the stages after prepare read the corpus that `pseudo` writes: the same documents, with queries made from them.
 
-Imports run stage -> core -> third party: `tasks.core` holds what two or more stages need, and no stage
+Imports run stage -> core -> third party: `tasks.core` has the code that two or more stages need, and no stage
 imports another.
 """

@@ -1,4 +1,4 @@
-"""params.yaml as one record, assembled from the stages' own, for the flow, which validates it before DVC runs. No stage imports this."""
+"""params.yaml as one record, assembled from the stages' records. The flow validates with it before DVC runs. No stage imports this."""
 
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from tasks.teacher.params import Teacher
 from tasks.tokenize.params import Tokenize
 from tasks.train.params import Round
 
-RETRIEVE = frozenset(Retrieve.model_fields)  # some of these were keys of evaluate before retrieve was a stage of its own
+RETRIEVE = frozenset(Retrieve.model_fields)  # some of these were keys of evaluate before retrieve became a stage of its own
 
 
 class Extra(Params):

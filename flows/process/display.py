@@ -1,4 +1,4 @@
-"""What a run says: one line per stage, its output under its name, a table at the end."""
+"""The output of a run: one line per stage, its own output after its name, and a table at the end."""
 
 import re
 import shutil
@@ -28,16 +28,16 @@ NUMBER = (
         r"(?: ?%| m?s| min| h| [KMGT]i?B)?(?: \(full\))?(?:[* ][-+ ]?)?"
     )
 )
-FEW = 3  # stages that are named one by one, where more are counted
+FEW = 3  # skipped stages that are listed one by one; more are only counted
 State = Literal["Ran", "Cached", "Failed", "Skipped"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage ended. `problem`: why it failed, if it did; `status`: its exit status.
+    """How a stage ended. `problem`: why it failed, if it did. `status`: its exit status.
 
-    `began` and `ended`: when its command began and its outs were safe, in seconds since the epoch; 0 if it did not get that far.
-    `work`: seconds of its own work, without start-up, DVC, and caching; None if it did not report them.
+    `began`: when its command began; `ended`: when its outs were in the cache; both in seconds since the epoch, 0 if it did not get that
+    far. `work`: seconds of its own work, without start-up, DVC, and caching; None if it did not report them.
     """
 
     state: State
@@ -50,7 +50,7 @@ class Outcome:
 
 
 class Listener(Protocol):
-    """Is told what happens to stages, as the display is: that one began, what it says, lines that pass included, and how it ended."""
+    """Is called, like the display, when a stage begins, for each line it prints (also passing ones), and when it ends."""
 
     def began(self, stage: str) -> None: ...
     def said(self, stage: str, text: str) -> None: ...
@@ -58,9 +58,9 @@ class Listener(Protocol):
 
 
 class Display:
-    """Prints whole lines from many threads. On a terminal, rich draws below them what the running stages are doing.
+    """Prints whole lines from many threads. On a terminal, rich draws the progress of running stages below them.
 
-    If the reader is gone (`retemper run | head`) or the log's disk is full, it falls silent and the run continues.
+    If the reader has ended (`retemper run | head`) or the log's disk is full, it prints nothing more, and the run continues.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Display:
 
     @contextmanager
     def open(self, stages: Iterable[str], listener: Listener | None = None) -> Iterator[None]:
-        """While `stages` run. A `listener` is told what happens to them."""
+        """Show `stages` in this context, and pass their events to `listener`."""
         self._width = max(map(len, stages), default=0)
         self._listener = listener
         if self._drawn:
@@ -89,11 +89,14 @@ class Display:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of the stages: whether somebody follows their progress."""
+        """Environment variables for stages: they are set if somebody follows progress."""
         return {LIVE: "1"} if self._drawn or self._listener else {}
 
     def farewell(self) -> str:
-        """What a stopped run keeps, and how to resume it; nothing is drawn from now on. Takes no lock: a signal handler calls it."""
+        """The text for a stopped run: which results are kept, and how to resume. Nothing is drawn from now on.
+
+        Takes no lock, because a signal handler calls it.
+        """
         if self._foot:
             self._foot.console.quiet = True
         at_work = list(self._doing)
@@ -111,10 +114,10 @@ class Display:
             self._say(f"retemper: warning: {printable(text)}", sys.stderr)
 
     def began(self, stage: str) -> None:
-        """A stage runs from now until it `ended`."""
+        """Note that a stage runs from now until `ended`."""
         with self._guard:
             self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="at work") if self._foot else None
-        if listener := self._listener:  # a run that ends takes it away meanwhile
+        if listener := self._listener:  # the end of a run may remove it meanwhile
             listener.began(stage)
 
     def alone(self, stage: str) -> bool:
@@ -123,7 +126,7 @@ class Display:
             return not self._doing.keys() - {stage}
 
     def passing(self, stage: str, text: str) -> None:
-        """What a running stage is doing at the moment; shown on a terminal until the next such line."""
+        """Show a running stage's line of progress. On a terminal, it stays until the next such line."""
         with self._guard:
             if self._foot and (task := self._doing.get(stage)) is not None:
                 self._foot.update(task, text=printable(text))
@@ -131,7 +134,7 @@ class Display:
             listener.said(stage, printable(text))
 
     def output(self, stage: str, text: str) -> None:
-        """A line of a stage's own output."""
+        """Print a line of a stage's own output."""
         self.line(f"{stage:{self._width}} | {text}")
         if listener := self._listener:
             listener.said(stage, printable(text))
@@ -153,7 +156,7 @@ class Display:
 
 
 def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:
-    """The table of stages, and how many of them ran. More than FEW that were skipped are one row."""
+    """The table of stages, and the counts of their states. If more than FEW were skipped, they share one row."""
     shown = [(name, outcomes.get(name, Outcome("Skipped"))) for name in order]
     rows = [(name, outcome.state, clock(outcome.seconds) if outcome.state in ("Ran", "Failed") else "") for name, outcome in shown]
     skipped = [row for row in rows if row[1] == "Skipped"]
@@ -169,7 +172,7 @@ def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: floa
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns side by side: the first flush left, numbers flush right."""
+    """A table as text. Numbers are flush right, except in the first column; other cells are flush left."""
     lines = [list(header), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     right = [column > 0 and _is_figures(lines, column) for column in range(len(header))]
@@ -181,9 +184,10 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def fitted_table(header: Sequence[str], rows: Iterable[Sequence[str]], width: int | None) -> str:
-    """The same in lines of at most `width`, if given: columns that do not fit stand below, under the first one again, and where that alone
-    takes more than a third of the width, it is wrapped, and so is a text for which a third is left. No figure is cut: a column of
-    figures that is wider stays whole.
+    """Like `text_table`, but in lines of at most `width`, if given.
+
+    Columns that do not fit go into further tables below, each with the first column again. The first column is wrapped if it takes more
+    than a third of the width; a column of text is wrapped if at least a third is left for it. A column of figures is never cut.
     """
     lines = [list(header), *map(list, rows)]
     if width is None or max(map(len, text_table(header, lines[1:]).splitlines())) <= width:
@@ -211,17 +215,17 @@ def fitted_table(header: Sequence[str], rows: Iterable[Sequence[str]], width: in
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None where it is a file or a pipe."""
+    """The width of the terminal in columns; None if stdout is a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _is_figures(lines: Sequence[Sequence[str]], column: int) -> bool:
-    """Whether all cells of a column are numbers or empty; the first line is the header."""
+    """Whether all cells of a column are numbers or empty, not counting the header in the first line."""
     return all(not line[column] or NUMBER.fullmatch(line[column]) for line in lines[1:])
 
 
 def _wrapped(name: str, width: int) -> list[str]:
-    """A name in lines of at most `width`, broken after a sign between its words where there is one in the second half of a line."""
+    """Wrap a name to lines of at most `width`. A line breaks after a separator if there is one in its second half."""
     parts = []
     while len(name) > width:
         end = next((place for place in range(width, width // 2, -1) if name[place - 1] in " /:@_-.,"), width)
@@ -231,13 +235,13 @@ def _wrapped(name: str, width: int) -> list[str]:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The same as Markdown."""
+    """A table as Markdown."""
     lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def clock(seconds: float) -> str:
-    """12.3 s, 4m05s, 2h03m."""
+    """Format a duration: 12.3 s, 4m05s, 2h03m."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

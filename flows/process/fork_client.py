@@ -1,8 +1,8 @@
-"""Stands in for `python -m MODULE ARGUMENTS...`: has the server fork a process that runs it, and ends as that one ends.
+"""Stand in for `python -m MODULE ARGUMENTS...`: ask the server to fork a process that runs it, and end with that process's status.
 
-`python -I -S fork_client.py -m MODULE ARGUMENTS...`; RETEMPER_FORKS names the server. Signals that ask us to end are passed on;
-fork_server.py says what happens when one of us dies. Where no server answers, or for anything but `-m MODULE`, we become Python
-itself. Standard library only, and few modules of it: it starts in 60 ms.
+`python -I -S fork_client.py -m MODULE ARGUMENTS...`; RETEMPER_FORKS names the server. Signals that ask us to end are passed on.
+fork_server.py says what happens when one of the processes dies. If no server answers, or for anything but `-m MODULE` of ours, we become
+Python itself. It uses only a few modules of the standard library, so it starts in 60 ms.
 """
 
 import json
@@ -13,18 +13,18 @@ import struct
 import sys
 
 HEADER = struct.Struct("!Q")
-PREFIXES = ("flows.", "tasks.")  # programs of ours
+PREFIXES = ("flows.", "tasks.")  # our own programs
 
 
 def python(arguments: list[str]) -> None:
-    """Become `python ARGUMENTS`."""
+    """Replace this process by `python ARGUMENTS`."""
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
 def ask(name: str, arguments: list[str]) -> socket.socket | None:
-    """The connection to a server that has forked for us, None where there is no such server."""
+    """Ask the server `name` to fork for us. Return the connection, or None if there is no such server."""
     server = socket.socket(socket.AF_UNIX)
-    folder = os.getcwd()  # noqa: PTH109 - pathlib takes as long as all the rest
+    folder = os.getcwd()  # noqa: PTH109 - importing pathlib takes as long as everything else
     request = json.dumps({"arguments": arguments, "folder": folder, "environment": dict(os.environ)}).encode()
     try:
         server.connect(f"\0{name}")
@@ -42,7 +42,7 @@ def ask(name: str, arguments: list[str]) -> socket.socket | None:
 
 
 def wait(server: socket.socket) -> int:
-    """How the process ended: its exit status, or minus the signal that killed it; SIGKILL where the server died."""
+    """Wait for the process. Return its exit status, or minus the signal that killed it. If the server died, this is SIGKILL."""
     told = b""
     while part := server.recv(16):
         told += part
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> None:
             signal.signal(number, lambda number, _: server.send(bytes([number])) and None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
     code = wait(server)
-    if code < 0:  # die of the same signal, for the process that started us
+    if code < 0:  # end by the same signal, so that our parent sees it
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
         os.kill(os.getpid(), -code)
     os._exit(code)

@@ -1,16 +1,16 @@
-"""A Python process with heavy modules imported, which forks one more for each program: `python fork_server.py NAME MODULES...`
+"""A Python process with heavy modules imported, which forks a process for each program: `python fork_server.py NAME MODULES...`
 
-Torch, transformers and DVC take 6 to 12 s of CPU to import, and every stage needs them. The server imports them once; a fork takes
-10 ms. A client (fork_client.py) sends its arguments, folder, environment, stdout and stderr; the fork becomes
-`python -m MODULE` with these. NAME is the name of an abstract socket, which leaves no file behind; only processes of the same user
+Torch, transformers, and DVC take 6 to 12 s of CPU to import, and every stage needs them. The server imports them once; a fork takes
+10 ms. A client (fork_client.py) sends its arguments, folder, environment, stdout, and stderr, and the fork becomes
+`python -m MODULE` with these. NAME is the name of an abstract socket, which leaves no file behind. Only processes of the same user
 are answered. The client stays connected while its program runs:
 
 - If the client dies, the kernel closes the connection, and the server kills the fork's process group.
 - If the client sends a signal's number, the server passes it to the group.
 - If the server dies, the kernel kills its forks (PR_SET_PDEATHSIG), and the clients see the end of their connections.
 
-Only third-party modules are imported here: a fork imports `flows` and `tasks` from where its own environment says, so it
-executes what a new process would. No module may start a thread or CUDA when it is imported. Linux only.
+Only third-party modules are imported here. A fork imports `flows` and `tasks` as its own environment says, so it executes the
+same code as a new process. No module may start a thread or CUDA when it is imported. Linux only.
 """
 
 import atexit
@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from setproctitle import setproctitle
 
 PR_SET_PDEATHSIG = 1
-HEADER = struct.Struct("!Q")  # the length of a request in bytes; the file descriptors come with it
+HEADER = struct.Struct("!Q")  # the length of a request in bytes, sent together with the file descriptors
 CLIENT_SECONDS = 10.0
 
 
@@ -51,17 +51,17 @@ class Fork(NamedTuple):
 
 
 class Server:
-    """Answers requests one after another; imports what is left of `modules` while there is none."""
+    """Answers requests one after another. While there are none, it imports the remaining `modules`."""
 
     def __init__(self, listener: socket.socket, modules: list[str]) -> None:
         self._listener, self._modules = listener, modules
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._forks: dict[int, Fork] = {}  # by the file descriptor of its process
+        self._forks: dict[int, Fork] = {}  # by the file descriptor of the process
         self._search_path = [folder for folder in sys.path if folder not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 
     def serve(self) -> Request:
-        """Returns only in a fork: what it is to run."""
+        """Serve requests. Returns only in a fork, with the request to run there."""
         while True:
             events = self._selector.select(0 if self._modules else None)
             for key, _ in events:
@@ -73,9 +73,9 @@ class Server:
                 elif key.data in self._forks:
                     self._heard(self._forks[key.data])
             if not events and self._modules:
-                with suppress(Exception):  # whoever needs it will say why
+                with suppress(Exception):  # a program that needs the module will report the error
                     importlib.import_module(self._modules.pop(0))
-                gc.freeze()  # pages that no collection writes to stay shared
+                gc.freeze()  # garbage collection then does not write to these pages, so they stay shared
 
     def _accept(self) -> Request | None:
         client, _ = self._listener.accept()
@@ -85,7 +85,7 @@ class Server:
             refuse_others(client)
             request, descriptors = receive(client)
             process = os.fork()
-        except (OSError, ValueError, EOFError):  # the client is gone, or there is no memory for one more: it starts Python itself
+        except (OSError, ValueError, EOFError):  # the client has ended, or a fork failed; it starts Python itself
             for descriptor in descriptors:
                 os.close(descriptor)
             client.close()
@@ -95,7 +95,7 @@ class Server:
             return request
         for descriptor in descriptors:
             os.close(descriptor)
-        with suppress(OSError):  # it has done so itself, and may have ended
+        with suppress(OSError):  # the fork does so too, and may have ended
             os.setpgid(process, process)
         watched = os.pidfd_open(process)
         self._forks[watched] = Fork(process, client)
@@ -106,7 +106,7 @@ class Server:
         return None
 
     def _become(self, request: Request, descriptors: list[int]) -> None:
-        """In the fork: leave the server's state behind and take the client's."""
+        """In the fork: drop the server's state and take over the client's."""
         server = os.getppid()
         os.setpgid(0, 0)
         libc = ctypes.CDLL(None)
@@ -132,13 +132,13 @@ class Server:
         sys.path_importer_cache.clear()
 
     def _ended(self, descriptor: int) -> None:
-        """A program is over: tell its client how, and end what it left behind."""
+        """Handle the end of a program: kill the processes it left behind, and send its status to the client."""
         fork = self._forks.pop(descriptor)
         self._selector.unregister(descriptor)
-        with suppress(KeyError):  # it has left before
+        with suppress(KeyError):  # the client left first
             self._selector.unregister(fork.client)
         os.close(descriptor)
-        signal_group(fork.process, signal.SIGKILL)  # before its number is free
+        signal_group(fork.process, signal.SIGKILL)  # before waitpid frees its number
         _, status = os.waitpid(fork.process, 0)
         with suppress(OSError):
             fork.client.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
@@ -154,21 +154,21 @@ class Server:
         signal_group(fork.process, said[0] if said else signal.SIGKILL)
 
     def stop(self, *_: Any) -> None:
-        """Pass SIGTERM to all programs and end, and the kernel kills them."""
+        """Send SIGTERM to all programs and end; the kernel then kills them."""
         for fork in self._forks.values():
             signal_group(fork.process, signal.SIGTERM)
         os._exit(143)
 
 
 def refuse_others(client: socket.socket) -> None:
-    """PermissionError where the process at the other end is another user's."""
+    """PermissionError if the process at the other end belongs to another user."""
     _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     if user != os.getuid():
         raise PermissionError(f"user {user}")
 
 
 def receive(client: socket.socket) -> tuple[Request, list[int]]:
-    """A request, and the file descriptors of stdout and stderr that come with it. EOFError where the client leaves before it is whole."""
+    """Receive a request, and the file descriptors of stdout and stderr. EOFError if the client leaves before the request is complete."""
     header, descriptors, _, _ = socket.recv_fds(client, HEADER.size, 2)
     try:
         length = HEADER.unpack(header)[0]
@@ -189,7 +189,7 @@ def signal_group(group: int, number: int) -> None:
 
 
 def run(words: list[str]) -> int:
-    """`python -m WORDS...` in this process; its exit status."""
+    """Run `python -m WORDS...` in this process; return its exit status."""
     sys.argv = words
     try:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
@@ -204,7 +204,7 @@ def run(words: list[str]) -> int:
 
 
 def leave(status: list[int]) -> None:
-    """End at once: taking all that was imported apart, as Python does at its end, takes half a second."""
+    """End at once. Python's normal exit, which tears down all imported modules, takes half a second."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -218,7 +218,7 @@ def main(name: str, modules: list[str]) -> None:
     server = Server(listener, modules)
     signal.signal(signal.SIGTERM, server.stop)
     status: list[int] = []
-    atexit.register(leave, status)  # the first that is registered is the last that runs
+    atexit.register(leave, status)  # registered first, so it runs last
     request = server.serve()
     status.append(run(request.arguments[1:]))
 

@@ -1,4 +1,4 @@
-"""One run at a time in a folder, and the locks that dead DVC processes leave behind."""
+"""Allow one run at a time in a folder, and clean up after killed DVC processes: stale locks and a truncated dvc.lock."""
 
 import fcntl
 import json
@@ -21,7 +21,7 @@ AFTER = Path(".retemper/dvc.lock.intact")
 
 @contextmanager
 def only_run(path: Path = RUN_LOCK) -> Iterator[None]:
-    """Hold the folder for one run; UserError where another run holds it. The kernel releases it when we die."""
+    """Hold the lock of a folder for one run. UserError if another run holds it. The kernel releases it when we die."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as handle:
         try:
@@ -38,7 +38,7 @@ def only_run(path: Path = RUN_LOCK) -> Iterator[None]:
 
 @contextmanager
 def in_turn(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock `path`, once whoever holds it has let go; `waiting` is called if someone does. The kernel releases it when we die."""
+    """Wait for the lock `path` and hold it. `waiting` is called if another process holds it. The kernel releases it when we die."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as handle:
         try:
@@ -51,7 +51,7 @@ def in_turn(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[
 
 @contextmanager
 def only_run_in(folders: Iterable[Path]) -> Iterator[None]:
-    """Hold several projects' folders; UserError where another run holds one, or its owner does not let us."""
+    """Hold the locks of several projects' folders. UserError if another run holds one, or if we have no permission."""
     with ExitStack() as held:
         for folder in folders:
             try:
@@ -64,10 +64,10 @@ def only_run_in(folders: Iterable[Path]) -> Iterator[None]:
 
 
 def repair(path: Path = RWLOCK) -> bool:
-    """Remove DVC's record of who reads and writes what, where it names dead processes or a kill truncated it.
+    """Remove DVC's record of which process reads and writes what, if it names dead processes or was truncated by a kill.
 
-    Only while no DVC process is alive in this folder; True where something was removed. (DVC's other locks are held
-    by the kernel and end with their process.)
+    It is only removed if no DVC process is alive in this folder. Return whether it was removed. (DVC's other locks are
+    held by the kernel and end with their process.)
     """
     try:
         held = json.loads(path.read_bytes())
@@ -83,14 +83,14 @@ def repair(path: Path = RWLOCK) -> bool:
 
 
 def remember(lock: Path = DVC_LOCK, memory: Path = BEFORE) -> None:
-    """Keep a copy of the readable dvc.lock until the run has ended well: DVC writes it in place, and a kill may truncate it."""
+    """Keep a copy of the readable dvc.lock until the run has ended well, because DVC writes it in place, and a kill may truncate it."""
     text = lock.read_text(encoding="utf-8") if lock.exists() else ""
     if not memory.exists() or memory.read_text(encoding="utf-8") != text:
         write_text(memory, text)
 
 
 def forget(lock: Path = DVC_LOCK, memory: Path = BEFORE, intact: Path = AFTER) -> None:
-    """The run has ended well, and dvc.lock is intact: `intact` keeps a copy of it, which reveals a later truncation."""
+    """Drop the copy of `remember`, after a run that ended well. The intact dvc.lock is copied to `intact`, to detect a later truncation."""
     if lock.exists():
         write_text(intact, lock.read_text(encoding="utf-8"))
     memory.unlink(missing_ok=True)
@@ -104,12 +104,12 @@ def restore(
     intact: Path = AFTER,
     committed: Callable[[], str | None] = lambda: None,
 ) -> str:
-    """Restore a truncated dvc.lock and return a line that says so; an empty one where it was not truncated.
+    """Restore a truncated dvc.lock and return a line that says so; "" if it was not truncated.
 
-    After a run that did not end well (`memory` exists), a dvc.lock is truncated if it cannot be read or has lost entries. It is put
-    back as it was before that run, whose finished stages are taken from DVC's run cache. Otherwise, it is truncated if the copy from
-    the last good run (`intact`), or the committed one, begins with it: YAML cut between two lines is still YAML. What git has
-    committed is not truncated, and conflict markers are left to the user.
+    After a run that did not end well (`memory` exists), a dvc.lock is truncated if it cannot be read or has lost entries. It is
+    restored as it was before that run; stages that the run finished are then taken from DVC's run cache. Otherwise, it is truncated
+    if the copy from the last good run (`intact`), or the committed one, begins with it: YAML cut between two lines is still valid.
+    A dvc.lock that equals the committed one is not truncated. Conflict markers are left to the user.
     """
     if not lock.exists():
         return ""
@@ -135,7 +135,7 @@ def restore(
 
 
 def _stages(text: str) -> set[str]:
-    """Names of the stages in a dvc.lock as DVC writes it, perhaps truncated."""
+    """The names of the stages in a dvc.lock as DVC writes it. It may be truncated."""
     return set(re.findall(r"^  (\S+):$", text, re.MULTILINE))
 
 
@@ -151,5 +151,5 @@ def _dvc_at_work(root: Path) -> bool:
 
 
 def _project_of(folder: Path) -> Path | None:
-    """The innermost project around `folder`: a worktree within a project is its own project."""
+    """The innermost project that contains `folder`. A worktree inside a project is its own project."""
     return next((place for place in (folder, *folder.parents) if (place / ".dvc").is_dir()), None)

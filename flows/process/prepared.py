@@ -1,4 +1,4 @@
-"""Python for the stages of a run, with heavy modules imported once: the server of fork_server.py, and a `python` that asks it."""
+"""Python for the stages of a run, with heavy modules imported only once: start fork_server.py, and provide a `python` that asks it."""
 
 import os
 import secrets
@@ -12,8 +12,8 @@ from flows.process import fork_client, fork_server
 from flows.process.processes import Processes, environment
 from tasks.core.stage.files import new_file
 
-FORKS = "RETEMPER_FORKS"  # environment: the name of a running server; empty: use none
-PYTHON = Path(".retemper/bin/python")  # fork_client.py; its folder is the first of PATH for the commands of a run
+FORKS = "RETEMPER_FORKS"  # environment: the name of a running server; empty: use no server
+PYTHON = Path(".retemper/bin/python")  # runs fork_client.py; its folder is first on PATH for the commands of a run
 LOG = Path(".retemper/logs/fork-server.log")
 DVC = (
     "dvc.cli.parser",
@@ -52,15 +52,15 @@ MODELS = (
 
 
 class PreparedPython:
-    """A `python` for the commands of a run; `environment` brings it to them.
+    """A `python` for the commands of a run, which find it through `environment`.
 
-    It is the ordinary Python on other systems than Linux, if `modules` is empty, and if FORKS is set to an empty value.
+    It is ordinary Python if the system is not Linux, if `modules` is empty, or if FORKS is set to an empty value.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
-        """Start the server, unless FORKS names one; `modules` are imported in this order while there is nothing else to do."""
+        """Start the server, unless FORKS names one. It imports `modules` in this order while it has nothing else to do."""
         self.environment: dict[str, str] = {}
-        self.python = sys.executable  # what to start in place of `python`
+        self.python = sys.executable  # the program to start for `python`
         self._process: Popen[bytes] | None = None
         name = os.environ.get(FORKS)
         if name == "" or not modules or sys.platform != "linux":
@@ -68,7 +68,7 @@ class PreparedPython:
         if not name:
             name = f"retemper-{secrets.token_hex(16)}"
             LOG.parent.mkdir(parents=True, exist_ok=True)
-            self._processes = Processes()  # of its own: a run that is stopped ends its stages, then this
+            self._processes = Processes()  # separate: a stopped run ends its stages first, then this
             command = [sys.executable, fork_server.__file__, name, *modules]
             self._process = self._processes.start(command, environment(PYTHONSAFEPATH="1"), LOG)
         self.python = python({FORKS: name})
@@ -79,13 +79,13 @@ class PreparedPython:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the server, at once."""
+        """End the server at once."""
         if self._process:
             self._processes.end(self._process)
 
 
 def python(env: Mapping[str, str]) -> str:
-    """What to start in place of `python` for a command that gets `env`; PYTHON is written where a server is named."""
+    """The program to start for `python`, for a command with environment `env`. If that names a server, PYTHON is written."""
     if not env.get(FORKS):
         return sys.executable
     client = shlex.join([sys.executable, "-I", "-S", fork_client.__file__])

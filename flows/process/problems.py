@@ -1,4 +1,4 @@
-"""Why a command failed, as the command itself wrote to a file that its environment names. Printed lines are never parsed."""
+"""Why a command failed. The command writes this to a file that its environment names; printed lines are never parsed."""
 
 import json
 import sys
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tasks.core.stage.errors import PROBLEM, Problem, printable, report
 
-ROOM = 1 << 16  # bytes kept free for the command, whatever fills the disk in the meantime
+ROOM = 1 << 16  # bytes reserved for the command, in case the disk fills up
 
 
 class Problems:
-    """A command's problems: give it `environment`, and `take` them when it has ended."""
+    """The problems of a command. Start it with `environment`, and `take` them after it has ended."""
 
     def __init__(self, file: Path) -> None:
         self._file = file.absolute()
@@ -20,7 +20,7 @@ class Problems:
         self.environment = {PROBLEM: str(self._file)}
 
     def take(self) -> list[Problem]:
-        """What the command wrote, and remove the file; empty where it wrote nothing (it succeeded, crashed or was killed)."""
+        """Read the command's problems and remove the file. Empty if it wrote none, because it succeeded, crashed, or was killed."""
         try:
             text = self._file.read_text(encoding="utf-8")
             self._file.unlink()
@@ -30,7 +30,7 @@ class Problems:
 
 
 def tell(problems: Sequence[Problem]) -> None:
-    """A line on stderr for each, and a record for whoever started this process."""
+    """Print a line on stderr for each problem, and record them for the process that started this one."""
     for problem in problems:
         print(f"retemper: {printable(problem.message)}", file=sys.stderr)
     report(problems)

@@ -1,4 +1,4 @@
-"""Runs commands in process groups of their own, which never outlive us."""
+"""Run commands in their own process groups, which never outlive us."""
 
 import json
 import os
@@ -21,15 +21,15 @@ from tasks.core.stage.errors import USER_ERROR
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5
 LAST_RESORT_SECONDS = 2.0
-TYPED = "RETEMPER_TYPED"  # environment: of a run that another command began, what was typed
+TYPED = "RETEMPER_TYPED"  # environment: the command that the user typed, for a run that another command started
 
 
 class Stopped(Exception):
-    """The run is being stopped: nothing new is started."""
+    """The run is being stopped, so no command is started."""
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """What commands run with: `python` is ours, output is unbuffered, and telemetry is off."""
+    """The environment of commands: `python` is ours, output is unbuffered, and telemetry is off. `extra` is added."""
     ours = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
@@ -42,14 +42,15 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def typed() -> str:
-    """What was typed: of a run that another command began, that command; of a scheduled one, `retemper schedule`."""
+    """The command that the user typed. For a run that another command started, that command; for a scheduled run, `retemper schedule`."""
     begun = ["schedule"] if Path(sys.argv[0]).parent.name in ("prefect", "scheduling") else sys.argv[1:]
     return os.environ.get(TYPED) or shlex.join(["retemper", *begun])
 
 
 def ask(module: str, question: Mapping[str, Any]) -> Any:
-    """What `python -m module` of the project's own code answers on one JSON object: the last line that it prints. SystemExit where it
-    refuses; it has said why.
+    """Run `python -m module` of the project's own code on one JSON object. Return its answer, the last line that it prints.
+
+    SystemExit if it ends with a user's mistake, which it has printed.
     """
     env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
     env[ASKED_BY] = str(os.getpid())
@@ -63,7 +64,7 @@ def ask(module: str, question: Mapping[str, Any]) -> Any:
 
 
 class Processes:
-    """The commands in progress. Safe to use from many threads."""
+    """The running commands. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -73,9 +74,9 @@ class Processes:
     def run(
         self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> int:
-        """Run `command` to its end; returns its exit status (128 + signal, if killed).
+        """Run `command` to its end; return its exit status (128 + signal, if killed).
 
-        `tell` is passed each line of its output; one that begins with \\r is progress, worth showing but not keeping.
+        `tell` is called with each line of its output. A line that begins with \\r is progress, to be shown but not kept.
         """
         process = self.start(command, env, folder=folder)
         assert process.stdout is not None
@@ -91,7 +92,7 @@ class Processes:
     def start(
         self, command: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, folder: Path | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start `command` in a group of its own, tied to our life; output to `log`, or to a pipe. Raises Stopped after `stop`."""
+        """Start `command` in its own group, which ends when we do. Output goes to `log`, or to a pipe. Raises Stopped after `stop`."""
         with ExitStack() as opened, self._guard:
             out = opened.enter_context(log.open("wb")) if log else subprocess.PIPE
             if self._stopped:
@@ -109,7 +110,7 @@ class Processes:
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """End whatever is left of the process's group."""
+        """Kill everything that is left of the process's group."""
         _signal_group(process.pid, signal.SIGKILL)
         process.wait()
         if process.stdin:
@@ -118,8 +119,8 @@ class Processes:
             self._groups.discard(process.pid)
 
     def stop(self) -> None:
-        """Start nothing more, ask every group to end, and end it within GRACE_SECONDS. Returns at once."""
-        # No lock: this runs in a signal handler, perhaps of the very thread that holds it.
+        """Start nothing more, ask every group to end, and kill it after GRACE_SECONDS. Returns at once."""
+        # No lock: this runs in a signal handler, perhaps in the very thread that holds it.
         self._stopped = True
         groups = list(self._groups)
         for group in groups:
@@ -139,12 +140,12 @@ class Processes:
 
 @contextmanager
 def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lambda: "\nretemper: stopped\n") -> Iterator[None]:
-    """On a signal that asks us to end, stop `processes` and raise KeyboardInterrupt with its number; on any exception, stop them too.
+    """On a signal that asks us to end, stop `processes` and raise KeyboardInterrupt with its number. Stop them on any exception, too.
 
-    Main thread only. `farewell` goes to stderr at once, and whatever is then slow to unwind gets LAST_RESORT_SECONDS;
-    further signals change nothing.
+    Main thread only. The text of `farewell` goes to stderr at once. If unwinding takes longer than LAST_RESORT_SECONDS, the
+    process exits. Further signals are ignored.
     """
-    signalled = 0  # the signal, once there was one
+    signalled = 0  # the number of the signal that came, if any
 
     def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal signalled
@@ -153,8 +154,8 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         signalled = number
         sys.unraisablehook = _quiet
         again = processes.stopped
-        with suppress(OSError):  # the terminal is gone
-            os.write(2, farewell().encode())  # not print(): we may be in the middle of one
+        with suppress(OSError):  # the terminal may be closed
+            os.write(2, farewell().encode())  # not print(): the signal may have interrupted one
         processes.stop()
         timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
         timer.daemon = True
@@ -167,23 +168,23 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         yield
     except BaseException as error:
         processes.stop()
-        if signalled and not isinstance(error, KeyboardInterrupt):  # a library caught ours and raised another
+        if signalled and not isinstance(error, KeyboardInterrupt):  # a library replaced our exception
             raise KeyboardInterrupt(signalled) from None
         raise
     finally:
-        if not signalled:  # otherwise a second Ctrl-C on our way out would reach Python's own handler
+        if not signalled:  # otherwise a second Ctrl-C while we end would reach Python's own handler
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Those that ask us to end. SIGHUP is one of them (the terminal was closed), unless nohup has it ignored."""
+    """The signals that ask us to end. SIGHUP (the terminal was closed) is one of them, unless it is ignored, as under nohup."""
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 def _quiet(_raised: "sys.UnraisableHookArgs") -> None:
-    """For the way out: a KeyboardInterrupt in a destructor, or in a constructor whose object is then lost, is not worth reporting."""
+    """Report nothing. While we end, a KeyboardInterrupt in a destructor, or a constructor whose object is then lost, is not worth it."""
 
 
 def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
@@ -191,7 +192,7 @@ def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
         text = raw.decode("utf-8", "replace").rstrip("\n")
         passing = text.rfind("\r") == 0
         for line in [text] if passing else filter(None, text.split("\r")):
-            with suppress(OSError):  # from the reader; a command whose output nobody reads would wait forever
+            with suppress(OSError):  # of `tell`; keep reading, or the command would block forever
                 tell(line)
 
 

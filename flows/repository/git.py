@@ -1,4 +1,4 @@
-"""Runs git without prompts, editors or hooks."""
+"""Run git without prompts, editors, or hooks."""
 
 import os
 import shutil
@@ -8,26 +8,26 @@ from pathlib import Path
 
 from tasks.core.stage.errors import FULL, UserError
 
-GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install` the status of git checkout is its hook's
+GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install`, git checkout returns the status of its hook
 QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}
-NOBODY = {  # who commits where git knows no identity, and where no person commits
+NOBODY = {  # the identity of commits if git has none, or if no person commits
     f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in (("NAME", "retemper"), ("EMAIL", "retemper@localhost"))
 }
-KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # the caller's GIT_ variables that are kept; a hook's GIT_DIR is not
-DUBIOUS = "dubious ownership"  # in git's words: the folder is another user's
+KEPT = ("GIT_CONFIG", "GIT_SSH", "GIT_AUTHOR", "GIT_COMMITTER")  # GIT_ variables of the caller to keep; GIT_DIR of a hook is not one
+DUBIOUS = "dubious ownership"  # git's words if the folder belongs to another user
 TRUST = "run as its owner, or, if you trust it: git config --global --add safe.directory '{}'"
-FULL_BYTES = 1 << 20  # less free space than this is a full disk
+FULL_BYTES = 1 << 20  # with less free space than this, the disk is full
 WHO = ("GIT_", "EMAIL", "HOME", "XDG_CONFIG")  # variables that may give git an identity
 
-_known: set[tuple[str, tuple[tuple[str, str], ...]]] = set()  # folders and environments in which git has an identity: asked once each
+_known: set[tuple[str, tuple[tuple[str, str], ...]]] = set()  # (folder, environment) pairs in which git has an identity
 
 
 class GitFailed(UserError):
-    """git refused; the message is its own line."""
+    """git failed. The message has git's own line."""
 
 
 def refuse_no_git() -> None:
-    """UserError where git is not installed."""
+    """UserError if git is not installed."""
     if shutil.which("git") is None:
         raise UserError("git: not found on PATH, expected it; install it")
 
@@ -40,10 +40,10 @@ def git(
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Output of a git command in `folder` (default: the current one), without its last newline.
+    """Run a git command in `folder` (default: the current one) and return its output without the last newline.
 
-    `text` goes to its standard input, `timeout` is in seconds, `env` is added to its environment. GitFailed where it
-    fails (with `check`), or does not answer in time.
+    `text` goes to its standard input, `timeout` is in seconds, `env` is added to its environment. GitFailed if it
+    fails (with `check`) or does not answer in time.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
     try:
@@ -59,20 +59,20 @@ def git(
         )
     except subprocess.TimeoutExpired:
         raise GitFailed(f"git {words[0]}: no answer within {timeout:g} s") from None
-    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may hold any bytes, and \r\n
+    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may have any bytes, and \r\n
     if check and done.returncode:
         lines = [line for line in told.splitlines() if line.strip() and not line.startswith("hint:")] or [f"status {done.returncode}"]
         foreign = f"; {TRUST.format(Path(folder or '.').absolute())}" if DUBIOUS in told else ""
         reason = next((line for line in lines if line.startswith(("fatal:", "error:", " !"))), lines[-1])
-        full = f"; {FULL}, make room and run again" if shutil.disk_usage(folder or ".").free < FULL_BYTES else ""  # which git may not say
+        full = f"; {FULL}, make room and run again" if shutil.disk_usage(folder or ".").free < FULL_BYTES else ""  # git may not say so
         raise GitFailed(f"git {words[0]}: {reason.strip().removeprefix('fatal: ')}{foreign}{full}")
     return out.removesuffix("\n")
 
 
 def identity(folder: Path | None = None) -> dict[str, str]:
-    """Environment with which a commit can be made in `folder` (default: the current one): empty where git has an identity there."""
+    """The environment variables needed to commit in `folder` (default: the current one). Empty if git has an identity there."""
     environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(WHO)))
-    place = str(Path(folder or ".").absolute())  # a repository may have an identity of its own
+    place = str(Path(folder or ".").absolute())  # a repository may have its own identity
     asked = ["git", "var", "GIT_COMMITTER_IDENT"]
     if (place, environment) not in _known and subprocess.run(asked, cwd=folder, capture_output=True, check=False).returncode:
         return NOBODY

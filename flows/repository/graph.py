@@ -1,4 +1,4 @@
-"""The graph of stages, read from DVC: edges are written in dvc.yaml and nowhere else."""
+"""The graph of stages, read from DVC. Edges are defined in dvc.yaml and nowhere else."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -15,29 +15,29 @@ SOURCE = "data/source.json"
 
 @dataclass(frozen=True)
 class Stage:
-    """A node of the graph. `name` is DVC's (`train@star`), `upstream` the stages whose outs it reads."""
+    """A node of the graph. `name` is DVC's (`train@star`); `upstream` are the stages whose outs it reads."""
 
     name: str
     upstream: tuple[str, ...]
     outs: tuple[Path, ...]
-    slot: str | None = None  # meta.slot: what it keeps busy (`device`), if anything
-    sources: tuple[str, ...] = ()  # what it reads from outside the project: keys of data/source.json
-    workers: str | None = None  # meta.workers: how it can use several devices at once, if it can: `pieces` or `together`
+    slot: str | None = None  # meta.slot: the resource that it occupies (`device`), if any
+    sources: tuple[str, ...] = ()  # its sources from outside the project: keys of data/source.json
+    workers: str | None = None  # meta.workers: how it uses several devices at once, `pieces` or `together`; None: it cannot
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Stages by name, every stage after those it reads from."""
+    """Stages by name, in topological order."""
 
     stages: Mapping[str, Stage]
 
     def resolve(self, targets: Iterable[str]) -> tuple[str, ...]:
-        """Stage names of `targets`; the name of a foreach (`train`) stands for all of its stages. UserError for an unknown one."""
+        """The stage names of `targets`. The name of a foreach (`train`) stands for all of its stages. UserError for an unknown name."""
         found: list[str] = []
         for target in targets:
             names = [name for name in self.stages if name == target or name.startswith(f"{target}@")]
             if not names:
-                of_it = [name for name in self.stages if name.partition("@")[2] == target]  # of a round, say: every stage with its name
+                of_it = [name for name in self.stages if name.partition("@")[2] == target]  # the name of a round, say: all its stages
                 close = of_it or difflib.get_close_matches(target, self.stages, 3)
                 kinds = dict.fromkeys(name.partition("@")[0] for name in self.stages)
                 told = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(kinds)}, or KIND@NAME"
@@ -46,7 +46,7 @@ class Graph:
         return tuple(dict.fromkeys(found))
 
     def upstream_of(self, names: Iterable[str]) -> "Graph":
-        """The part of the graph that `names` need, themselves included."""
+        """The part of the graph that `names` need, including themselves."""
         needed: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -57,7 +57,7 @@ class Graph:
         return Graph({name: stage for name, stage in self.stages.items() if name in needed})
 
     def downstream_of(self, names: Iterable[str]) -> frozenset[str]:
-        """`names` and every stage that reads from them, directly or not."""
+        """`names` and all stages that read from them, directly or indirectly."""
         found = set(names)
         for stage in self.stages.values():  # in topological order
             if found.intersection(stage.upstream):
@@ -66,7 +66,7 @@ class Graph:
 
 
 def read_graph(repo: Any) -> Graph:
-    """The graph of a `dvc.repo.Repo`, in topological order (ties as dvc.yaml has them)."""
+    """The graph of a `dvc.repo.Repo`, in topological order (ties in the order of dvc.yaml)."""
     network = repo.index.graph
     stages = {}
     nodes = [node for node in repo.index.stages if not node.always_changed]  # `freeze`: the flow does its work itself
@@ -85,7 +85,7 @@ def read_graph(repo: Any) -> Graph:
 
 
 def refuse_unmade(repo: Any, names: Iterable[str]) -> None:
-    """UserError where one of these stages reads what is not there, and what no stage makes: it would fail, after all those before it."""
+    """UserError if one of these stages reads a missing file that no stage makes. It would only fail after all stages before it had run."""
     from dvc.dependency import Dependency
 
     wanted, made = set(names), [Path(out.fs_path) for out in repo.index.outs]
@@ -100,9 +100,9 @@ def refuse_unmade(repo: Any, names: Iterable[str]) -> None:
 
 
 def read_status(repo: Any, names: Iterable[str]) -> dict[str, list[Any]]:
-    """What DVC finds changed, by stage; stages without changes are omitted.
+    """The changes that DVC finds, by stage. Stages without changes are omitted.
 
-    The same as `Repo.status`, which rereads dvc.yaml and dvc.lock for every stage (4 s rather than 0.3 s for 19).
+    The same as `Repo.status`, which rereads dvc.yaml and dvc.lock for every stage (4 s instead of 0.3 s for 19 stages).
     """
     wanted = set(names)
     status: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Deletes what an earlier graph made and this one does not: a removed round's metrics would otherwise be in the report."""
+"""Delete outs of an earlier graph that the current one does not have. Otherwise a removed round's metrics would be in the report."""
 
 import json
 import re
@@ -13,15 +13,15 @@ from tasks.core.stage.params import read_yaml
 RECORDS = Path(".retemper")
 MEMORY = RECORDS / "outs.json"
 LOCK = Path("dvc.lock")
-OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # DVC's temporary files, which a kill leaves behind
-PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{32}\.partial")  # and ours of a cache or remote
+OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # temporary files of DVC, which a kill leaves behind
+PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{32}\.partial")  # and our own, in a cache or remote
 
 
 def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, lock: Path = LOCK) -> list[Path]:
-    """Delete former outs that are not among `outs`; returns what was deleted.
+    """Delete former outs that are not among `outs`; return what was deleted.
 
-    Only folders that hold outs side by side are searched (`data/metrics`, not `data` itself). What was never an out,
-    as far as dvc.lock and `memory` know, belongs to someone and only gets a warning.
+    Only folders that hold outs side by side are searched (`data/metrics`, not `data` itself). A file that was never an
+    out, as far as dvc.lock and `memory` know, is the user's, so it only gets a warning.
     """
     root = Path.cwd()
     now = {_relative(out, root) for out in outs}
@@ -44,9 +44,9 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
 
 
 def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
-    """Delete what killed processes left half-written beside `outs`, among records, and at the top of a cache in this project.
+    """Delete half-written files of killed processes: beside `outs`, among records, and at the top of a cache in this project.
 
-    The next attempt would, but a cached stage is not attempted again.
+    The next attempt at a stage would delete its own, but a cached stage is not attempted again.
     """
     places = {RECORDS, *([cache] if cache.resolve().is_relative_to(Path.cwd().resolve()) else [])}
     for out in outs:
@@ -59,7 +59,7 @@ def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
 
 
 def unfinished_copies(cache: Path) -> list[Path]:
-    """What killed processes left half-written in a cache or a folder remote; while a run is in progress, also what it is writing."""
+    """Half-written files of killed processes in a cache or a folder remote. During a run, the files it is writing are among them."""
     folders = (".", "files/md5", "files/md5/*", "runs/*/*", "made/*")
     found = [path for folder in folders for path in cache.glob(f"{folder}/.*") if path.is_file()]
     return sorted(path for path in found if OF_DVC.fullmatch(path.name) or PARTIAL.fullmatch(path.name))

@@ -1,4 +1,4 @@
-"""dvc.lock as git has it, in any revision, branch, tag or experiment, and in the working trees."""
+"""Read dvc.lock from git, at any revision, branch, tag, or experiment, and from working trees."""
 
 import hashlib
 import json
@@ -17,16 +17,16 @@ from tasks.core.stage.safe_yaml import parse_yaml, refuse_bomb
 
 LOCK = "dvc.lock"
 
-Lock = Mapping[str, Mapping[str, Any]]  # stage name to its entry: cmd, deps, params, outs
+Lock = Mapping[str, Mapping[str, Any]]  # from a stage's name to its entry: cmd, deps, params, outs
 
 
 def entry_digest(entry: Mapping[str, Any]) -> str:
-    """Digest of a stage's entry in dvc.lock: command, parameters, what it read and made."""
+    """The digest of a stage's entry in dvc.lock: command, parameters, inputs and outs."""
     return hashlib.sha256(json.dumps(entry, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def commit_of(revision: str, folder: Path | None = None) -> str:
-    """The full id of a commit; UserError where git has no such revision. An experiment's bare name works too."""
+    """The full id of the commit of a revision, or of an experiment by its bare name. UserError if git has no such revision."""
     found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)
     if not found:
         named = [ref for ref in references(folder) if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
@@ -37,18 +37,18 @@ def commit_of(revision: str, folder: Path | None = None) -> str:
 
 
 def references(folder: Path | None = None) -> list[str]:
-    """Full names of every branch (remote ones too), tag, experiment and stash."""
+    """The full names of all branches (including remote ones), tags, experiments, and the stash."""
     return git("for-each-ref", "--format=%(refname)", folder=folder).splitlines()
 
 
 def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
-    """A text file in a commit; None where the commit lacks it."""
+    """The content of a text file in a commit; None if the commit lacks it."""
     done = subprocess.run(["git", "show", f"{commit}:./{path}"], cwd=folder, capture_output=True, check=False)
     return done.stdout.decode("utf-8") if done.returncode == 0 else None
 
 
 def parse_lock(text: str, where: str) -> Lock:
-    """Stages of a dvc.lock by name; UserError where it is invalid, or a YAML bomb."""
+    """The stages of a dvc.lock, by name. UserError if it is invalid, or a YAML bomb."""
     try:
         refuse_bomb(text)
         value = YAML(typ="safe").load(text) or {}
@@ -58,7 +58,7 @@ def parse_lock(text: str, where: str) -> Lock:
 
 
 def read_lock(path: Path = Path(LOCK)) -> Lock:
-    """The dvc.lock of a working tree, empty where there is none yet. UserError where it is invalid: a file that a kill has emptied too."""
+    """The dvc.lock of a working tree; empty if it does not exist yet. UserError if it is invalid, or emptied by a kill."""
     if not path.exists():
         return {}
     text = path.read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def read_lock(path: Path = Path(LOCK)) -> Lock:
 
 
 def lock_of(commit: str, where: str) -> Lock | None:
-    """The stages in dvc.lock of a commit that its graph still has; None where it has no dvc.lock. `where`: its name in errors."""
+    """The stages in a commit's dvc.lock that its graph still has; None if it has no dvc.lock. `where`: the commit's name in errors."""
     text = read_blob(commit, LOCK)
     if text is None:
         return None
@@ -76,9 +76,9 @@ def lock_of(commit: str, where: str) -> Lock | None:
 
 
 def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
-    """The stages of a dvc.lock that dvc.yaml and params.yaml (given as text) still have: DVC keeps those of removed rounds.
+    """The stages of a dvc.lock that dvc.yaml and params.yaml (given as text) still have. DVC keeps the stages of removed rounds in it.
 
-    All of them where there is no dvc.yaml; UserError where one is not YAML.
+    All stages if there is no dvc.yaml. UserError if either file is not YAML.
     """
     if graph is None:
         return lock
@@ -104,25 +104,25 @@ def _mapping(name: str, text: str) -> Mapping[str, Any]:
 
 
 def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters of an entry by dotted key: from data/params.json, or from params.yaml, which stages tracked before version 0.2."""
+    """The parameters of an entry, by dotted key: from data/params.json, or from params.yaml, which stages tracked before version 0.2."""
     tracked = entry.get("params") or {}
     return {**(tracked.get("params.yaml") or {}), **(tracked.get(str(FROZEN)) or {})}
 
 
 def corpus_of(lock: Mapping[str, Mapping[str, Any]]) -> str:
-    """The corpus folder whose queries the systems answer: data/corpus, or data/pseudo where stage tokenize read that."""
+    """The corpus folder with the queries that systems answer: data/corpus, or data/pseudo if stage tokenize reads that."""
     read = {dep["path"] for dep in lock.get("tokenize", {}).get("deps", [])}
     return "data/pseudo" if "data/pseudo" in read else "data/corpus"
 
 
 def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> Iterator[tuple[str, list[Lock]]]:
-    """Every dvc.lock and .dvc file in the project and below it, for each reference, stash and working tree's HEAD.
+    """For each reference, each stash, and the HEAD of each working tree: all dvc.lock and .dvc files in the project and below it.
 
-    Equal files are read once. An invalid one is a UserError; without `invalid`, it counts as empty.
+    Equal files are read once. UserError if one is invalid; with `invalid` false, it counts as empty instead.
     """
     seen: dict[str, Lock] = {}
     trees: dict[str, list[Lock]] = {}
-    stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # only the last one has a reference
+    stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # only the latest has a reference
     for name in [*references(folder), *stashed, "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
         where = Path(name.removeprefix("worktree ")) if name.startswith("worktree ") else folder
         revision = "HEAD" if name.startswith("worktree ") else name
@@ -144,12 +144,12 @@ def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> 
 
 
 def is_of_dvc(path: str) -> bool:
-    """Whether a file of this name says what is in the cache."""
+    """Whether a file with this name lists objects in the cache: a dvc.lock or a .dvc file."""
     return path.endswith(".dvc") or path.rpartition("/")[2] == LOCK
 
 
 def parse_of_dvc(text: str, where: str) -> Lock:
-    """Stages of a dvc.lock; a .dvc file, of `dvc add`, counts as one stage."""
+    """The stages of a dvc.lock. A .dvc file, made by `dvc add`, counts as one stage."""
     if not where.endswith(".dvc"):
         return parse_lock(text, where)
     try:
@@ -160,7 +160,7 @@ def parse_of_dvc(text: str, where: str) -> Lock:
 
 
 def worktrees(folder: Path | None = None) -> list[Path]:
-    """Every working tree of the repository that still exists, as the project's folder within it."""
+    """The project's folder in every working tree of the repository that still exists."""
     prefix = git("rev-parse", "--show-prefix", folder=folder)
     listed = git("worktree", "list", "--porcelain", folder=folder).splitlines()
     trees = [Path(line.removeprefix("worktree ")) / prefix for line in listed if line.startswith("worktree ")]
@@ -168,7 +168,7 @@ def worktrees(folder: Path | None = None) -> list[Path]:
 
 
 def is_committed(commit: str, path: str, folder: Path | None = None) -> bool:
-    """Whether the working tree's file is the same as in `commit`."""
+    """Whether a file in the working tree equals the one in `commit`."""
     text = read_blob(commit, path, folder)
     file = (folder or Path()) / path
     return text is not None and file.exists() and file.read_bytes() == text.encode()

@@ -1,7 +1,7 @@
-"""`retemper merge`: resolves git's conflicts in params.yaml, dvc.lock and data/source.json, where DVC and git would leave markers.
+"""`retemper merge`: resolve git's conflicts in params.yaml, dvc.lock, and data/source.json, where DVC and git would leave markers.
 
-Both sides' additions are kept, and so is what only one side changed. A parameter that both changed is the user's to settle. For a stage
-that both computed again, the entry whose run is recorded in the cache is taken, else ours: the next run checks it.
+Additions by both sides are kept, and so are changes by one side only. If both sides changed a parameter, the user must decide. If both
+sides recomputed a stage, the entry whose run is recorded in the cache is taken, else ours, which the next run checks.
 """
 
 import io
@@ -22,7 +22,7 @@ from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import write_text
 
 PARAMS = "params.yaml"
-SOURCE = "data/source.json"  # a run brings it up to date, so ours will do where both have changed
+SOURCE = "data/source.json"  # a run updates it, so ours is good enough if both sides changed it
 BASE, OURS, THEIRS = 1, 2, 3  # git's stages of a file in conflict
 MISSING = object()
 
@@ -31,7 +31,7 @@ Known = Callable[[Mapping[str, Any]], bool]  # whether a dvc.lock entry's run is
 
 @dataclass(frozen=True)
 class Merged:
-    """A merged dvc.lock, the entries that came from theirs, and whose was taken of those that both sides changed."""
+    """A merged dvc.lock, the names of entries taken from theirs, and for entries that both sides changed, the side that was taken."""
 
     lock: Lock
     added: tuple[str, ...]
@@ -39,9 +39,9 @@ class Merged:
 
 
 def merge(root: Path) -> list[str]:
-    """Resolve git's conflicts in the current folder and stage the result for the commit; returns lines that say how.
+    """Resolve git's conflicts in the current folder and stage the result for the commit. Return lines that say how.
 
-    `root` is the cache. UserError, with nothing written, where there is no such conflict, or a parameter has two values.
+    `root` is the cache. UserError, with nothing written, if there is no such conflict, or if a parameter has two values.
     """
     conflicts = _conflicts()
     ours = {name for name in (PARAMS, LOCK, SOURCE) if {OURS, THEIRS} & set(conflicts.get(name, {}))}
@@ -69,7 +69,7 @@ def merge(root: Path) -> list[str]:
 
 
 def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged:
-    """The union of two dvc.locks that come from `base`. No entry mixes two others, so each is one that a run has written."""
+    """The union of two dvc.locks that derive from `base`. Entries are taken whole, so each one was written by a run."""
     lock: dict[str, Mapping[str, Any]] = {}
     both: dict[str, str] = {}
     for name in dict.fromkeys([*ours, *theirs]):
@@ -86,9 +86,9 @@ def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged
 
 
 def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str = "") -> Any:
-    """The value of `base` with both sides' changes, mapping by mapping.
+    """Merge both sides' changes to `base`, mapping by mapping.
 
-    Where they clash, ours is taken, and its dotted key is added to `clashes`. MISSING stands for a key that a side lacks.
+    If they clash, ours is taken, and the dotted key is added to `clashes`. MISSING stands for a key that a side lacks.
     """
     if _same(ours, theirs) or _same(theirs, base):
         return ours
@@ -108,7 +108,7 @@ def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str
 
 
 def merge_params(base: str, ours: str, theirs: str) -> str:
-    """The text of params.yaml with both sides' changes; comments stay. UserError where a parameter has two values."""
+    """The text of params.yaml with both sides' changes and the comments. UserError if a parameter has two values."""
     values = [_load(text, side) for text, side in ((base, "base"), (ours, "ours"), (theirs, "theirs"))]
     clashes: list[str] = []
     merged = three_way(values[0], values[1], values[2], clashes)
@@ -124,7 +124,7 @@ def merge_params(base: str, ours: str, theirs: str) -> str:
 
 
 def is_recorded(entry: Mapping[str, Any], root: Path) -> bool:
-    """Whether the cache `root` has a record of the exact run in a dvc.lock entry: command, inputs and outputs."""
+    """Whether the cache `root` has a record of exactly the run in a dvc.lock entry: command, inputs, and outputs."""
     from dvc.stage.cache import _get_cache_hash
 
     key, value = (str(_get_cache_hash(json.loads(json.dumps(entry, default=str)), key=of_inputs)) for of_inputs in (True, False))
@@ -160,7 +160,7 @@ def _merge_source(base: str, ours: str, theirs: str) -> str:
 
 
 def _conflicts() -> dict[str, dict[int, str]]:
-    """The blob of each git stage, for every file in conflict in the current folder and below it."""
+    """For every file in conflict in the current folder and below it, the blob of each git stage."""
     found: dict[str, dict[int, str]] = defaultdict(dict)
     for line in filter(None, git("ls-files", "--unmerged", "-z").split("\0")):
         told, _, path = line.partition("\t")
@@ -174,7 +174,7 @@ def _blobs(stages: Mapping[int, str]) -> list[str]:
 
 
 def _lock(text: str, side: str) -> dict[str, Any]:
-    """A dvc.lock as DVC would rewrite it; UserError where it is invalid."""
+    """Parse a dvc.lock so that it can be written as DVC would. UserError if it is invalid."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from voluptuous import Invalid
 
@@ -203,7 +203,7 @@ def _loads_as(text: str, value: Any) -> bool:
 
 
 def _union(base: str, ours: str, theirs: str) -> str:
-    """git's own union: in a conflict, ours and then theirs. Keeps the comments of both; its value must be checked."""
+    """git's union merge: at a conflict, ours followed by theirs. It keeps the comments of both, but its value must be checked."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, side) for side in ("ours", "base", "theirs")]
         for file, text in zip(files, (ours, base, theirs), strict=True):
@@ -212,8 +212,8 @@ def _union(base: str, ours: str, theirs: str) -> str:
 
 
 def _written(ours: str, merged: Mapping[str, Any]) -> str:
-    """The text of ours, edited to have the value `merged`."""
-    keeper = YAML()  # of comments and quotes
+    """The text of ours, edited so that its value is `merged`."""
+    keeper = YAML()  # keeps comments and quotes
     keeper.preserve_quotes, keeper.width = True, 4096
     document = keeper.load(ours)
     _bring(document, merged)
@@ -239,7 +239,7 @@ def _at(value: Any, key: str) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal to every reader; True is not 1, and MISSING equals only itself."""
+    """Whether two values are equal as JSON, so that True is not 1. MISSING equals only itself."""
     if one is MISSING or other is MISSING:
         return one is other
     return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)

@@ -1,4 +1,4 @@
-"""The project in the current folder: what it must have, DVC's view of it, and DVC's refusals as one line."""
+"""The project in the current folder: checks of its files, DVC's view of it, and DVC's errors as one line."""
 
 import os
 import re
@@ -14,14 +14,14 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
-KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # in git, so a merge may leave conflict markers in them
-SETTINGS = Path(".dvc/config"), Path(".dvc/config.local")  # DVC's: committed, and this clone's own
+KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # in git, so a merge may leave conflict markers
+SETTINGS = Path(".dvc/config"), Path(".dvc/config.local")  # DVC's settings: committed, and of this clone only
 CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 
 @contextmanager
 def repository() -> Iterator[Any]:
-    """DVC's view of the current folder."""
+    """Open DVC's view of the current folder."""
     from dvc.repo import Repo
 
     repo = Repo()
@@ -33,7 +33,10 @@ def repository() -> Iterator[Any]:
 
 @contextmanager
 def edit_settings(config: Any, level: str, *, validate: bool = True) -> Iterator[Any]:
-    """A level of DVC's settings, written in the end. DVC writes ASCII: at a path with another letter it stops, and the file is empty."""
+    """Edit a level of DVC's settings, written at the end, as UTF-8.
+
+    DVC itself writes ASCII: at a path with any other letter it fails, and leaves an empty file.
+    """
     _write_utf8()
     with config.edit(level, validate=validate) as edited:
         yield edited
@@ -53,7 +56,7 @@ def _write_utf8() -> None:
 
 
 def lock_is_readable(lock: Path = LOCK) -> bool:
-    """Whether dvc.lock is valid, whatever else is wrong."""
+    """Whether dvc.lock is valid. Nothing else is checked."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from voluptuous import Invalid
 
@@ -66,7 +69,7 @@ def lock_is_readable(lock: Path = LOCK) -> bool:
 
 @contextmanager
 def dvc_errors() -> Iterator[None]:
-    """Turn DVC's refusals into a user's mistake: one line."""
+    """Turn DVC's errors into a UserError, one line."""
     from dvc.config import ConfigError
     from dvc.exceptions import DvcException
 
@@ -77,7 +80,7 @@ def dvc_errors() -> Iterator[None]:
     except DvcException as error:
         place, remedy = (LOCK, "; restore the last intact one: git checkout dvc.lock") if LOCK.name in str(error) else (GRAPH, "")
         try:
-            read_yaml(place)  # knows the line
+            read_yaml(place)  # its error has the line number
         except UserError as fault:
             raise UserError(f"{fault}{remedy}") from error
         cause = error.__cause__
@@ -87,7 +90,7 @@ def dvc_errors() -> Iterator[None]:
 
 @contextmanager
 def settings_errors() -> Iterator[None]:
-    """Turn DVC's refusal of its settings into a user's mistake, wherever it is met; DVC is not imported for it."""
+    """Turn DVC's refusal of its settings into a UserError, wherever it occurs. Does not import DVC."""
     try:
         yield
     except Exception as error:
@@ -102,7 +105,7 @@ def _settings_error(error: Exception) -> UserError:
 
 
 def refuse_settings(path: Path) -> None:
-    """UserError where a file of DVC's settings cannot be read. A line may hold a password, so that of it only a section is shown."""
+    """UserError if a file of DVC's settings cannot be read. A line may hold a password, so only a section or key of it is shown."""
     from configobj import ConfigObj, ConfigObjError, DuplicateError
 
     try:
@@ -121,7 +124,7 @@ def refuse_settings(path: Path) -> None:
 
 
 def project_folder(merging: bool = False) -> None:
-    """UserError where the current folder is not a project, cannot be written, or (unless `merging`) has merge conflicts."""
+    """UserError if the current folder is not a project, is not writable, or (unless `merging`) has merge conflicts."""
     here = Path.cwd()
     refuse_separator(here)
     for name in ("dvc.yaml", "params.yaml", ".dvc"):
@@ -146,13 +149,13 @@ def project_folder(merging: bool = False) -> None:
 
 
 def refuse_separator(folder: Path) -> None:
-    """UserError where `folder` cannot be on PYTHONPATH, by which its own code is imported."""
+    """UserError if `folder` cannot be on PYTHONPATH, through which its own code is imported."""
     if os.pathsep in str(folder):
         raise UserError(f"{folder}: found {os.pathsep!r} in the folder's name, which separates folders in PYTHONPATH; rename it")
 
 
 def refuse_conflict(path: Path) -> None:
-    """UserError where a merge left conflict markers in `path`, or it is not text."""
+    """UserError if a merge left conflict markers in `path`, or if it is not text."""
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""A second working tree of the project, for a run beside the user's own: a git worktree at a commit, over the shared cache.
+"""A second working tree of the project, for a run that leaves the user's own alone: a git worktree at a commit, over the shared cache.
 
-Sweeps, evaluations, retrainings, and reproductions use it alike: `make_worktree`, then `equip`, then an ordinary run (`run_in`).
+Sweeps, evaluations, retrainings, and reproductions all use it in the same way: `make_worktree`, `equip`, then an ordinary run (`run_in`).
 """
 
 import os
@@ -28,18 +28,18 @@ from tasks.core.stage.params import read_yaml
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
 SCRATCH = Path(".retemper")
-SECOND = "RETEMPER_SECOND_TREE"  # environment: of a run in such a tree
-PASSING = ("evaluate", "reproduce", "upgrade")  # commands whose trees end with them
-COMPARED = "champion"  # folder of the tree in which a retraining measures the champion; it ends with that
+SECOND = "RETEMPER_SECOND_TREE"  # environment: set for a run in such a tree
+PASSING = ("evaluate", "reproduce", "upgrade")  # commands whose trees are removed when they end
+COMPARED = "champion"  # folder of the tree in which a retraining measures the champion; removed when the retraining ends
 SOURCE = "data/source.json"
-CARRIED = ("runtime.yaml", ".retemper/digests.json")  # this machine's own, never git's
+CARRIED = ("runtime.yaml", ".retemper/digests.json")  # specific to this machine, never in git
 
 
 def make_worktree(tree: Path, commit: str, project: Path = Path(), *, clean: bool = True) -> Path:
-    """Make a git worktree of `project` at `commit`, or reuse the one at `tree`. Returns the project's folder in it.
+    """Make a git worktree of `project` at `commit`, or reuse the one at `tree`. Return the project's folder in it.
 
-    One that a kill left half-made is made again. One caller at a time (it holds a lock). `clean` removes untracked files and the
-    memory of the last run, which belong to another dvc.lock.
+    A worktree that a kill left half-made is made again. Only one caller at a time may do this; it must hold a lock. `clean` removes
+    untracked files and the memory of the last run, which belong to a different dvc.lock.
     """
     top = tree.resolve()
     if not is_worktree(top, Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=project))):
@@ -57,16 +57,19 @@ def make_worktree(tree: Path, commit: str, project: Path = Path(), *, clean: boo
 
 
 def remove_worktree(tree: Path) -> None:
-    """Remove a worktree of the current folder's repository, however much of it was made."""
+    """Remove a worktree of the current folder's repository, even a half-made one."""
     shutil.rmtree(tree, ignore_errors=True)
     git("worktree", "prune", check=False)
 
 
 def passing_tree(command: str) -> Path:
-    """A new folder for a worktree that ends with this process (one of PASSING). Those that killed processes left are removed first."""
+    """Make a folder for a temporary worktree of this process, which runs `command` (one of PASSING).
+
+    Worktrees that killed processes left behind are removed first.
+    """
     SCRATCH.mkdir(exist_ok=True)
     for folder in [folder for name in PASSING for folder in SCRATCH.glob(f"{name}-*-*")]:
-        with suppress(PermissionError):  # another user's, and alive
+        with suppress(PermissionError):  # a running process of another user
             try:
                 os.kill(int(folder.name.split("-")[1]), 0)
             except (ProcessLookupError, ValueError):
@@ -75,7 +78,7 @@ def passing_tree(command: str) -> Path:
 
 
 def is_passing(folder: Path) -> bool:
-    """Whether `folder` is in a tree that ends with the command that made it."""
+    """Whether `folder` is in a temporary tree, which is removed when the command that made it ends."""
     begins = tuple(f"{name}-" for name in PASSING)
     pairs = pairwise((folder, *folder.parents))
     return any(outer.name == SCRATCH.name and (inner.name.startswith(begins) or inner.name == COMPARED) for inner, outer in pairs)
@@ -84,9 +87,9 @@ def is_passing(folder: Path) -> bool:
 def run_in(
     tree: Path, run: Sequence[str], processes: Processes, *, show: Callable[[str], None], env: Mapping[str, str] | None = None
 ) -> tuple[int, list[Problem]]:
-    """Execute command `run` (RUN and its targets) in `tree`, with the code of `tree`. Returns its exit status and its problems.
+    """Execute the command `run` (RUN and its targets) in `tree`, with the code of `tree`. Return its exit status and its problems.
 
-    `show` is passed each line of its output.
+    `show` is called with each line of its output.
     """
     reported = Problems(tree / ".retemper/second-tree.problem.json")
     path = os.pathsep.join(filter(None, [str(tree.absolute()), os.environ.get("PYTHONPATH", "")]))
@@ -100,14 +103,14 @@ def run_in(
 
 @dataclass(frozen=True)
 class Changes:
-    """What a working tree holds beyond a commit, read once: a diff of tracked files, and files by name with their permissions."""
+    """The changes of a working tree relative to a commit: a diff of tracked files, and new files by name, with content and permissions."""
 
     diff: str
     files: Mapping[str, tuple[bytes, int]]
 
 
 def read_changes(commit: str) -> Changes:
-    """Uncommitted changes of tracked files, new code, and dvc.lock."""
+    """Read the uncommitted changes of tracked files, new code, dvc.lock, and data/source.json."""
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
     diff = git("diff", "--binary", "--relative", *plain, commit)
     new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
@@ -116,7 +119,7 @@ def read_changes(commit: str) -> Changes:
 
 
 def carry_changes(changes: Changes, tree: Path) -> None:
-    """Bring `changes` into `tree`, which is at the commit that they are upon."""
+    """Apply `changes` to `tree`, which is at the commit that they are relative to."""
     if changes.diff:
         git("apply", "--whitespace=nowarn", "-", folder=tree, text=f"{changes.diff}\n")
     for name, (content, mode) in changes.files.items():
@@ -126,7 +129,7 @@ def carry_changes(changes: Changes, tree: Path) -> None:
 
 
 def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> None:
-    """Give `tree` this machine's settings, what the project has forgotten, and its cache, or an empty cache of its own."""
+    """Give `tree` this machine's settings, the project's list of forgotten records, and the project's cache or an empty one."""
     for name in CARRIED:
         (tree / name).unlink(missing_ok=True)
         if (project / name).is_file():
@@ -137,15 +140,15 @@ def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> Non
 
 
 def in_room(room: Path, name: str = "tree") -> Path:
-    """Where a tree is in its `room`, a folder of its own: so deep that what is up to three folders above the tree is in the room, too."""
+    """The place of a tree in its own folder, `room`. It is so deep that paths up to three folders above the tree are still in the room."""
     return room / "up" / "up" / name
 
 
 def link_sources(tree: Path, room: Path | None = None) -> None:
-    """Let the relative sources of params.yaml in `tree` be found from there, by links to what they name here.
+    """Make the relative sources in the params.yaml of `tree` resolve from there, by links to the folders or files they name here.
 
-    Links are made in the tree and in its `room`, if it has one (`in_room`), elsewhere only outside this project and where nothing is.
-    UserError for a source that is another one from there.
+    Links are made in the tree, in its `room` if it has one (`in_room`), and elsewhere only outside this project and where nothing exists.
+    UserError if a source would still resolve to something different from there.
     """
     for key, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)
@@ -160,14 +163,14 @@ def link_sources(tree: Path, room: Path | None = None) -> None:
         if not (inside or ours or free):
             raise UserError(f"params.yaml: {key}: {named} names another folder from {tree}, where this runs; give an absolute path")
         there.parent.mkdir(parents=True, exist_ok=True)
-        if ours and there.is_dir() and not there.is_symlink():  # where links of another source were
+        if ours and there.is_dir() and not there.is_symlink():  # a folder made for links of an earlier source
             shutil.rmtree(there)
         there.unlink(missing_ok=True)
         there.symlink_to(place.resolve())
 
 
 def code_files(root: Path) -> list[str]:
-    """What a run reads of git: params.yaml, dvc.yaml, the code deps of its stages, and tasks/ if the project has it."""
+    """The files in git that a run reads: params.yaml, dvc.yaml, the code deps of its stages, and tasks/ if the project has it."""
     graph = read_yaml(root / "dvc.yaml")
     deps = {dep for stage in graph.get("stages", {}).values() for dep in stage.get("do", stage).get("deps", []) if isinstance(dep, str)}
     plain = sorted(dep for dep in deps if "${" not in dep and (root / dep).exists() and not dep.startswith(f"data{os.sep}"))
@@ -175,7 +178,7 @@ def code_files(root: Path) -> list[str]:
 
 
 def is_worktree(root: Path, common: Path) -> bool:
-    """Whether `root` (resolved) is a working tree, whole enough for git, of the repository whose git folder is `common`."""
+    """Whether `root` (resolved) is a working tree that git accepts, of the repository whose git folder is `common`."""
     if not (root / ".git").is_file():
         return False
     try:
@@ -186,7 +189,7 @@ def is_worktree(root: Path, common: Path) -> bool:
 
 
 def _carry_forgotten(own: Path, there: Path) -> None:
-    """Add the project's forgotten records to the list of a tree, whose commit may be older: a source may still have them."""
+    """Add the project's forgotten records to a tree's list: the tree's commit may be older, and a source may still have them."""
     known = forgotten.read_marks(there)
     lines = own.read_text(encoding="utf-8").splitlines() if forgotten.read_marks(own).keys() - known.keys() else []
     if more := [line for line in lines if line.strip() and not line.startswith("#") and line.split()[1] not in known]:
@@ -195,7 +198,7 @@ def _carry_forgotten(own: Path, there: Path) -> None:
 
 
 def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:
-    """Give a worktree the project's DVC settings that git does not carry: its cache, local settings, where folder remotes are."""
+    """Give a worktree the DVC settings of the project that git does not carry: its cache, local settings, and paths of folder remotes."""
     from dvc.config import Config
     from dvc.repo import Repo
 

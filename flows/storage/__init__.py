@@ -1,1 +1,1 @@
-"""What is computed, kept and shared: DVC, its cache, remotes, and the record of how each artifact was made."""
+"""Storage and sharing of artifacts: DVC, its cache, remotes, and records of how each artifact was made."""

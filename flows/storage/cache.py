@@ -1,9 +1,9 @@
-"""The cache by content. DVC trusts a cached file that is read-only; here, one that was touched since it was hashed is hashed again.
+"""Check the cache by content. DVC trusts any read-only file in it; here, a file that was touched since it was hashed is hashed again.
 
-DVC 3 takes any file of mode 0444 in the cache for intact, and assumes, without reading it, that what it has checked out or
-downloaded has the wanted digest. `by_content` changes the first for this process: an object whose inode, size or time of
-modification is not the remembered one is read and, if corrupt, removed, so that it counts as missing: it is then fetched or
-computed again, never used. `fix` and `verify` read the bytes themselves.
+DVC 3 assumes that a file of mode 0444 in the cache is intact, and that a file it has checked out or downloaded has the wanted
+digest, without reading either. `patches.by_content` changes the first for this process. An object whose inode, size, or
+modification time differs from the remembered one is read. If it is corrupt, it is removed and counts as missing, so it is
+fetched or computed again, never used. `fix` and `verify` read the bytes themselves.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
-    """Stages of a `read_status` with outs that are not in the cache."""
+    """The stages of a `read_status` that have outs missing from the cache."""
     return [
         name
         for name, changes in status.items()
@@ -35,7 +35,7 @@ def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
 
 
 def fix(repo: Any, names: Iterable[str], warn: Warn) -> bool:
-    """Restore outs missing from the cache from workspace files with the right bytes; returns whether there was any such file.
+    """Restore outs that are missing from the cache from workspace files with the right bytes. Return whether any file was checked.
 
     A workspace file that DVC wrongly takes for intact (it was checked out from a corrupt cache) is removed.
     """
@@ -52,7 +52,7 @@ def fix(repo: Any, names: Iterable[str], warn: Warn) -> bool:
 
 
 def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:
-    """Read every object below a cache folder (`files/md5`); returns counts of objects and bytes. Calls `damaged` for a corrupt one."""
+    """Read every object in a cache folder (`files/md5`); return the numbers of objects and bytes. `damaged` is called for corrupt ones."""
     count = size = 0
     for path in objects(root):
         try:
@@ -67,20 +67,20 @@ def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:
 
 
 def objects(root: Path) -> Iterator[Path]:
-    """Every object below a cache folder, in order of its digest. What is not named like one (an unfinished copy) is skipped."""
+    """Every object in a cache folder, ordered by digest. Files that are not named like one (unfinished copies) are skipped."""
     for folder in sorted(root.glob("[0-9a-f][0-9a-f]")):
         yield from (path for path in sorted(folder.iterdir()) if OBJECT.fullmatch(object_id(path)) and path.is_file())
 
 
 def remote_id(path: str) -> str | None:
-    """The digest that a remote's path stands for; None where it is not named like an object (a partial upload, another program's file)."""
+    """The digest of the object at a remote's path; None if it is not named like an object (a partial upload, another program's file)."""
     folder, _, name = path.rpartition("/")
     found = folder.rpartition("/")[2] + name
     return found if OBJECT.fullmatch(found) else None
 
 
 def object_id(path: Path) -> str:
-    """The digest that an object's place in the cache stands for, including the `.dir` of a folder's listing."""
+    """The digest of the object at a path in the cache, including the `.dir` of a folder's listing."""
     return path.parent.name + path.name
 
 
@@ -89,13 +89,13 @@ def object_path(root: Path, oid: str) -> Path:
 
 
 def file_md5(path: Path) -> str:
-    """MD5 of a file's bytes, in hexadecimal: DVC's address of it."""
+    """The MD5 of a file's bytes, in hexadecimal, by which DVC addresses it."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def intact(root: Path, oid: str) -> Path | None:
-    """The path of an object whose bytes have the digest `oid`; None where it is missing or corrupt. Reads the whole file."""
+    """The path of the object `oid`; None if it is missing or corrupt. Reads the whole file."""
     path = object_path(root, oid)
     try:
         return path if oid and file_md5(path) == oid.removesuffix(".dir") else None
@@ -109,12 +109,12 @@ def is_object(data: bytes, oid: str) -> bool:
 
 
 def listing(root: Path, oid: str) -> dict[str, str]:
-    """Digest by relative name of what a folder (`….dir`) holds; empty where its listing is missing from the cache or corrupt."""
+    """The files of a folder (`….dir`), as digests by relative name. Empty if its listing is missing from the cache or corrupt."""
     return read_listing(root, oid) or {}
 
 
 def read_listing(root: Path, oid: str) -> dict[str, str] | None:
-    """The same, but None where the listing is missing or corrupt, which an empty folder's is not."""
+    """Like `listing`, but None if the listing is missing or corrupt, to tell that from an empty folder."""
     try:
         return parse_listing(object_path(root, oid).read_bytes(), oid) if oid.endswith(".dir") else None
     except OSError:
@@ -122,28 +122,28 @@ def read_listing(root: Path, oid: str) -> dict[str, str] | None:
 
 
 def parse_listing(text: bytes, oid: str) -> dict[str, str] | None:
-    """What a folder's listing says, given its bytes; None where their digest is not `oid`."""
+    """Parse the bytes of a folder's listing into digests by relative name. None if their digest is not `oid`."""
     if not is_object(text, oid):
         return None
     return {entry["relpath"]: entry["md5"] for entry in json.loads(text)}
 
 
 def contents(root: Path, oid: str) -> set[str]:
-    """Digests of an out and of its files; empty where the cache lacks one of them, since the others are then of no use."""
+    """The digests of an out and of its files. Empty if the cache lacks any of them, because the others are useless then."""
     files = read_listing(root, oid) if oid.endswith(".dir") else {}
     found = {oid, *(files or {}).values()}
     return found if files is not None and all(object_path(root, one).is_file() for one in found) else set()
 
 
 def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Digest and path of every out of an entry of dvc.lock or of the run cache."""
+    """The digest and path of every out in an entry of dvc.lock or of the run cache."""
     for out in entry.get("outs") or []:
         if out.get("md5"):
             yield str(out["md5"]), str(out["path"])
 
 
 def recorded_runs(root: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every entry of the run cache below a cache, and its file; torn ones are left out."""
+    """Every entry of the run cache in a cache, with its file. Truncated entries are left out."""
     for path in sorted((root / "runs").glob("*/*/*")):
         try:
             text = path.read_text(encoding="utf-8")
@@ -156,13 +156,13 @@ def recorded_runs(root: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
-    """DVC's digest of a folder with these files and digests: the digest of its listing as JSON, sorted by name."""
+    """DVC's digest of a folder with these files (name: digest): that of its listing as JSON, sorted by name."""
     entries = [{"md5": files[name], "relpath": name} for name in sorted(files)]
     return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
 
 
 def _files(out: Any) -> Iterator[tuple[Path, str]]:
-    """Files of an out in the workspace and the digests they should have, from DVC's memory (the listing itself may be corrupt)."""
+    """The workspace files of an out, and the digests they should have. If the listing is corrupt, it is rebuilt from DVC's memory."""
     obj = out.get_obj()
     if obj is None and out.hash_info.isdir:
         from dvc_data.hashfile.build import build
@@ -202,8 +202,8 @@ def cache_folder() -> Path:
 
 
 def refuse_read_only(folder: Path, *, removing: bool = False) -> None:
-    """DiskError where this user cannot write to the cache `folder`. DVC would find that out when a stage has been computed; what removes
-    (`removing`), when the half of it is done.
+    """DiskError if this user cannot write to the cache `folder`. Without this check, DVC would notice only after computing a stage, and a
+    command that removes objects (`removing`) only when it is half done.
     """
     why, other = "where this run would store what it computes", "use a cache of your own (dvc cache dir --local .dvc/cache)"
     if removing:
@@ -216,16 +216,16 @@ def refuse_read_only(folder: Path, *, removing: bool = False) -> None:
 
 
 def denied(folder: Path) -> Path | None:
-    """The place of the cache `folder` that this user cannot write to, if any."""
+    """The first folder of the cache that this user cannot write to, or None."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     places = (there, folder / "files/md5", folder / "runs")
     return next((place for place in places if place.exists() and not os.access(place, os.W_OK | os.X_OK)), None)
 
 
 def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Copy an out of a dvc.lock, or a path in one, from the project's cache to `to`, without DVC's start of seconds.
+    """Copy an out of a dvc.lock, or a path inside one, from the project's cache to `to`, without waiting seconds for DVC to start.
 
-    False, and nothing is left at `to`, where the cache lacks a file of it, or has another content under its digest.
+    Return False, with nothing left at `to`, if the cache lacks a file of it or has a corrupt one.
     """
     root = cache_of(project) / "files" / "md5"
     outs = {str(out["path"]): str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", [])}
@@ -254,7 +254,7 @@ def copy_cached(project: Path, path: str, to: Path, *, lock: Mapping[str, Mappin
 
 
 def cache_of(project: Path) -> Path:
-    """The cache of the project in a folder, without loading DVC's graph."""
+    """The cache of the project in the folder `project`, without loading DVC's graph."""
     from dvc.config import Config
 
     folder = Config(dvc_dir=str(project / ".dvc"))["cache"].get("dir")

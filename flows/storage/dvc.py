@@ -2,9 +2,9 @@
 
 `python -m flows.storage.dvc records | push [earlier] | pull STAGES | checkout STAGES | repro STAGE | repro-pull STAGE`
 
-They check what they take from the cache by content (`flows.storage.cache`). `dvc repro --pull` fetches the remote's
-whole run cache, every entry again, for every stage. Here, a stage fetches the runs of its own command and inputs, and what the one
-that it restores needs: a team's history costs a new clone nothing.
+They check objects from the cache by content (`flows.storage.cache`). `dvc repro --pull` fetches the remote's whole run cache,
+every entry again, for every stage. Here, a stage fetches only the runs of its own command and inputs, and the objects of the
+run that it restores, so a team's history costs a new clone nothing.
 """
 
 import json
@@ -43,15 +43,15 @@ from tasks.core.stage.code import SNAPSHOT, frozen_environment
 from tasks.core.stage.errors import UserError, counted, redacted
 from tasks.core.stage.files import write_text
 
-PUSHED = Path(".retemper/pushed.json")  # which dvc.lock was pushed where
-UNPUSHED = Path(".retemper/unpushed")  # what is to be pushed: every stage computed since the last push, and every dvc.lock a run found so
-PROJECTS = "projects"  # folder in a shared cache: who uses it, for garbage collection
+PUSHED = Path(".retemper/pushed.json")  # the state of the last push: remote, settings, and dvc.lock
+UNPUSHED = Path(".retemper/unpushed")  # to push: every stage computed since the last push, and every dvc.lock that a run found unpushed
+PROJECTS = "projects"  # folder in a shared cache that lists the projects using it, for garbage collection
 
-TURNS = "RETEMPER_TURNS"  # names a folder: among runs that share it and a cache, one computes a stage; the others wait and take its outs
+TURNS = "RETEMPER_TURNS"  # environment: a folder; of the runs that share it and a cache, one computes a stage, the others wait for its outs
 
 
 def fetch_records() -> int:
-    """Copy the remote's records of how the entries of dvc.lock were made. An error where the remote is unavailable or has no mark."""
+    """Copy the remote's records of how the entries of dvc.lock were made. An error if the remote is unavailable or has no mark."""
     from dvc.repo import Repo
 
     repo = Repo()
@@ -70,7 +70,10 @@ def _fetch_makings(repo: Any, entries: Iterable[Mapping[str, Any]]) -> int:
 
 
 def fetch_runs(repo: Any, folder: Path) -> bool:
-    """Copy the remote's runs that belong into `folder` of the local run cache; whether there are any. An unavailable remote has none."""
+    """Copy the remote's runs that belong into `folder` of the local run cache. Return whether there were any.
+
+    If the remote is unavailable, print a warning and return False.
+    """
     try:
         remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
         here, there = Place(repo.cache.legacy.fs, str(folder)), Place(remote.fs, remote.fs.join(remote.path, "runs", *folder.parts[-2:]))
@@ -82,8 +85,9 @@ def fetch_runs(repo: Any, folder: Path) -> bool:
 
 
 def push(*, earlier: bool = False) -> int:
-    """`dvc push --run-cache`, then the outs of every dvc.lock in UNPUSHED: DVC pushes only those of the current one. With `earlier`, which
-    the first push to a remote is, those of `earlier_results` too.
+    """Run `dvc push --run-cache`, then push the outs of every dvc.lock in UNPUSHED, as DVC pushes only those of the current one.
+
+    With `earlier`, for the first push to a remote, also push the outs of `earlier_results`.
     """
     from dvc.cli import main
     from dvc.repo import Repo
@@ -96,41 +100,46 @@ def push(*, earlier: bool = False) -> int:
         if not status and (listed := _listed(repo)):
             makings.send(Path(repo.cache.local_cache_dir), *listed)
         if not status:
-            refuse_unmarked(repo.cloud.get_remote())  # a share that was unmounted in the meantime received nothing
+            refuse_unmarked(repo.cloud.get_remote())  # again: a share that was unmounted meanwhile received nothing
     return status
 
 
 def _listed(repo: Any) -> tuple[Any, str] | None:
-    """File system and place of the remote; None where nothing lists what is there (HTTP)."""
+    """The filesystem and path of the remote; None if its files cannot be listed (HTTP)."""
     remote = repo.cloud.get_remote()
     return None if remote.fs.protocol in ("http", "https") else (remote.fs, remote.path)
 
 
 def project_of(tree: Path = Path()) -> Path:
-    """A working tree itself, or if it lies in a project's .retemper, as that of a sweep, the project: the tree may be removed."""
+    """The project of a working tree: the tree itself, or if it is inside a project's .retemper (as a sweep's is), that project.
+
+    Such a tree may be removed at any time.
+    """
     parts = tree.absolute().parts
     return Path(*parts[: parts.index(SCRATCH.name)] if SCRATCH.name in parts else parts)
 
 
 def unpushed() -> Path:
-    """UNPUSHED of this project."""
+    """The folder UNPUSHED of this project."""
     return project_of() / UNPUSHED
 
 
 def earlier_results(root: Path) -> list[Mapping[str, Any]]:
-    """Entries of what the cache in `root` has of this project, whenever it was computed: what its branches, tags, and experiments name, and
-    all recorded runs of a cache that no other project uses. None once records were forgotten, which these may hold.
+    """The entries of earlier results of this project that the cache in `root` may have.
+
+    They are in its branches, tags, and experiments, and if no other project uses the cache, in all recorded runs. Empty once the project
+    has forgotten records, which these results may contain.
     """
     if read_marks(project_of() / FORGOTTEN):
         return []
     named = [entry for _, locks in locks_of_references(invalid=False) for lock in locks for entry in lock.values()]
     if (root / PROJECTS).is_dir() or not any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees()):
         return named
-    return [*(entry for _, entry in recorded_runs(root)), *named]  # what was pulled has no recorded run
+    return [*(entry for _, entry in recorded_runs(root)), *named]  # pulled results have no recorded run
 
 
 def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Digests of the outs of these entries, and of their files. What the cache in `root` lacks was garbage-collected."""
+    """The digests of the outs of these entries, and of their files. Outs that the cache in `root` lacks, after a `gc`, are left out."""
     made = {oid for entry in entries for oid, _ in outs(entry)}
     return {oid for out in made for oid in contents(root / "files" / "md5", out)}
 
@@ -140,7 +149,7 @@ def _push_unpushed(repo: Any, more: Iterable[Mapping[str, Any]]) -> int:
 
     entries = [*more, *(entry for file in sorted(unpushed().glob("*.lock")) for entry in read_lock(file).values())]
     oids = objects_of(Path(repo.cache.local_cache_dir), entries)
-    oids -= {out.hash_info.value for out in repo.index.outs}  # those have just been pushed
+    oids -= {out.hash_info.value for out in repo.index.outs}  # just pushed
     if not oids:
         return 0
     with repo.lock:
@@ -150,9 +159,9 @@ def _push_unpushed(repo: Any, more: Iterable[Mapping[str, Any]]) -> int:
 
 @contextmanager
 def share_with_group() -> Iterator[None]:
-    """Where the cache or the remote belongs to its group, so do the folders of runs that this process creates meanwhile.
+    """Make folders of runs created in this context writable by the group, if the cache or the remote is shared with a group.
 
-    DVC sets all other permissions itself. Not for stages: what they write is the user's own.
+    DVC sets all other permissions itself. Do not use this for stages: their files are the user's own.
     """
     from dvc.config import Config
 
@@ -168,7 +177,7 @@ def share_with_group() -> Iterator[None]:
 
 
 def reproduce(stage: str, pull: bool) -> int:
-    """`dvc repro --single-item STAGE`; with `pull`, `--pull`, and what it restores may be a colleague's."""
+    """Run `dvc repro --single-item STAGE`. With `pull`, also `--pull`, so it may restore a colleague's result."""
     from dvc.cli import main
     from dvc.repo import Repo
 
@@ -184,13 +193,13 @@ def reproduce(stage: str, pull: bool) -> int:
     of_entries(_keep_for_push)
     status = int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
     if fetched and not status:
-        with suppress(Exception), closing(Repo()) as repo, share_with_group():  # who made it is told, not needed
+        with suppress(Exception), closing(Repo()) as repo, share_with_group():  # records are good to have, not needed
             _fetch_makings(repo, [read_lock()[stage]])
     return status
 
 
 def _keep_for_push(stage: str, entry: Mapping[str, Any]) -> None:
-    """Remember what is about to be in dvc.lock until it is pushed: a run may be killed before, and git then replace dvc.lock."""
+    """Remember an entry that is about to be in dvc.lock, until it is pushed: if the run is killed first, git may replace dvc.lock."""
     from dvc.config import Config
 
     if Config.from_cwd()["core"].get("remote"):
@@ -199,9 +208,9 @@ def _keep_for_push(stage: str, entry: Mapping[str, Any]) -> None:
 
 
 def heal(corrupt: list[Download]) -> None:
-    """Remove corrupt objects from the remote they were downloaded from, name them, and have the run push what it recomputes.
+    """Remove corrupt objects from the remote they came from, warn of each, and make the run push the recomputed ones.
 
-    A remote that is gone lacks nothing, so nothing is named: whoever pushes or pulls next says that it is unavailable.
+    If the remote is unavailable, only forget about them: the next push or pull reports that.
     """
     from dvc.repo import Repo
 
@@ -225,7 +234,7 @@ def heal(corrupt: list[Download]) -> None:
 def main(arguments: list[str]) -> int:
     if arguments in (["records"], ["push"], ["push", "earlier"]):
         try:
-            with share_with_group():  # before importing DVC's modules, which remember the mask
+            with share_with_group():  # before importing DVC's modules, which remember the umask
                 by_content()
                 durably()
                 collect_again()
@@ -252,10 +261,10 @@ def main(arguments: list[str]) -> int:
         status = int(dvc(["--wait-for-lock", command, *stages]))
         if corrupt:
             heal(corrupt)
-            status = int(dvc(["--wait-for-lock", command, *stages]))  # the first stopped at what was corrupt
+            status = int(dvc(["--wait-for-lock", command, *stages]))  # the first one stopped at a corrupt object
         return status
     if code := os.environ.get(SNAPSHOT):
-        os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage: our own imports are done
+        os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage; our own imports are done
     if TURNS in os.environ:
         in_turn(Path(os.environ[TURNS]))
     status = reproduce(stages[0], pull=command == "repro-pull")

@@ -1,7 +1,7 @@
-"""What a project's `retemper forget` took from a cache or a remote that other projects use, and how they are told.
+"""Notes in a shared cache or remote about objects that a project's `retemper forget` removed, for the other projects that use it.
 
-Erasure comes first: what holds the record goes, whoever's it is. A note stays, by which the next run of a project that misses something
-says why. It is a forgotten.txt with the digests of the objects as comments: no id and no text.
+Erasure comes first: every object that holds the record is removed, whichever project it belongs to. A note is left, so that the next run
+of a project that lacks such objects can say why. It is a forgotten.txt with the digests of the objects as comments: no id and no text.
 """
 
 import os
@@ -18,18 +18,18 @@ from flows.storage.small_files import Place, copy
 from tasks.core.sources.forgotten import FILE, read_marks
 from tasks.core.stage.errors import UserError, counted
 
-FOLDER = "forgotten"  # of a cache or a remote
+FOLDER = "forgotten"  # in a cache or a remote
 NAME = re.compile(r"[0-9a-f]{32}\.txt")
 HEAD = re.compile(r"# Forgotten by project (.*)\. Objects removed: ([^\n]*)\n")
 
 
 def leave(place: Place, oids: Collection[str]) -> None:
-    """Leave a note in a cache or a remote: the records of forgotten.txt, and what is removed there for them."""
+    """Leave a note in a cache or a remote: the lines of forgotten.txt, and the digests `oids` of the objects removed there."""
     head = f"# Forgotten by project {' '.join(Path.cwd().name.split())}. Objects removed: {' '.join(sorted(oids))}\n"
     lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line.strip() and not line.startswith("#")]
     name = f"{uuid.uuid4().hex}.txt"
     place.write(name, (head + "".join(f"{line}\n" for line in lines)).encode())
-    if place.is_local:  # readable and writable as the rest of the cache or the remote is
+    if place.is_local:  # with the permissions of the cache or the remote
         with suppress(OSError):
             mode = Path(place.folder).parent.stat().st_mode & 0o7777
             Path(place.folder).chmod(mode)
@@ -37,7 +37,7 @@ def leave(place: Place, oids: Collection[str]) -> None:
 
 
 def fetch(cache: Path, fs: Any, place: str) -> None:
-    """Copy the notes of the remote at `place` of DVC's filesystem `fs` that are missing here."""
+    """Copy the notes that are missing here from the remote at `place` of DVC's filesystem `fs`."""
     from dvc.fs import LocalFileSystem
 
     here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
@@ -45,7 +45,8 @@ def fetch(cache: Path, fs: Any, place: str) -> None:
 
 
 def told(cache: Path, lock: Lock) -> Iterator[str]:
-    """A line for each note by which the cache lacks outs of these entries of dvc.lock. Those of this project's own list need none."""
+    """A line for each note that explains outs of these entries of dvc.lock that the cache lacks. Records that this project has forgotten
+    itself need none."""
     objects, said = cache / "files" / "md5", set[str]()
     for project, path, gone in _notes(cache):
         missing = {oid for entry in lock.values() for oid, _ in outs(entry) if oid in gone and not object_path(objects, oid).exists()}
@@ -60,7 +61,7 @@ def told(cache: Path, lock: Lock) -> Iterator[str]:
 
 
 def are_all(cache: Path, lock: Lock) -> bool:
-    """Whether notes of others name all that the cache lacks of the outs of these entries; False where it lacks nothing."""
+    """Whether the notes of other projects explain all objects of these entries that the cache lacks. False if it lacks none."""
     objects = cache / "files" / "md5"
     named = {oid for entry in lock.values() for oid, _ in outs(entry)}
     named |= {oid for folder in named for oid in listing(objects, folder).values()}
@@ -69,10 +70,13 @@ def are_all(cache: Path, lock: Lock) -> bool:
 
 
 def _notes(cache: Path) -> Iterator[tuple[str, Path, set[str]]]:
-    """Who left a note, its file, and what was removed; one for each place, and for each start after a kill. None of this project's own."""
+    """The notes of other projects: project, file, and removed objects.
+
+    A project may leave several for the same records (one per cache or remote, and per start after a kill); they are merged.
+    """
     try:
         own = read_marks().keys()
-    except UserError:  # `prepare` says it
+    except UserError:  # stage prepare reports it
         return
     notes: dict[tuple[str, frozenset[str]], tuple[Path, set[str]]] = {}
     for path in sorted(cache.glob(f"{FOLDER}/*.txt"), key=os.path.getmtime):
@@ -84,7 +88,10 @@ def _notes(cache: Path) -> Iterator[tuple[str, Path, set[str]]]:
 
 
 def losses(trees: Iterable[Path], found: Collection[tuple[str, str]], oids: Collection[str]) -> dict[Path, str]:
-    """A line for each of the working `trees`, of other projects, of whose dvc.lock some outs (path, digest) are `found`, and go."""
+    """A warning for each of the working `trees` of other projects that loses results.
+
+    It loses a stage whose dvc.lock entry has an out (path, digest) in `found` and in `oids`, the objects to remove.
+    """
     lines = {}
     for tree in trees:
         lock = read_lock(tree / "dvc.lock")
@@ -102,7 +109,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def owners(trees: Iterable[Path], objects: Path, oids: Collection[str]) -> Mapping[str, str]:
-    """Which out of which working tree objects belong to, by digest, as far as one of the trees' dvc.lock says it."""
+    """For each of the objects `oids`, as text: an out, and the working tree whose dvc.lock names it. Unknown objects are left out."""
     named: dict[str, str] = {}
     for tree in trees if oids else ():
         for entry in read_lock(tree / "dvc.lock").values():

@@ -1,4 +1,4 @@
-"""One copy on disk: how DVC puts a cached file into data/, by a link that needs no room where the file system has one."""
+"""How DVC puts a cached file into data/: by a link that takes no space, if the filesystem supports one, else by a copy."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,12 +10,12 @@ from flows.storage.cache import cache_of
 
 COPY = "copy"
 NAMES = {"reflink": "reflinks", "hardlink": "hard links", "symlink": "symbolic links"}
-OURS = ["reflink", "hardlink", COPY]  # of a cache in the project; symbolic links would name the folder that the project is in now
+OURS = ["reflink", "hardlink", COPY]  # for a cache in the project; symbolic links would break when the project is moved
 DEFAULT = ["reflink", COPY]  # DVC's own
 
 
 def kind(project: Path) -> str:
-    """What DVC uses between the project's cache and its data/: the first type it is told to use that works there."""
+    """The type of link that DVC uses between the project's cache and data/: the first of its configured types that works there."""
     from dvc.config import Config
 
     told = Config(dvc_dir=str(project / ".dvc"))["cache"].get("type") or DEFAULT
@@ -24,7 +24,7 @@ def kind(project: Path) -> str:
 
 
 def choose(project: Path) -> str:
-    """Let DVC link outs to the cache inside this project, if the disk can; what was chosen, in a line."""
+    """Let DVC link outs to the cache inside this project, if the disk supports it. Return a line that says what was chosen."""
     from dvc.config import Config
 
     config = Config(dvc_dir=str(project / ".dvc"), validate=False)
@@ -46,7 +46,7 @@ def _first(kinds: list[str], cache: Path, project: Path) -> str:
         for folder in (records, *([cache] if cache.is_relative_to(project) else [])):
             folder.mkdir(parents=True, exist_ok=True)
         place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
-        there, here = place / tmp_fname(), records / tmp_fname()  # named as DVC's, which the next run removes, or `gc`
+        there, here = place / tmp_fname(), records / tmp_fname()  # DVC's names: the next run or `gc` removes leftovers
         try:
             there.write_bytes(b"x")
             for way in kinds:

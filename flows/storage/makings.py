@@ -1,7 +1,7 @@
-"""How each artifact was made: by whom, when, at which commit, with which versions and hardware, in which time and memory.
+"""Records of how each artifact was made: by whom, when, at which commit, with which versions and hardware, in which time and memory.
 
-A record belongs to an entry of dvc.lock (command, parameters, what was read and made), by digest. It lies in the cache and the team's
-remote beside DVC's own objects, so what a colleague made is known too. No stage reads it, and no digest covers it.
+A record belongs to an entry of dvc.lock (command, parameters, inputs and outs), by digest. It is kept in the cache and the team's remote
+beside DVC's own objects, so there are records of colleagues' artifacts too. No stage reads it, and no digest covers it.
 """
 
 import json
@@ -17,24 +17,24 @@ from flows.repository.git import git
 from flows.storage.small_files import Place, copy
 from tasks.core.stage.files import write_text
 
-FOLDER = "made"  # of a cache or a remote
-OURS = (":!dvc.lock", ":!data/source.json")  # what a run itself writes; parameters are in dvc.lock
+FOLDER = "made"  # in a cache or a remote
+OURS = (":!dvc.lock", ":!data/source.json")  # files that a run itself writes; parameters are in dvc.lock
 NAME = re.compile(r"[0-9a-f]{64}\.json")
 
 
 def record_path(cache: Path, digest: str) -> Path:
-    """Where the record of an entry of dvc.lock is, by its digest (SHA-256, hexadecimal)."""
+    """The path of the record of an entry of dvc.lock, by the entry's digest (SHA-256, hexadecimal)."""
     return cache / FOLDER / digest[:2] / f"{digest}.json"
 
 
 def keep(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
-    """Store a record, unless there is one: whoever made an artifact first made it. A full or read-only disk costs the record alone."""
+    """Store a record, unless there is one: the first to make an artifact counts. On a full or read-only disk, only the record is lost."""
     path = record_path(cache, digest)
     with suppress(OSError):
         if not path.exists():
             mode = cache.stat().st_mode & 0o7777  # a group's cache is writable by the group
             for folder in (path.parent.parent, path.parent):
-                with suppress(FileExistsError):  # perhaps since this moment: runs beside this one keep records too
+                with suppress(FileExistsError):  # another run may have made it just now
                     folder.mkdir()
                     folder.chmod(mode)
             write_text(path, json.dumps(record, indent=1, sort_keys=True) + "\n")
@@ -42,7 +42,7 @@ def keep(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
 
 
 def read(cache: Path, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The records of these entries; missing and torn ones are left out."""
+    """The records of these entries, by digest. Missing and truncated ones are left out."""
     found = {}
     for digest in digests:
         with suppress(OSError, ValueError):
@@ -53,7 +53,7 @@ def read(cache: Path, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def latest(cache: Path, stages: Iterable[str], most: int = 2000) -> dict[str, dict[str, Any]]:
-    """The last record of each of these stages that the cache has, whatever its entry was; of the `most` records that came last."""
+    """The latest record of each of these stages, for whatever entry. Only the `most` newest records in the cache are searched."""
     wanted, found = set(stages), dict[str, dict[str, Any]]()
     files = sorted(((entry.stat().st_mtime, entry.path) for folder in _folders(cache) for entry in os.scandir(folder)), reverse=True)
     for _, path in files[:most]:
@@ -73,8 +73,8 @@ def _folders(cache: Path) -> list[str]:
 
 
 def here() -> dict[str, str]:
-    """Who works at which commit; `changed` where code or dvc.yaml differ from it."""
-    person = git("var", "GIT_AUTHOR_IDENT", check=False).partition(">")  # name, address, and the time
+    """The user (`by`) and the commit, and `changed` if code or dvc.yaml differs from it. Unknown values are left out."""
+    person = git("var", "GIT_AUTHOR_IDENT", check=False).partition(">")  # name <address> time
     commit = git("rev-parse", "--verify", "--quiet", "HEAD", check=False)
     differs = commit and git("status", "--porcelain", "--untracked-files=no", "--", "tasks", "dvc.yaml", *OURS, check=False)
     told = {"by": f"{person[0]}>" if person[1] else "", "commit": commit, "changed": "code" if differs else ""}
@@ -82,7 +82,7 @@ def here() -> dict[str, str]:
 
 
 def send(cache: Path, fs: Any, place: str) -> int:
-    """Copy records that the remote at `place` of DVC's filesystem `fs` lacks; returns how many."""
+    """Copy the records that are missing there to the remote at `place` of DVC's filesystem `fs`; return how many."""
     from dvc.fs import LocalFileSystem
 
     here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
@@ -90,7 +90,7 @@ def send(cache: Path, fs: Any, place: str) -> int:
 
 
 def fetch(cache: Path, fs: Any, place: str, *, digests: Iterable[str]) -> int:
-    """Copy the records of these entries that are missing here, as far as the remote has them; returns how many."""
+    """Copy the records of these entries that are missing here from the remote, if it has them; return how many."""
     from dvc.fs import LocalFileSystem
 
     here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
@@ -103,7 +103,7 @@ def _records(place: Place) -> set[str]:
 
 
 def told(record: Mapping[str, Any]) -> str:
-    """Who made it, when, at which commit, and what it took, on one line: `Ann, 2026-11-24 02:40 UTC, commit 1a2b3c4, 92.3 s, 850 MiB`."""
+    """A record on one line, with person, time, commit, and cost: `Ann, 2026-11-24 02:40 UTC, commit 1a2b3c4, 92.3 s, 850 MiB`."""
     commit = str(record.get("commit", ""))[:7]
     changed = f" with changed {record['changed']}" if record.get("changed") else ""
     peak = (record.get("cost") or {}).get("peak_mib")
@@ -118,5 +118,5 @@ def told(record: Mapping[str, Any]) -> str:
 
 
 def ran_with(record: Mapping[str, Any]) -> str:
-    """Processor, threads, arithmetic and versions, on one line."""
+    """The environment of a record on one line: processor, threads, arithmetic, and versions."""
     return ", ".join(f"{key} {value}" for key, value in (record.get("environment") or {}).items())

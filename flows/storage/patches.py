@@ -1,6 +1,6 @@
-"""Replaces, in this process, parts of DVC that have no public interface. Nothing else touches its internals.
+"""Replace, in this process, parts of DVC that have no public interface.
 
-Each function says what it changes and why; tests/flows/repository/test_patches.py fails where DVC's internals have changed.
+Each function says what it changes and why. tests/flows/storage/test_patches.py fails if DVC's internals have changed.
 """
 
 import errno
@@ -27,7 +27,7 @@ RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
 def by_content() -> None:
     """From now on, this process checks the local cache by content (see flows.storage.cache). Cost: a stat and a lookup per object.
 
-    Inode, size and modification time say whether an object is read. The time of change does not: a link, or making it read-only, sets it.
+    An object is read if its inode, size, or modification time has changed. ctime is ignored: linking or chmod changes it.
     """
     from dvc_data.hashfile.db import HashFileDB
     from dvc_data.hashfile.db.local import LocalHashFileDB
@@ -46,7 +46,7 @@ def by_content() -> None:
             raise FileNotFoundError(errno.ENOENT, str(error), self.oid_to_path(oid)) from None
 
     def load_checked(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
-        if isinstance(odb, LocalHashFileDB) and hash_info.value:  # otherwise a corrupt listing would count as there, and never be replaced
+        if isinstance(odb, LocalHashFileDB) and hash_info.value:  # else a corrupt listing counts as present, and stays
             with suppress(FileNotFoundError):
                 odb.check(hash_info.value)
         return load(cls, odb, hash_info, *rest, **named)
@@ -57,13 +57,13 @@ def by_content() -> None:
 
 @cache
 def durably() -> None:
-    """From now on, a power cut finds what this process has written whole, or finds it missing.
+    """From now on, files that this process writes are either complete or missing after a power cut.
 
-    DVC writes dvc.lock in place, so a kill or a full disk truncates it: it is now replaced by one rename, like the run cache's entries.
-    An object is flushed before it becomes read-only, which is how DVC marks what it need not read again. Cost: one fsync per new object.
-    Where a disk has no reflinks, DVC creates each object empty before it copies it: now under a temporary name.
-    A copy that fails, into a folder remote say, is removed: DVC leaves it, and a full disk stays full.
-    Of the run cache, only whole entries are read: DVC fails on an empty folder, and takes a killed process's half of an entry for one.
+    DVC writes dvc.lock in place, so a kill or a full disk truncates it. It is now replaced by one rename, like the run cache's entries.
+    An object is flushed before it becomes read-only, which is DVC's mark that it need not be read again. Cost: one fsync per new object.
+    If a disk has no reflinks, DVC creates each object empty before it copies it; this now happens under a temporary name.
+    A copy that fails, for example into a folder remote, is removed. DVC leaves it, and a full disk stays full.
+    Only complete entries of the run cache are read. DVC fails on an empty folder, and reads the half-written entry of a killed process.
     """
     from dvc.stage.cache import StageCache, _get_stage_hash
     from dvc.utils.serialize import _common, _yaml
@@ -117,9 +117,9 @@ def durably() -> None:
 
 
 def tell_of_the_disk() -> None:
-    """From now on, a full or failing disk while this process links or copies an object into the folder is told as the system tells it.
+    """From now on, if the disk is full or fails while this process puts an object into the workspace, the system's own error is raised.
 
-    DVC takes it for a type of link that the disk does not know, and reports "No possible cache link types".
+    DVC concludes that the disk does not support this type of link, and reports "No possible cache link types".
     """
     from dvc_data.hashfile.checkout import Link, LinkError
     from dvc_objects.fs import generic
@@ -134,7 +134,7 @@ def tell_of_the_disk() -> None:
                 raise error.__cause__ from None  # type: ignore[misc]
             raise
 
-    def test_or_tell(kind: str, *places: Any) -> bool:  # where from, and where to: a file system and a path each
+    def test_or_tell(kind: str, *places: Any) -> bool:  # source and target: a filesystem and a path each
         try:
             generic._try_links([kind], *places)
         except OSError as error:
@@ -149,16 +149,16 @@ def tell_of_the_disk() -> None:
 
 
 def link_what_copies() -> None:
-    """From now on, this process links a new out's files to the cache by the first type of `cache.type` that the disk has.
+    """From now on, this process links a new out's files to the cache by the first type of `cache.type` that the disk supports.
 
-    DVC leaves the files of a folder copies as soon as `cache.type` names reflink or copy anywhere, even where the disk has no reflinks.
+    DVC leaves a folder's files as copies if `cache.type` has reflink or copy anywhere in it, even if the disk has no reflinks.
     """
     from dvc_data.hashfile import checkout
     from dvc_objects.fs.generic import test_links
 
     determine = checkout._determine_files_to_relink
 
-    def by_the_disk(diff: Any, path: str, *places: Any) -> None:  # the out's file system, and the cache
+    def by_the_disk(diff: Any, path: str, *places: Any) -> None:  # the out's filesystem, and the cache
         fs, store = places
         types = list(store.cache_types)
         if not {"hardlink", "symlink"}.isdisjoint(types):
@@ -173,8 +173,8 @@ def link_what_copies() -> None:
 def listings_last() -> None:
     """From now on, this process sends files first, and the listing of a folder only if none of the folder's files failed.
 
-    DVC goes folder by folder: a file that two have, and that could not be sent with the first, is no matter of the second, whose listing
-    it sends. The next push finds that listing, takes the file for sent, and never sends it.
+    DVC goes folder by folder. If a file is in two folders and fails with the first, DVC does not count it for the second, and sends that
+    listing. The next push finds the listing, assumes that the file was sent, and never sends it.
     """
     from dvc_data.hashfile import transfer
 
@@ -191,10 +191,10 @@ def listings_last() -> None:
 
 @cache
 def collect_again() -> None:
-    """From now on, this process collects again what there is to push or pull.
+    """From now on, this process does not reuse DVC's stored list of objects to push or pull, but collects it again each time.
 
-    DVC keeps on disk what it has collected for a dvc.lock, and writes that out by out. A kill in between leaves a part, which all later
-    pushes and pulls of this dvc.lock take for the whole: they leave out the rest, and succeed.
+    DVC stores this list for a dvc.lock on disk, and writes it out by out. A kill in between leaves a part of it. All later pushes and
+    pulls of this dvc.lock take the part for the whole: they omit the rest, and report success.
     """
     from dvc_data.index import fetch
 
@@ -207,7 +207,7 @@ def collect_again() -> None:
 
 
 def of_entries(told: Callable[[str, Any], None]) -> None:
-    """From now on, `told` is passed a stage's name and its entry before this process writes that to dvc.lock."""
+    """From now on, `told` is called with a stage's name and entry before this process writes the entry to dvc.lock."""
     from dvc.stage import serialize
 
     to_lockfile = serialize.to_lockfile
@@ -221,11 +221,11 @@ def of_entries(told: Callable[[str, Any], None]) -> None:
 
 
 def verify_downloads(corrupt: Callable[[Download], None]) -> None:
-    """From now on, this process compares what DVC downloads with its digest; `corrupt` is called for a bad one, which is not kept.
+    """From now on, this process compares each download with its digest. A corrupt one is not kept, and `corrupt` is called for it.
 
-    Also for one that is not there, although the listing of a folder at the remote names it. DVC compares only for a remote with
-    `verify = true`, reports nothing, and never checks the listing of a folder (`....dir`) that it reads in place; one that it cannot
-    read makes it stop.
+    `corrupt` is also called for a missing object that a folder's listing at the remote names. DVC compares only if the remote has
+    `verify = true`, reports nothing, and never checks the listing of a folder (`....dir`) that it reads in place. A listing that it
+    cannot read makes it stop.
     """
     from dvc.data_cloud import DataCloud
     from dvc_data.hashfile import transfer
@@ -260,7 +260,7 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
 
         added = add(self, path, fs, oid, *rest, **{**named, "on_error": note})
         for source, name in pairs:
-            if name not in failed and not self.exists(name):  # DVC has silently removed what it found corrupt
+            if name not in failed and not self.exists(name):  # DVC found it corrupt, and silently removed it
                 corrupt(Download(fs, source, name))
         return added
 
@@ -297,13 +297,13 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
 
 
 def in_turn(folder: Path) -> None:
-    """From now on, in this process, a stage that another run (of another worktree) computes from the same inputs waits for that one.
+    """From now on, if another run (in another worktree) computes a stage from the same inputs, this process waits and takes its outs.
 
-    A file of `folder`, named by DVC's digest of command, deps and parameters, is locked from before the last look in the run cache
-    until this process ends. Whoever waits holds no DVC lock except on the stage itself, and whoever computes waits for nobody.
+    A file in `folder`, named by DVC's digest of command, deps, and parameters, is locked from before the last look in the run cache until
+    this process ends. A waiting process holds no DVC lock except on the stage itself, and a computing one waits for nobody.
 
-    That last look is in the run cache alone. DVC would take the outs of dvc.lock, since the first look has given the stage today's inputs:
-    outs of other inputs would be recorded as made from these.
+    That last look uses only the run cache. DVC would also accept the outs in dvc.lock, because the first look gave the stage its current
+    inputs: outs of earlier inputs would then be recorded as made from these.
     """
     from dvc.stage.cache import RunCacheNotFoundError, StageCache, _can_hash, _get_stage_hash
     from dvc.stage.decorators import unlocked_repo
@@ -313,7 +313,7 @@ def in_turn(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
     def wait(stage: Any) -> None:
-        handle = os.open(folder / _get_stage_hash(stage), os.O_RDWR | os.O_CREAT)  # open until we end
+        handle = os.open(folder / _get_stage_hash(stage), os.O_RDWR | os.O_CREAT)  # stays open until we end
         fcntl.flock(handle, fcntl.LOCK_EX)
 
     def restore_in_turn(self: Any, stage: Any, *rest: Any, **named: Any) -> None:
@@ -336,7 +336,7 @@ def in_turn(folder: Path) -> None:
 
 
 def read_once() -> None:
-    """From now on, this process takes stages given by name from a single reading of dvc.yaml and dvc.lock.
+    """From now on, this process reads dvc.yaml and dvc.lock once, and looks up stages by name there.
 
     DVC rereads and rechecks both files for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
     """
@@ -352,17 +352,17 @@ def read_once() -> None:
 
 
 def replace_unsaved() -> None:
-    """From now on, a pull in this process replaces outs that `gc` has taken from the cache. DVC wants `--force`, which `repro` lacks."""
+    """From now on, a pull in this process replaces outs that `gc` removed from the cache. DVC requires `--force`, which `repro` lacks."""
     from dvc.repo import checkout
 
     setattr(checkout, "_check_can_delete", lambda *_: None)  # noqa: B010 - mypy forbids the plain form
 
 
 def runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
-    """From now on, in this process, `--pull` asks for no runs but those of a stage that the local cache has no run of.
+    """From now on, `--pull` in this process fetches only the runs of a stage, and only if the local cache has none for it.
 
-    `fetch` gets the repository and the folder for runs of this command, deps, and parameters; it says whether it has put some there.
-    DVC copies all that was ever recorded at the remote, for each stage again.
+    `fetch` gets the repository and the folder for runs of this command, deps, and parameters. It returns whether it put any there.
+    DVC copies every run ever recorded at the remote, again for each stage.
     """
     from dvc.stage.cache import StageCache, _get_stage_hash
 
@@ -377,17 +377,17 @@ def runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
 
 
 def runs_by_listing() -> None:
-    """From now on, this process compares the run caches of two places by one listing each, and copies only what is missing.
+    """From now on, this process compares two run caches by one listing each, and copies only missing runs.
 
-    DVC asks for each recorded run by itself whether it is there, and sends all of them again with every push: 10,000 round trips. What
-    is recorded under a name never changes: the name is the digest of command, inputs, and outs.
+    DVC checks for each recorded run separately, and sends all of them again with every push: 10,000 round trips. A recorded run never
+    changes, because its name is the digest of command, inputs, and outs.
     """
     from dvc.stage.cache import StageCache
 
     transfer = StageCache.transfer
 
     def transfer_listed(self: Any, from_odb: Any, to_odb: Any, force: bool = True) -> Any:
-        if any(odb.fs.protocol in ("http", "https") for odb in (from_odb, to_odb)):  # nothing lists what is there
+        if any(odb.fs.protocol in ("http", "https") for odb in (from_odb, to_odb)):  # HTTP has no listings
             return transfer(self, from_odb, to_odb, force)
         source, target = (Place(odb.fs, odb.fs.join(odb.path, "runs")) for odb in (from_odb, to_odb))
         there = target.names()

@@ -1,4 +1,4 @@
-"""A team's remote: the mark that tells it from an empty folder, and the corrupt objects that downloads find in it."""
+"""A team's remote: the mark that distinguishes it from an empty folder, and the removal of corrupt objects found in downloads."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ from tasks.core.stage.files import read_json, write_json
 
 MARK = "retemper.json"
 NOTE = {"retemper": "remote", "note": "Keep this file: without it, runs take the remote for a share that is not mounted."}
-SEEN = Path(".retemper/marked.json")  # where this project has seen a mark
+SEEN = Path(".retemper/marked.json")  # the remotes in which this project has seen a mark
 WARNING = "retemper: warning: "  # prefix of a line that the parent process shows to the user
 
 
 def write_mark(fs: Any, place: str) -> None:
-    """Write the mark into the remote at `place` of DVC's filesystem `fs`; writable by the group, like all else in a folder remote."""
+    """Write the mark into the remote at `place` of DVC's filesystem `fs`, writable by the group like everything in a folder remote."""
     path = fs.join(place, MARK)
     if not _is_there(fs, path):
         fs.pipe_file(path, (json.dumps(NOTE, indent=2) + "\n").encode())
@@ -32,10 +32,10 @@ def write_mark(fs: Any, place: str) -> None:
 
 
 def refuse_unmarked(remote: Any) -> None:
-    """UserError where DVC's `remote` has no mark, as with a share that is not mounted; nothing is created.
+    """UserError if DVC's `remote` has no mark, for example a share that is not mounted. Nothing is created then.
 
-    A remote from before the mark existed gets one if it holds artifacts, unless a mark was seen there: DVC recreates a folder that
-    vanishes while it writes. HTTP remotes need none, since nothing lists what is there.
+    A remote older than marks gets one if it holds artifacts. But not if a mark was seen there before: DVC recreates a folder that
+    vanishes while it writes. HTTP remotes need no mark, because they cannot be listed.
     """
     fs, place = remote.fs, remote.path
     if fs.protocol in ("http", "https"):
@@ -47,7 +47,7 @@ def refuse_unmarked(remote: Any) -> None:
             raise UserError(f"{found}; mount it, or if it is new: retemper remote add {remote.name} URL")
         try:
             write_mark(fs, place)
-        except OSError:  # read-only users may share through it too
+        except OSError:  # this user may only read it
             return
     if place not in seen:
         write_json(SEEN, sorted({*seen, place}))
@@ -55,7 +55,7 @@ def refuse_unmarked(remote: Any) -> None:
 
 def _is_there(fs: Any, path: str) -> bool:
     try:
-        fs.info(path)  # unlike `exists`, it tells forbidden from missing
+        fs.info(path)  # unlike `exists`, it raises if access is denied
     except FileNotFoundError:
         return False
     return True
@@ -69,7 +69,7 @@ def _holds_artifacts(remote: Any) -> bool:
 
 @dataclass(frozen=True)
 class Download:
-    """An object that did not match its digest on arrival, or was not there, and its place on a remote's filesystem."""
+    """An object that was corrupt on arrival, or missing, and its path on a remote's filesystem."""
 
     fs: Any
     path: str
@@ -79,7 +79,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Removed:
-    """What became of a corrupt object of a remote, in words to put after its name."""
+    """The result of removing a corrupt object from a remote. `fate` is a phrase to put after its name."""
 
     oid: str
     gone: bool = True
@@ -88,10 +88,10 @@ class Removed:
 
 
 def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
-    """Remove corrupt objects from DVC's `remote`; one that only arrived corrupt stays. Whoever makes or has an object pushes it again.
+    """Remove corrupt objects from DVC's `remote`, so that whoever has or makes them pushes them again. One that only arrived corrupt stays.
 
-    The listings of folders (`....dir`) that name a removed or missing object go too: DVC assumes that what a listing names is there, and
-    would never send it again.
+    Listings of folders (`....dir`) that name a removed or missing object are removed too: DVC assumes that everything a listing names is
+    there, and would never send the object again.
     """
     found = {download.oid: download for download in downloads}
     removed = [_remove(download) for download in found.values()]
@@ -114,7 +114,7 @@ def _remove(download: Download) -> Removed:
         if found == download.oid.removesuffix(".dir"):
             return Removed(download.oid, False, fate="arrived corrupt and is not used; the remote's copy is intact")
         download.fs.remove(download.path)
-    except FileNotFoundError:  # DVC removes some itself, and a colleague may have been first
+    except FileNotFoundError:  # removed by DVC itself, or by a colleague
         return Removed(download.oid, missing=download.missing)
     except OSError as error:
         reason = error.strerror or error
@@ -124,9 +124,9 @@ def _remove(download: Download) -> Removed:
 
 
 def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]:
-    """A line for each corrupt object of the remote `name`: its digest, the artifacts that it is part of, its fate. Missing ones share one.
+    """A line for each corrupt object of the remote `name`: its digest, the artifacts that it is part of, and its fate.
 
-    `root` is the local cache, whose recorded runs and listings know the artifacts.
+    Missing objects share one line. `root`: the local cache, whose recorded runs and listings tell the artifacts.
     """
     removed = list(removed)
     known = artifacts({one.oid for one in removed}, root)
@@ -139,7 +139,7 @@ def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]
 
 
 def artifacts(oids: set[str], root: Path) -> Mapping[str, list[str]]:
-    """Paths of the outs, or of the files in them, that objects are part of: by dvc.lock, else by the runs recorded in the cache `root`."""
+    """For each object, the paths of the outs or files that it is: by dvc.lock, else by the runs recorded in the cache `root`."""
     found: dict[str, list[str]] = {}
     for locks in (lambda: [read_lock()], lambda: _recorded(root)):
         missing = oids - set(found)

@@ -1,4 +1,4 @@
-"""Thousands of small files of a cache or a remote: listed at once, and copied many at a time."""
+"""Thousands of small files in a cache or a remote: listed in one call, and copied many at a time."""
 
 import os
 import uuid
@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-AT_ONCE = 16  # copies; each is a round trip
+AT_ONCE = 16  # copies at a time; each is a round trip
 
 
 @dataclass(frozen=True)
 class Place:
-    """A folder of one of DVC's filesystems; it need not exist."""
+    """A folder on one of DVC's filesystems. It need not exist."""
 
     fs: Any
     folder: str
@@ -25,7 +25,7 @@ class Place:
         return bool(self.fs.protocol == "local")
 
     def names(self) -> set[str]:
-        """Every file below it, by relative path with `/`. One listing, however many files there are."""
+        """The relative paths, with `/`, of all files in the folder and below it. One listing, however many files there are."""
         if self.is_local:
             return set(_walk(self.folder, ""))
         with suppress(FileNotFoundError):
@@ -37,7 +37,7 @@ class Place:
         return Path(self.folder, name).read_bytes() if self.is_local else self.fs.cat_file(self.fs.join(self.folder, *name.split("/")))
 
     def write(self, name: str, content: bytes) -> None:
-        """On a disk under a temporary name, then renamed, but not flushed: a reader takes a torn record for a missing one."""
+        """Write a file. On a disk, it is renamed from a temporary name but not flushed: readers treat a truncated record as missing."""
         if not self.is_local:
             path = self.fs.join(self.folder, *name.split("/"))
             self.fs.makedirs(self.fs.parent(path), exist_ok=True)
@@ -59,7 +59,7 @@ class Place:
 
 
 def copy(source: Place, target: Place, names: Iterable[str]) -> int:
-    """Copy files by name, if they are there; returns how many. What cannot be read or written is an error; others may be copied by then."""
+    """Copy the files `names` that exist; return how many. An error if one cannot be read or written; some may be copied by then."""
     with ThreadPoolExecutor(AT_ONCE) as threads:
         return sum(threads.map(partial(_copy, source, target), names))
 
@@ -74,7 +74,7 @@ def _copy(source: Place, target: Place, name: str) -> bool:
 
 
 def _walk(folder: str, above: str) -> Iterable[str]:
-    """Paths of all files below `folder`; what is being written (`....partial`) is none."""
+    """The paths of all files below `folder`, except unfinished ones (`....partial`)."""
     try:
         entries = list(os.scandir(folder))
     except (FileNotFoundError, NotADirectoryError):

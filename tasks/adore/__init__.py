@@ -1,1 +1,1 @@
-"""Stage `adore`: the query tower alone is trained, over fixed document vectors that each step searches in full (ADORE, LTRe, JPQ)."""
+"""Stage `adore`: train only the query tower, over fixed document vectors that each step searches in full (ADORE, LTRe, JPQ)."""

@@ -19,7 +19,7 @@ from tasks.core.training.ranks import Ranks, alone, open_ranks, untrained
 
 
 def arguments() -> Namespace:
-    """The command line: what is read, then either --name with an adore's outs or --study with its one."""
+    """Parse the command line: the inputs, then either --name with its outs, or --study with --out."""
     known = parser(
         __doc__ or "", round="the round's encoder folder", embeddings="its document vectors", tokens="token folder", corpus="corpus folder"
     )
@@ -43,7 +43,7 @@ def arguments() -> Namespace:
 
 
 def scratch_of(given: Namespace, params: Adore | Study, key: str, ranks: Ranks) -> Path:
-    """The scratch folder keyed by what the trainings read, and by who computes them."""
+    """The scratch folder, keyed by everything that the trainings read and by the hardware that computes them."""
     by_state = isinstance(params, Adore) and (params.replay < 1 or params.quantizer == "given") and given.round_state
     read = [
         given.round,
@@ -64,7 +64,7 @@ def one(given: Namespace) -> None:
     runtime = read_runtime()
     with open_ranks(runtime if params.steps != 0 else untrained(runtime), params.precision) as ranks:
         scratch = scratch_of(given, params, key, ranks)
-        if ranks.together and params.index != FLAT:  # before the ranks, which would wait for one of them
+        if ranks.together and params.index != FLAT:  # before the ranks start: they would all wait for one of them
             embeddings = open_embeddings(given.embeddings)
             trained = given_index(given, params, embeddings, key)
             built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)

@@ -1,4 +1,4 @@
-"""The training queries of a query-side training: order, positives, given negatives. Draws are functions of (seed, epoch or step)."""
+"""The queries of a query-side training: their order, positives, and given negatives. Draws are functions of (seed, epoch or step)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,9 @@ from tasks.core.text.tokens import Tokens
 
 @dataclass(frozen=True)
 class Data:
-    """Queries with at least one positive [N], all their known positives, and given negatives, best first.
+    """The queries [N] that have at least one positive, all their positives, and given negatives, best first.
 
-    `known` are the positives and all documents that have the same text as one. The scores of both are grades.
+    `known`: the positives, and all documents with the text of one. The scores of `positives` and `known` are grades.
     """
 
     queries: Ints
@@ -30,7 +30,7 @@ class Data:
 
 
 def read_data(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path | None, depth: int, scratch: Path) -> Data:
-    """Judgements of the training queries and the `depth` best of the given negatives; UserError if there is nothing to train on."""
+    """Read the judgments of the training queries, and the `depth` best given negatives. UserError if there is nothing to train on."""
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
     q, d, grades = graded_pairs(qrels, query_ids, document_ids)
     positives = lists_of(q, d, count_rows(query_ids), grades.astype(np.float32))
@@ -50,7 +50,7 @@ def read_data(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path |
 
 
 def steps_of(data: Data, params: QuerySide) -> int:
-    """Optimizer steps; the last batch of an epoch is filled from the next epoch, so every batch is full."""
+    """The number of optimizer steps. The last batch of an epoch is filled from the next epoch, so every batch is full."""
     return params.steps or max(1, round(params.epochs * len(data.queries) / min(params.batch_queries, len(data.queries))))
 
 

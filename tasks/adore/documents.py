@@ -39,40 +39,40 @@ if TYPE_CHECKING:
 
 
 class Documents(Protocol):
-    """What a step needs of the document side."""
+    """The document side, as a training step uses it."""
 
     def search(self, queries_BD: Vectors, depth: int) -> tuple[Floats, Ints]:
-        """Scores and rows of at least the best `depth` rows, [B, K]; -1 where fewer were found."""
+        """Scores and rows of the best rows, [B, K], at least `depth` of them; row -1 where fewer were found."""
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        """Inner products [B, L] of queries and rows, with a graph; a row of -1 scores as row 0."""
+        """Inner products [B, L] of queries and rows, with gradients. Row -1 scores as row 0."""
 
 
 class Exact:
-    """The vectors themselves. A GPU holds them if they fit, or reads them at every step; a CPU searches a mapped copy in `scratch`.
+    """The uncompressed vectors. A GPU holds them if they fit, else reads them at every step; a CPU searches a mapped copy in `scratch`.
 
-    A GPU holds them in the type that they are stored in: from float16 every score is exact, too.
+    A GPU holds them in the type that they are stored in. With float16, too, every score is exact.
     """
 
     def __init__(self, embeddings: Embeddings, device: torch.device, scratch: Path) -> None:
         self.device, self.embeddings = device, embeddings
         self.resident: torch.Tensor | None = None  # [R, D], on a GPU
-        self.halved: dict[int, Halved] = {}  # of the resident vectors
-        self.at_once = 1  # shards, on a GPU
+        self.halved: dict[int, Halved] = {}  # float16 forms of the resident vectors
+        self.at_once = 1  # shards that a GPU searches at a time
         self.scratch = scratch
         if device.type == "cuda":
             self._hold()
 
     @cached_property
     def kept(self) -> list[tuple[int, Rounded]]:
-        """What a CPU searches."""
+        """The vectors as a CPU searches them."""
         return keep(even(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch)
 
     def _hold(self) -> None:
-        """Move the vectors to the GPU, if they and what is made of them take at most half of its free memory."""
+        """Move the vectors to the GPU, if they and (of float32 ones) their float16 copy take at most half of its free memory."""
         embeddings, width, sizes = self.embeddings, self.embeddings.manifest.width, self.embeddings.manifest.shards
         halves = embeddings.manifest.dtype == "float16"
-        each = (2 if halves else 6) * width  # of others, a copy in float16 is searched
+        each = (2 if halves else 6) * width  # float32 vectors (4) also need a float16 copy (2), which is searched
         room = torch.cuda.mem_get_info(self.device)[0] // 2
         if len(embeddings) * each > room:
             found = f"vectors of {len(embeddings) * each / 2**30:,.1f} GiB, half of the GPU's free memory is {room / 2**30:,.1f} GiB"
@@ -80,13 +80,13 @@ class Exact:
             print(f"{embeddings.folder}: {found}: every step reads them from disk, which takes seconds{remedy}")
             return
         self.resident = torch.empty(len(embeddings), width, device=self.device, dtype=torch.float16 if halves else torch.float32)
-        for first, block in embeddings.blocks():  # a search refuses what is not finite
+        for first, block in embeddings.blocks():  # not checked here: a search refuses values that are not finite
             self.resident[first : first + len(block)] = torch.from_numpy(np.array(block)).to(self.device)
-        few = max(1, rows_at_once(width, self.device) // max(sizes, default=1))  # a copy of each group is made, and there is room for few
+        few = max(1, rows_at_once(width, self.device) // max(sizes, default=1))  # each group is copied, and there is room for few
         self.at_once = max(1, len(sizes)) if halves else few
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
-        """(first row, vectors) in turn: of a shard, of more rows where they are held."""
+        """Yield (first row, vectors) in order: one shard at a time, or several if the GPU holds them."""
         if self.resident is None:
             yield from self.embeddings.blocks()
             return
@@ -102,14 +102,14 @@ class Exact:
             queries = torch.from_numpy(np.ascontiguousarray(queries_BD))
             return search_cpu(queries, self.kept, keep, compute_dtype(self.device, "bf16"))
         held = self.resident is not None
-        rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: as `blocks` gives them
+        rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: the blocks as they are
         return search(queries_BD, Reread(self.blocks), keep, self.device, rows=rows, known=self.halved if held else None)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         return torch.einsum("bd,bld->bl", queries_BD, self.vectors(np.maximum(rows_BL, 0).ravel()).view(*rows_BL.shape, -1))
 
     def vectors(self, rows: Ints) -> torch.Tensor:
-        """The vectors of some rows [N], on the device, float32 [N, D]."""
+        """The vectors of rows [N], float32 [N, D], on the device."""
         if self.resident is not None:
             return self.resident[sent(rows, self.device)].float()
         return sent(self.embeddings.take(rows), self.device)
@@ -117,18 +117,18 @@ class Exact:
 
 @dataclass(frozen=True)
 class Part(Embeddings):
-    """The vectors of a run of another folder's shards, from shard `first` on, as if there were no others."""
+    """Consecutive shards of a folder of embeddings, from shard `first` on, as if the folder had no others."""
 
     whole: Embeddings | None = None
     first: int = 0
 
     @classmethod
     def of(cls, whole: Embeddings, first: int, end: int) -> "Part":
-        """Shards `first` to `end` - 1."""
+        """Shards `first` to `end` - 1 of `whole`."""
         manifest = whole.manifest
         sizes, others = manifest.shards[first:end], set(range(len(manifest.shards))) - set(range(first, end))
         own = replace(manifest, rows=sum(sizes), shards=sizes, digests=manifest.digests[first:end])
-        return cls(whole.folder, own, whole=Embeddings(whole.folder, manifest, others), first=first)  # others are not read: not verified
+        return cls(whole.folder, own, whole=Embeddings(whole.folder, manifest, others), first=first)  # not read, so not verified
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
         assert self.whole is not None
@@ -142,17 +142,17 @@ class Part(Embeddings):
 
 
 class Shared:
-    """The vectors themselves, in a gang: each rank holds and searches a run of whole shards, so memory and time are shared.
+    """The uncompressed vectors, in a gang: each rank holds and searches consecutive whole shards, which divides memory and time.
 
-    The ranks must search and score the same, in the same order. Scores do not depend on what is searched at once. Vectors are
-    moved in float32, which is exact. So the bits are those of one process.
+    All ranks must make the same calls in the same order. Results are bit for bit those of one process: scores do not depend on which
+    rows are searched together, and vectors travel in float32, which is exact.
     """
 
     def __init__(self, embeddings: Embeddings, device: torch.device, scratch: Path, gang: "Gang") -> None:
         self.device, self.gang, self.rows, self.width = device, gang, len(embeddings), embeddings.manifest.width
         begins = embeddings.starts
-        ranks = begins[:-1] * gang.size // max(1, self.rows)  # of each shard
-        shards = np.searchsorted(ranks, np.arange(gang.size + 1))  # the first of each rank
+        ranks = begins[:-1] * gang.size // max(1, self.rows)  # the rank of each shard
+        shards = np.searchsorted(ranks, np.arange(gang.size + 1))  # the first shard of each rank
         self.starts = begins[shards]  # [R + 1]: the first row of each rank
         self.own = Exact(Part.of(embeddings, *shards[gang.rank : gang.rank + 2].tolist()), device, scratch)
 
@@ -164,7 +164,7 @@ class Shared:
         scores_BK[:, : scores.shape[1]] = torch.from_numpy(scores)
         rows_BK[:, : rows.shape[1]] = torch.from_numpy(np.where(rows < 0, rows, rows + self.starts[self.gang.rank]))
         scores_BM, rows_BM = (torch.cat(list(self.gang.all(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
-        best = np.argsort(-scores_BM, axis=1, kind="stable")[:, :kept]  # ties by row: ranks have ascending rows, each in this order
+        best = np.argsort(-scores_BM, axis=1, kind="stable")[:, :kept]  # ties by row: rows ascend from rank to rank, and within each
         return np.take_along_axis(scores_BM, best, axis=1), np.take_along_axis(rows_BM, best, axis=1)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
@@ -178,7 +178,7 @@ class Shared:
 
 
 class Compressed:
-    """A faiss index that is searched as it will be served, and scored by the vectors that its codes decode to."""
+    """A faiss index, searched as it will be served, and scored with the vectors that its codes decode to."""
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
         self.index, self.device = index, device
@@ -198,7 +198,7 @@ class Compressed:
 
 
 class Rescored:
-    """A faiss index that is searched as it will be served, and scored by the uncompressed vectors.
+    """A faiss index, searched as it will be served, and scored with the uncompressed vectors.
 
     Source: LTRe, Algorithm 1, steps 5 and 6 (arXiv:2010.10469); DRhard looks vectors up by the retrieved ids in the same way.
     """
@@ -216,8 +216,8 @@ class Rescored:
 class Centroids(nn.Module):
     """A PQ index whose centroids are trained: s = q R^T . concat(centroid[m, code_m]) (JPQ, run_train.py).
 
-    Rotation and codes are fixed. The one coarse centroid of an IVF1 index is first added to the PQ centroids and made 0,
-    which changes no score. `search` first writes the current centroids into the index, and so stays on the CPU.
+    Rotation and codes are fixed. The single coarse centroid of an IVF1 index is first added to the PQ centroids, then set to 0,
+    which changes no score. `search` first writes the current centroids into the index, so it stays on the CPU.
     """
 
     def __init__(self, index: Any, device: torch.device, key: str) -> None:
@@ -239,7 +239,7 @@ class Centroids(nn.Module):
 
     @classmethod
     def of(cls, index: Any, trained: Trained | None, device: torch.device, key: str) -> "Centroids":
-        """With the index's own centroids, or with those that a former training left, if what is `trained` has some."""
+        """Start from the centroids of `trained`, an earlier training, if it has some; otherwise from the index's own."""
         made = cls(index, device, key)
         if trained and trained.centroids is not None:
             with torch.no_grad():
@@ -265,7 +265,7 @@ class Centroids(nn.Module):
 
 
 def _rotation(index: Any) -> tuple[torch.Tensor | None, Any]:
-    """R [D', D] of a leading OPQ, if there is one, and the index behind it."""
+    """The rotation R [D', D] if the index begins with OPQ, else None; and the index behind it."""
     index = faiss.downcast_index(index)
     if not isinstance(index, faiss.IndexPreTransform):
         return None, index
@@ -276,7 +276,7 @@ def _rotation(index: Any) -> tuple[torch.Tensor | None, Any]:
 
 
 def _quantizer(index: Any) -> tuple[Any, npt.NDArray[np.uint8]]:
-    """The product quantizer of an index without rotation, and the codes [R, M] in the order of rows."""
+    """The product quantizer of an index without rotation, and its codes [R, M] in row order."""
     quantizer: Any = index.pq
     if isinstance(index, faiss.IndexPQ):
         return quantizer, faiss.vector_to_array(index.codes).reshape(index.ntotal, quantizer.M).copy()
@@ -287,9 +287,10 @@ def _quantizer(index: Any) -> tuple[Any, npt.NDArray[np.uint8]]:
 
 
 def searched(documents: Documents, queries_BD: torch.Tensor, depth: int, gang: "Gang | None" = None) -> tuple[Floats, Ints]:
-    """Scores (float32) and rows (int64; -1: none), both [B, K], for vectors of the tower, whose graph is unaffected.
+    """Search with the tower's vectors, without gradients: scores (float32) and rows (int64; -1: none), both [B, K].
 
-    In a `gang`, what is not shared is searched by the first rank alone: of equal scores, faiss on another GPU may find others.
+    In a `gang`, documents that are not `Shared` are searched by the first rank alone, because faiss on another GPU may break ties
+    differently.
     """
     if gang is not None and not isinstance(documents, Shared):
         return gang.said(searched(documents, queries_BD, depth) if gang.first else (np.empty(0, np.float32), np.empty(0, np.int64)))

@@ -1,7 +1,7 @@
 """The records of a query-side training, step by step.
 
-Documents that a search finds depend on the weights of the step, so `retrieved` and `refreshed` lists cannot be replayed: there, every
-document of the corpus is searched, and the positives of a step's queries are those that its lists may have.
+A search depends on the weights at its step, so `retrieved` and `refreshed` lists cannot be replayed. For them, every document of the corpus
+counts as searched, and each step has its queries and their positives.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from tasks.core.text.tokens import open_tokens
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY, SEARCHED, Replay, Roles
 from tasks.core.training.replay import replayed_from
 
-FOUND = ("retrieved", "refreshed")  # lists that only the weights know
+FOUND = ("retrieved", "refreshed")  # lists that depend on the weights
 
 
 def negatives_of(data: Data, params: Adore, step: int, batch: Ints) -> list[Ints]:
-    """Documents of each query's list, apart from known positives and documents with their texts; as tasks.adore.step draws them."""
+    """The negatives in each query's list, as tasks.adore.step draws them: without known positives and documents with their texts."""
     if params.lists == "random":
         rng = np.random.default_rng(draw_seed(params.seed, 2, step))
         drawn = list(rng.integers(data.documents, size=(len(batch), min(params.depth, data.documents))))
@@ -33,7 +33,7 @@ def negatives_of(data: Data, params: Adore, step: int, batch: Ints) -> list[Ints
 
 
 def replay(paths: Mapping[str, Path], params: Adore, scratch: Path) -> Replay:
-    """The queries of each step and their lists, as far as these are drawn."""
+    """Replay a query-side training: the queries of each step, their positives, and their lists, unless a search found these."""
     documents, queries = open_tokens(paths["tokens"] / "documents"), open_tokens(paths["tokens"] / "queries" / "train")
     negatives = paths["negatives"] / "train.parquet" if params.lists == "given" else None
     data = read_data(queries, documents, paths["corpus"] / "qrels" / "train.parquet", negatives, params.depth, scratch)

@@ -1,6 +1,6 @@
-"""The ranked list of every query of a step: what was retrieved, and how positives that were not are handled.
+"""The ranked list of every query of a step: the retrieved documents, and how positives that were not retrieved are handled.
 
-B queries, N documents retrieved, L positions of a list (-1 past its end), R rows (passages), O documents.
+B queries, N documents retrieved, L positions in a list (-1 past its end), R rows (passages), O documents.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
 Bools = npt.NDArray[np.bool_]
-BestRows = Callable[[Sequence[Ints]], list[Ints]]  # of some documents of each query of a batch, the rows of the best passages
+BestRows = Callable[[Sequence[Ints]], list[Ints]]  # from documents of each query of a batch to the rows of their best passages
 Missing = Literal["drhard", "jpq", "ltre"]
 
 
 @dataclass(frozen=True)
 class Lists:
-    """One list per query. `rows` are the passages that stand for the documents."""
+    """One list per query. `rows`: the passage that represents each document."""
 
     rows: Ints  # [B, L]
     grades: Ints  # [B, L]; 0: not known to be relevant
@@ -37,9 +37,9 @@ class Lists:
 
 
 def best_documents(scores_BK: Floats, rows_BK: Ints, owners: npt.NDArray[np.int32], place: Ints, depth: int) -> Ints:
-    """The row of the best passage of the `depth` best documents, int64 [B, depth]; -1 where fewer were found.
+    """The `depth` best documents of each query, each as the row of its best passage: int64 [B, depth], -1 where fewer were found.
 
-    Order as in tasks.core.retrieval.ranked: by score, ties by descending document id; a document appears once. `place` is id_order's.
+    The order is that of tasks.core.retrieval.ranked: by score, ties by descending document id. `place` is the result of id_order.
     """
     best = np.full((len(rows_BK), depth), -1, dtype=np.int64)
     for b, (scores, rows) in enumerate(zip(scores_BK, rows_BK, strict=True)):
@@ -61,9 +61,9 @@ def completed(
     rng: np.random.Generator,
     grades: Sequence[Floats],
 ) -> Lists:
-    """Retrieved lists with their labels, positives that were not retrieved handled as `missing` says (params.QuerySide).
+    """Label the retrieved lists, and handle positives that were not retrieved as `missing` says (params.QuerySide).
 
-    `known` are `positives` and the documents with the texts of some, which are labelled alike; `grades` are theirs.
+    `known`: `positives` and the documents with their texts, which get the same labels. `grades`: the grades of `known`.
     """
     kept: list[tuple[Ints, Ints]] = []
     more: list[Ints] = []
@@ -76,7 +76,7 @@ def completed(
             added = absent[:0]
         elif missing == "ltre":
             added = rng.choice(absent, 1)
-            if len(rows) == found_BN.shape[1]:  # it takes the last rank of a full list
+            if len(rows) == found_BN.shape[1]:  # the positive takes the last rank of a full list
                 rows, labels = rows[:-1], labels[:-1]
         else:
             added = absent
@@ -86,7 +86,7 @@ def completed(
 
 
 def graded(documents: Ints, known: Ints, grades: Floats) -> Ints:
-    """The grade of each of `documents` [L], 0 for one that is not among `known` [K]; `grades` [K] are those of `known`."""
+    """The grade of each document [L], 0 if it is not among `known` [K]. `grades` [K]: the grades of `known`."""
     order = np.argsort(known, kind="stable")
     place = order[np.searchsorted(known, documents, sorter=order).clip(max=len(known) - 1)]
     return np.where(known[place] == documents, grades[place].astype(np.int64), 0)
@@ -99,14 +99,17 @@ def unranked(
     best_rows: BestRows,
     grades: Sequence[Floats],
 ) -> Lists:
-    """Every positive of a query, then its negatives, each once and without the `known` ones: positives and documents of their texts."""
+    """Lists without ranks: all positives of a query, then its negatives, each once.
+
+    Negatives that are `known` (positives, and documents with their texts) are left out.
+    """
     lists = [np.concatenate([own, np.setdiff1d(given, alike)]) for own, alike, given in zip(positives, known, negatives, strict=True)]
     labels = [graded(documents, alike, own) for documents, alike, own in zip(lists, known, grades, strict=True)]
     return padded(list(zip(best_rows(lists), labels, strict=True)))
 
 
 def padded(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
-    """Rows and grades of lists of different lengths as two arrays [B, L] of int64, padded with row -1 and grade 0."""
+    """Pad lists of (rows, grades) to one length: two int64 arrays [B, L], with row -1 and grade 0 as padding."""
     length = max(1, *(len(rows) for rows, _ in lists))
     rows_BL, grades_BL = np.full((len(lists), length), -1, dtype=np.int64), np.zeros((len(lists), length), dtype=np.int64)
     for b, (rows, grades) in enumerate(lists):
@@ -115,7 +118,7 @@ def padded(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
 
 
 def measured(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints], cut: int = 10) -> dict[str, float]:
-    """MRR and hit rate at `cut` of a step's search, as DRhard logs them, and the recall of the whole lists; means over queries."""
+    """MRR and hit rate at `cut` of a step's search, as DRhard logs them, and recall of the whole lists. All are means over queries."""
     ranks, hits, recalls = [], [], []
     for found, own in zip(found_BN, positives, strict=True):
         relevant = np.isin(owners[found[found >= 0]], own)
@@ -127,10 +130,10 @@ def measured(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[
 
 
 def overlap(lists: Lists, found_BN: Ints, owners: npt.NDArray[np.int32], known: Sequence[Ints]) -> float:
-    """Mean fraction of the documents that a full search retrieves, without the `known` ones, that are among the negatives trained on.
+    """Of the documents that a full search finds, apart from `known` ones: the fraction that the step trains on as negatives.
 
-    STAR (arXiv:2104.08051), Fig. 4a; LTRe (arXiv:2010.10469), Fig. 3d. Queries whose retrieved documents are all positive are
-    excluded; 1 if all are.
+    Mean over queries: STAR (arXiv:2104.08051), Fig. 4a; LTRe (arXiv:2010.10469), Fig. 3d. Queries whose retrieved documents are all
+    `known` are excluded; 1 if all queries are.
     """
     shares = []
     for rows, positive, found, own in zip(lists.rows, lists.positive, found_BN, known, strict=True):

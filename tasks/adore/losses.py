@@ -1,6 +1,6 @@
 """Pairwise losses over ranked lists: pure functions of scores. One formula, one function, one source.
 
-B queries, L positions of a list, P positives of pairs. Position l is rank l + 1; shorter lists end with invalid positions.
+B queries, L positions in a list, P positives in all lists. Position l is rank l + 1; shorter lists end with invalid positions.
 """
 
 import torch
@@ -10,14 +10,14 @@ from tasks.core.stage.devices import moved
 
 
 def gains(places: int, metric: str, cut: int) -> torch.Tensor:
-    """What a document of grade 1 at each rank adds to the metric, [L]: 1/r (MRR) or 1/log2(1 + r) (DCG) up to rank `cut`, then 0."""
+    """The gain of a document of grade 1 at each rank, [L]: 1/r (MRR) or 1/log2(1 + r) (DCG) up to rank `cut`, then 0."""
     ranks_L = torch.arange(1, places + 1, dtype=torch.float32)
     gains_L = 1 / ranks_L if metric == "mrr" else 1 / torch.log2(1 + ranks_L)
     return gains_L * (ranks_L <= cut)
 
 
 def ideal(grades_BK: torch.Tensor, cut: int) -> torch.Tensor:
-    """The largest DCG at `cut` that queries whose K known positives have these grades (0: fewer) can have, [B]; else 1."""
+    """The ideal DCG at `cut` of each query, [B], from the grades of its known positives (0: padding). 1 if it would be 0."""
     best_BK = grades_BK.sort(1, descending=True).values
     dcg_BK = (best_BK.exp2() - 1) * gains(best_BK.shape[1], "ndcg", cut)
     ideal_B = dcg_BK.cumsum(1)[:, -1]
@@ -34,11 +34,11 @@ def pairwise(
     """Mean over queries of: mean over pairs (i, j) with grade_i > grade_j of |gain_i - gain_j| / ideal * log(1 + e^(s_j - s_i)).
 
     Without gains every pair weighs 1: RankNet (LTRe (arXiv:2010.10469), Eq. 1, and step 7 of Algorithm 1: pairs of unequal labels;
-    STAR (arXiv:2104.08051), Eq. 14). With them: LambdaRank (LTRe, Eq. 2) and LambdaLoss (ADORE, Eq. 15). With `ideal_B` the
-    weight is the change of nDCG, |2^grade_i - 2^grade_j| more (Burges, From RankNet to LambdaRank to LambdaMART, MSR-TR-2010-82).
-    For MRR the papers' code (DRhard, adore/train.py) uses |1/r_i - 1/r_j| whatever other
-    positives rank above, and so do we. Ranks are the list's own, not re-sorted by `scores_BL`. A query without a pair adds 0.
-    All but the scores are on the CPU: a GPU is sent the weights of all pairs.
+    STAR (arXiv:2104.08051), Eq. 14). With gains: LambdaRank (LTRe, Eq. 2) and LambdaLoss (ADORE, Eq. 15). With `ideal_B` the weight is
+    also multiplied by |2^grade_i - 2^grade_j|, so it is the change of nDCG (Burges, From RankNet to LambdaRank to LambdaMART,
+    MSR-TR-2010-82). For MRR the papers' code (DRhard, adore/train.py) uses |1/r_i - 1/r_j| whether or not other positives rank above, and
+    so do we. Ranks are positions in the list, which is not re-sorted by `scores_BL`. A query without a pair adds 0.
+    All arguments but the scores are on the CPU: only the weights of the pairs are sent to a GPU.
     """
     query_P, place_P = ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True)
     weight_PL = pair_weights(query_P, place_P, grades_BL, valid_BL, gains_L, ideal_B)
@@ -55,7 +55,7 @@ def pair_weights(
     gains_L: torch.Tensor | None,
     ideal_B: torch.Tensor | None,
 ) -> torch.Tensor:
-    """What each pair of a positive and another document of its list counts, [P, L]: its share of the query's mean, times its gain."""
+    """The weight of each pair of a positive and a document of its list, [P, L]: its share of the query's mean, times its gain."""
     grade_P = grades_BL[query_P, place_P]
     counted_PL = valid_BL[query_P] & (grade_P.unsqueeze(1) > grades_BL[query_P])
     pairs_B = torch.zeros(len(grades_BL), dtype=torch.int64).index_add(0, query_P, counted_PL.sum(1))

@@ -1,6 +1,6 @@
-"""Lists that are retrieved again every so many steps, with the current tower: ANCE's negatives over fixed documents.
+"""Lists that the current tower retrieves again every few steps: ANCE's negatives over fixed documents.
 
-Results are kept on disk as long as a resumed training may need them, because the tower that retrieved them is gone.
+Lists are kept on disk as long as a resumed training may need them, because the tower that retrieved them no longer exists.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ Ordinals = npt.NDArray[np.int32]
 
 
 class Refreshed:
-    """Documents (ordinals, -1 where fewer were found) of the queries of every step; retrieved every `steps` steps for those that follow."""
+    """The documents of every step's queries, retrieved for `steps` steps at a time (ordinals, -1 where fewer were found)."""
 
     def __init__(self, folder: Path, steps: int, retrieve: Callable[[int, int], Ordinals], gang: "Gang | None" = None) -> None:
-        """`retrieve(first, end)` gives the documents [queries, depth] of the batches of steps first..end-1, in order.
+        """`retrieve(first, end)` returns the documents [queries, depth] of the batches of steps first..end-1, in order.
 
-        In a `gang` every rank retrieves, the same, and the first writes and reads what is kept.
+        In a `gang` every rank retrieves the same lists. The first rank alone decides whether those on disk are intact, and writes them.
         """
         self.folder, self.steps, self.retrieve, self.gang = folder, steps, retrieve, gang
         self._first, self._documents = -1, np.empty((0, 0), dtype=np.int32)
@@ -40,7 +40,7 @@ class Refreshed:
             (folder / CHECKPOINT).unlink()
 
     def of(self, step: int, size: int) -> Ints:
-        """The documents of step `step`, [size, depth]; call in increasing order of steps."""
+        """The documents of step `step`, [size, depth]. Call it with increasing steps."""
         first = step - step % self.steps
         if first != self._first:
             self._first, self._documents = first, self._load(first)
@@ -68,6 +68,6 @@ class Refreshed:
             np.save(handle, documents)
         seal(path)
         resumed = checkpoint_step(self.folder / CHECKPOINT)
-        for old in self.folder.glob("lists-*"):  # with their seals
+        for old in self.folder.glob("lists-*"):  # and their seals
             if int(old.name.removeprefix("lists-").split(".")[0]) < resumed - resumed % self.steps:
                 old.unlink()

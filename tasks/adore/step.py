@@ -1,4 +1,4 @@
-"""One step of a query-side training: queries encoded with dropout, documents retrieved, their lists completed, the loss."""
+"""One step of a query-side training: encode queries with dropout, retrieve documents, complete the lists, compute the loss."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,12 +34,12 @@ from tasks.core.training.unpadded import best_training_tokens, unpadded_towers
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-ROWS = 2**16  # whose vectors are held at a time
+ROWS = 2**16  # vectors held at a time
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A step's queries [B], and of each its positives, the documents that are no negatives, and the grades of those."""
+    """A step's queries [B]; for each its positives, the `known` documents that are not negatives, and `labels`, the grades of those."""
 
     queries: Ints
     positives: list[Ints]
@@ -50,15 +50,15 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The document side: how it is searched and scored, and which document a row is a passage of (owners are sorted)."""
+    """The document side: how it is searched and scored, and the document that owns each row (owners are sorted)."""
 
     documents: Documents
     owners: npt.NDArray[np.int32]  # [R]
-    place: Ints  # [O] of documents in the order of ids
-    depth: int  # documents of a list, at most all
-    rows: int  # that hold as many documents in any case
+    place: Ints  # [O] of each document in the order of ids
+    depth: int  # documents in a list
+    rows: int  # to retrieve, so that they always hold `depth` documents
     gang: "Gang | None" = None
-    told: Callable[[Ints], object] = lambda _: None  # of every search, how many documents it found for each query
+    told: Callable[[Ints], object] = lambda _: None  # called after a search, with the number of documents found for each query
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
@@ -68,7 +68,7 @@ class Corpus:
         return best
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
-        """The best passages of documents for queries: MaxP, for documents that were not retrieved."""
+        """Make the function that finds the best passage (MaxP) of documents that were not retrieved."""
 
         def best(documents: Sequence[Ints]) -> list[Ints]:
             sizes_B = np.array([*map(len, documents)])
@@ -78,7 +78,7 @@ class Corpus:
             ends = np.cumsum(sizes_B)[:-1]
             if count.max(initial=1) == 1:
                 return np.split(first, ends)
-            starts = np.cumsum(count) - count  # of each document's passages, among those of all
+            starts = np.cumsum(count) - count  # of each document's passages, among all passages
             query_R = np.repeat(np.repeat(np.arange(len(sizes_B)), sizes_B), count)
             rows_R = np.repeat(first, count) + spread(0, count)
             scores_R = self._scores(queries_BD.detach(), query_R, rows_R)
@@ -88,7 +88,7 @@ class Corpus:
         return best
 
     def _scores(self, queries_BD: torch.Tensor, query_R: Ints, rows_R: Ints) -> Floats:
-        """Scores of rows for the queries that they belong to, in the order of queries, [R]."""
+        """The score of each row for its query, [R]. Both are sorted by query."""
         lengths_B = np.bincount(query_R, minlength=len(queries_BD))
         rows_BL = np.full((len(queries_BD), int(lengths_B.max())), -1, dtype=np.int64)
         place_R = spread(0, lengths_B)
@@ -101,13 +101,13 @@ class Corpus:
 
 
 def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int, gang: "Gang | None" = None) -> Corpus:
-    """A corpus whose lists have `depth` documents, or all if there are fewer; they are the same on all ranks of a `gang`."""
+    """A corpus whose lists have `depth` documents, or all if there are fewer. The lists are the same on all ranks of a `gang`."""
     depth = min(depth, len(place))
     return Corpus(documents, owners, place, depth, rows_needed(depth, owners), gang)
 
 
 def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK: Ints, params: QuerySide) -> torch.Tensor:
-    """The loss of one batch of lists; `grades_BK` are those of known positives (0: fewer than K), for the ideal DCG."""
+    """The loss of one batch of lists. `grades_BK`: the grades of known positives (0: padding), for the ideal DCG."""
     scores_BL = corpus.documents.scores(queries_BD, lists.rows) / params.temperature
     grades_BL, valid_BL = torch.from_numpy(lists.grades), torch.from_numpy(lists.valid)
     if params.loss == "ranknet":
@@ -119,7 +119,7 @@ def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK:
 
 
 class Unretrieved:
-    """What queries are trained against where `lists` is not retrieved: lists of an earlier search, random documents, or given ones."""
+    """Documents to train against if `lists` is not `retrieved`: from an earlier search, random, or given."""
 
     def __init__(
         self, tower: Encoder, queries: Tokens, data: Data, corpus: Corpus, params: QuerySide, scratch: Path, compute: Compute
@@ -131,7 +131,7 @@ class Unretrieved:
         self.refreshed = Refreshed(scratch, refresh, self._retrieve, compute.gang)
 
     def of(self, step: int, batch: Ints) -> list[Ints]:
-        """Documents for each query of `batch`, of step `step`; none where lists are retrieved."""
+        """Documents for each query of `batch` at step `step`. Empty if `lists` is `retrieved`."""
         if self.kind == "retrieved":
             return []
         if self.kind == "refreshed":
@@ -143,7 +143,7 @@ class Unretrieved:
         return [self.data.negatives.of(query) for query in batch.tolist()]
 
     def _retrieve(self, first: int, end: int) -> npt.NDArray[np.int32]:
-        """Documents of the batches of some steps, [queries, depth], with the current tower and without dropout."""
+        """Search for the queries of steps first..end-1, with the current tower and without dropout: documents [queries, depth]."""
         last = min(end, steps_of(self.data, self.params))
         rows = np.concatenate([batch_of(self.data, self.params, step) for step in range(first, last)])
         rows, places = np.unique(rows, return_inverse=True)  # a query may come in several epochs
@@ -164,7 +164,7 @@ class Unretrieved:
 
 
 def draw(data: Data, params: QuerySide, step: int) -> Drawn:
-    """What step `step` needs of the data."""
+    """The queries of step `step`, with their positives and grades."""
     batch = batch_of(data, params, step)
     positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
     labels = [data.known.scores_of(query) for query in batch.tolist()]
@@ -183,9 +183,10 @@ def make_step(
     scratch: Path,
     compute: Compute,
 ) -> Steps[Drawn]:
-    """The steps that leave their gradients in the tower (and in the centroids, if they are trained).
+    """Make the steps of a training, which leave their gradients in the tower (and in the centroids, if they are trained).
 
-    `plotted` says which steps' metrics are kept: at those, lists are measured, and compared with a full search if they are not retrieved.
+    `plotted` says at which steps metrics are kept. There, a search is measured, and the lists are compared with it; if lists are not
+    retrieved, this takes an extra full search.
     """
     unpadded = unpadded_towers([tower], compute.device, compute.dtype)
     batch_tokens = params.batch_tokens or best_training_tokens([tower], compute.device, compute.dtype, compute.gang)

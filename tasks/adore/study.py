@@ -36,7 +36,7 @@ Measured = dict[str, float]
 
 
 class Recipe:
-    """One factory of a study, as tasks.core.retrieval.faiss_build expects it."""
+    """One factory of a study, in the form that tasks.core.retrieval.faiss_build expects."""
 
     def __init__(self, factory: str, params: Study) -> None:
         self.factory, self.seed = factory, params.seed
@@ -44,7 +44,7 @@ class Recipe:
 
 
 def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries: Path, qrels: Path, name: str) -> dict[str, Any]:
-    """The content of table.json; curves of the trainings go to `out`, indexes and checkpoints to `scratch`."""
+    """Run the study and return the content of table.json. Training curves go to `out`, indexes and checkpoints to `scratch`."""
     splits = {split: open_tokens(queries / split) for split in params.splits}
     sections = read_parameters()
     least = {split: least_grade(split, sections) for split in splits}
@@ -55,7 +55,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
             raise UserError(f"params.yaml: study.{name}.splits: {qrels / split}.parquet has no relevant document; name another split")
     paths = {factory: scratch / f"{number}.faiss" for number, factory in enumerate(params.factories)}
     key = f"study.{name}.factories"
-    for factory, path in paths.items():  # all of them first: a mistake in the last is reported before the first training
+    for factory, path in paths.items():  # all at first, so that a mistake in any is reported before the first training
         built_index(setting.embeddings, Recipe(factory, params), path, key)
     towers = {UNTRAINED: setting.towers.query.to(setting.device).eval()}
     exact = Exact(setting.embeddings, setting.device, scratch)
@@ -96,7 +96,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
 
 
 def text(table: Mapping[str, Any]) -> str:
-    """Markdown: the indexes, then for each split and measure trained (rows) x served (columns); the best of a column in bold."""
+    """Markdown: the indexes, then one table per split and measure, trained (rows) x served (columns), with each column's best in bold."""
     indexes, cells = table["indexes"], table["cells"]
     blocks = [_grid(list(indexes[0]), [[str(value) for value in index.values()] for index in indexes])]
     served = [index["factory"] for index in indexes]
@@ -125,7 +125,7 @@ def _encode(tower: Encoder, tokens: Tokens, params: Study, device: torch.device)
 
 
 def _recall(index: Any, exact: Exact, queries_QD: Vectors, k: int) -> float:
-    """Against exact search over the vectors, before any training."""
+    """Recall@k of the index against exact search over the vectors, for the same queries."""
     scores, rows = exact.search(queries_QD, k)
     return recall(search_index(index, queries_QD, k)[1], scores, rows, k)
 

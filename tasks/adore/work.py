@@ -1,4 +1,4 @@
-"""A query-side training from round to query tower, as the entry runs it once and a study once for each index."""
+"""A query-side training, from a round to a query tower. An entry of `adore` runs it once, a study once per index."""
 
 import copy
 import shutil
@@ -44,7 +44,7 @@ FLAT = "Flat"  # the one factory that does not need faiss: the embeddings are se
 
 @dataclass(frozen=True)
 class Setting:
-    """What all trainings of one entry share."""
+    """Everything that all trainings of one entry share."""
 
     towers: Towers
     embeddings: Embeddings
@@ -68,7 +68,7 @@ class Outs:
 def read_setting(
     given: Namespace, params: Adore | Study, key: str, runtime: Runtime, scratch: Path, device: torch.device, gang: "Gang | None" = None
 ) -> Setting:
-    """What the trainings read, from the folders that the command line `given` names."""
+    """Read everything that the trainings share, from the folders on the command line `given`."""
     documents, queries = open_tokens(given.tokens / "documents"), open_tokens(given.tokens / "queries" / "train")
     negatives = given.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
     data = read_data(queries, documents, given.corpus / "qrels" / "train.parquet", negatives, params.depth, scratch)
@@ -83,7 +83,7 @@ def read_setting(
 def adore(
     given: Namespace, params: Adore, runtime: Runtime, scratch: Path, outs: Outs, device: torch.device, gang: "Gang | None" = None
 ) -> None:
-    """Train the query tower that `given` names on `device`, alone or as a rank of `gang`, whose first one writes."""
+    """Run the entry `given.name` of `adore` on `device`, alone or as a rank of `gang`. In a gang, only the first rank writes."""
     key = f"adore.{given.name}"
     if params.steps == 0:
         as_it_is(given, params, scratch, outs, key)
@@ -100,7 +100,7 @@ def adore(
 
 
 def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
-    """No step: the round that `given` names, over the index of `params`."""
+    """Write the outs of an entry with steps: 0: the round's towers, untrained, over the index of `params`."""
     embeddings, documents = open_embeddings(given.embeddings), None
     if params.index != FLAT:
         trained = given_index(given, params, embeddings, key)
@@ -108,11 +108,14 @@ def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: st
         documents = Centroids.of(index, trained, torch.device("cpu"), f"{key}.index") if params.centroids else None
     write_outs(given, params, scratch, outs, 0, load_towers(given.round), documents)
     pass_on(given.round_state, given.state)
-    pass_on(outs.index, given.state)  # what this entry's own index has learned, if it has one
+    pass_on(outs.index, given.state)  # the trained part of this entry's own index, if it has one
 
 
 def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps: int, towers: Towers, documents: Documents | None) -> None:
-    """Write curves, the index that is searched, what it has learned, and the encoder. Only trained centroids are not in scratch yet."""
+    """Write the curves, the index that is searched, its trained part, and the encoder.
+
+    Index and trained part come from scratch, except for trained centroids.
+    """
     write_json(outs.curves / "round.json", {"steps": steps})
     served, centroids = scratch / INDEX, None
     if isinstance(documents, Centroids):
@@ -129,16 +132,17 @@ def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps
 
 
 def given_index(given: Namespace, params: Adore, embeddings: Embeddings, key: str) -> Trained | None:
-    """The index that came with the round's encoder, where `params` asks for it."""
+    """The trained index that came with the round's encoder, or None if `params` asks for a new one."""
     if params.quantizer == "trained":
         return None
     return read_trained((given.round_state or given.round) / LEARNED, params.index, embeddings.manifest.width, key=key)
 
 
 def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, trained: Trained | None = None) -> Any:
-    """The faiss index of `recipe`, kept at `path`: a resumed training must search the same one. One that is `trained` is filled.
+    """Open the faiss index at `path`, built by `recipe` if it is not there; `trained`, if given, is filled instead of a new one.
 
-    What it has learned is kept beside it, and written before it has documents, of which there may be too many for two copies.
+    It stays on disk because a resumed training must search the same index. Its trained part is kept beside it, and written while it is
+    still empty: there may not be memory for two copies of the documents.
     """
     learned = path.with_name(LEARNED)
     if not (sealed(path) and sealed(learned)):
@@ -151,7 +155,7 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, tr
 
 
 def open_documents(setting: Setting, params: Adore, scratch: Path, key: str, trained: Trained | None) -> Documents:
-    """The document side, to be searched as `params`, the entry `key`, says."""
+    """Open the document side, to be searched as `params` (the entry `key`) says."""
     if params.index == FLAT:
         return exact(setting, scratch)
     index = built_index(setting.embeddings, params, scratch / INDEX, f"{key}.index", trained)
@@ -161,31 +165,31 @@ def open_documents(setting: Setting, params: Adore, scratch: Path, key: str, tra
 
 
 def exact(setting: Setting, scratch: Path) -> Exact | Shared:
-    """The vectors themselves: here, or shared among the ranks of a gang."""
+    """The uncompressed vectors: all in this process, or shared among the ranks of a gang."""
     if setting.gang is None:
         return Exact(setting.embeddings, setting.device, scratch)
     return Shared(setting.embeddings, setting.device, scratch, setting.gang)
 
 
 def compressed_documents(index: Any, vectors: Callable[[], Exact | Shared], params: QuerySide, key: str, device: torch.device) -> Documents:
-    """The document side of an index whose vectors are fixed."""
+    """The document side for a faiss index whose centroids are not trained."""
     return Rescored(index, vectors()) if params.scored == "exact" else Compressed(index, device, key)
 
 
 def centroid_lr(params: Adore, documents: Centroids) -> float:
-    """The peak learning rate of the centroids; if not given, by bytes per vector as in JPQ's scripts."""
+    """The peak learning rate of the centroids. If not set, it depends on bytes per vector as in JPQ's scripts."""
     size = documents.weight.shape[0]
     return params.centroid_lr or (5e-6 if size <= 24 else 2e-5 if size <= 32 else 1e-4)
 
 
 def _tell_first(short: ShortLists, what: str, index: Any, lengths_B: Ints) -> None:
-    """Say it the first time that a search finds too little."""
+    """Print a warning the first time that a search finds too few documents."""
     if not short.short:
         short.count(lengths_B).tell(what, index)
 
 
 def train_tower(setting: Setting, params: QuerySide, documents: Documents, scratch: Path, curves: Path, what: str) -> tuple[Encoder, int]:
-    """A trained copy of the round's query tower, and the steps it took; `documents`' centroids are trained in place, if enabled."""
+    """Train a copy of the round's query tower; return it and its steps. Centroids of `documents`, if trained, change in place."""
     tower = copy.deepcopy(setting.towers.query).to(setting.device).train()
     optimizer = make_optimizer(params.optimizer, tower, params.lr, params.weight_decay)
     module = nn.ModuleDict({"query": tower})

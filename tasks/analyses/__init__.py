@@ -1,1 +1,1 @@
-"""What a trained round does: the papers' analyses, each a function of artifacts."""
+"""Stage `analyses`: the papers' analyses of a trained round, each a function of artifacts."""

@@ -35,12 +35,12 @@ from tasks.core.tables.schemas import MEASURED
 from tasks.core.tables.trec import read_run, read_scored_run
 from tasks.core.text.tokens import Tokens, open_tokens
 
-MAPPED = 50  # documents of BM25, and of the round, in a map
-BM25, RANDOM, IN_BATCH = "bm25", "random", "in_batch"  # sources of negatives besides the one that is named
+MAPPED = 50  # documents in a map from BM25, and as many from the round
+BM25, RANDOM, IN_BATCH = "bm25", "random", "in_batch"  # sources of negatives in addition to the named one
 
 
 class Round:
-    """What every analysis reads: the round's towers and vectors, tokens, and relevant documents."""
+    """The data that all analyses read: the round's towers and vectors, tokens, and relevant documents."""
 
     def __init__(self, given: Namespace) -> None:
         self.corpus, self.tokens = given.corpus, given.tokens
@@ -57,19 +57,19 @@ class Round:
         return open_tokens(self.tokens / "queries" / split)
 
     def relevant(self, split: str) -> DocumentLists:
-        """The relevant documents of each query of a split, as ordinals: those that training, or evaluate.relevance, takes as relevant."""
+        """The relevant documents of each query of a split, as ordinals. Relevant is as in training, or in dev and test as in evaluation."""
         ids, least = self.queries(split).folder / "ids.parquet", least_grade(split, read_parameters()) if split in MEASURED else 1
         queries, documents, grades = graded_pairs(self.corpus / "qrels" / f"{split}.parquet", ids, self.ids)
         return lists_of(queries[grades >= least], documents[grades >= least], count_rows(ids))
 
     def vectors(self, split: str, rows: Ints) -> Floats:
-        """Vectors of some queries of a split, [Q, D]."""
+        """The vectors of the queries `rows` of a split, [Q, D]."""
         tower = self.towers.query
         return encode(tower, self.queries(split), rows, best_batch_tokens(self.device, tower.transformer.dtype), self.device)
 
 
 def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, float | None]:
-    """Of each source of negatives, the overlap with those that the round itself finds, over a sample of the training queries."""
+    """The overlap of each source of negatives with those that the round itself finds, over a sample of the training queries."""
     relevant = data.relevant("train")
     sample = np.random.default_rng(draw_seed(params.seed, 1)).permutation(np.flatnonzero(relevant.counts))[: params.train_queries]
     if not len(sample):
@@ -89,7 +89,7 @@ def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params:
 
 
 def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, dict[str, float]]:
-    """Loss and gradient norms of each source: in-batch and random negatives, and those of `sources`."""
+    """Loss and gradient norms for each source of negatives: in-batch, random, and `sources`."""
     relevant, queries = data.relevant("train"), data.queries("train")
     positives = {int(query): relevant.of(int(query)) for query in np.flatnonzero(relevant.counts)}
     count = count_rows(data.ids)
@@ -111,7 +111,7 @@ def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], para
 
 
 def curves(data: Round, run: Path, names: Sequence[str], vectors: Floats, params: Analysis) -> list[dict[str, Any]]:
-    """The scores of the top documents of some queries, minus the query's mean score over the corpus (ANCE, Fig. 3)."""
+    """For a sample of queries, the scores of the top documents minus the query's mean score over the corpus (ANCE, Fig. 3)."""
     means = vectors @ mean_vector(data.embeddings)
     drawn = {
         names[place]: float(means[place])
@@ -129,7 +129,7 @@ def maps(
     relevant: Sequence[Ints],
     params: Analysis,
 ) -> list[dict[str, Any]]:
-    """t-SNE of some queries with their relevant documents, and the top ones of BM25 and of the round (ANCE, Fig. 1; LTRe, Fig. 1)."""
+    """For a sample of queries, a t-SNE map with the relevant documents and the top ones of BM25 and the round (ANCE and LTRe, Fig. 1)."""
     ids = {name: number for number, name in enumerate(data.documents.ids().to_pylist())} if params.maps else {}
     told = []
     for number in sorted(np.random.default_rng(draw_seed(params.seed, 4)).permutation(len(names))[: params.maps].tolist()):
@@ -152,7 +152,7 @@ def maps(
 
 
 def lines(name: str, found: Mapping[str, Any], params: Analysis) -> Iterator[str]:
-    """The figures, for the terminal."""
+    """The figures, as lines for the terminal."""
     errors = found["pairwise_errors"]
     yield f"{name}: {counted(found['queries'], 'queries')} of {found['split']}"
     yield f"overlap of the top {params.depth} with BM25's: {_share(found['bm25_overlap'])}"

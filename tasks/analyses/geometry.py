@@ -1,4 +1,4 @@
-"""The vectors themselves: alignment and uniformity, curves of scores, and maps in two dimensions."""
+"""Analyses of the vectors: alignment and uniformity, mean scores, and maps in two dimensions."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +9,7 @@ from tasks.core.tables.ids import Ints
 
 
 def unit(vectors_ND: Floats) -> Floats:
-    """Vectors of length 1; 0 stays 0."""
+    """Scale vectors to length 1; zero vectors stay 0."""
     norms = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     units: Floats = np.divide(vectors_ND, norms, out=np.zeros_like(vectors_ND), where=norms > 0)
     return units
@@ -21,7 +21,7 @@ def alignment(queries_PD: Floats, documents_PD: Floats) -> float:
 
 
 def uniformity(vectors_ND: Floats) -> float:
-    """log of the mean of exp(-2 distance^2) over all pairs of unit vectors (same paper, with t 2). Lower is more uniform."""
+    """Log of the mean of exp(-2 distance^2) over all pairs of unit vectors (same paper, with t 2). Lower is more uniform."""
     units = unit(vectors_ND).astype(np.float64)
     lengths = (units**2).sum(1)  # 1, or 0
     squared = np.maximum(0, lengths[:, None] + lengths - 2 * units @ units.T)
@@ -30,7 +30,7 @@ def uniformity(vectors_ND: Floats) -> float:
 
 
 def mean_vector(embeddings: Embeddings) -> npt.NDArray[np.float64]:
-    """The mean of all passages' vectors [D]: a query's product with it is its mean score over the corpus."""
+    """The mean of all passage vectors, [D]. A query's inner product with it is the query's mean score over the corpus."""
     total = np.zeros(embeddings.manifest.width, dtype=np.float64)
     for _, block in embeddings.blocks():
         for first in range(0, len(block), 2**16):
@@ -39,7 +39,7 @@ def mean_vector(embeddings: Embeddings) -> npt.NDArray[np.float64]:
 
 
 def rows_at(embeddings: Embeddings, rows: Ints) -> Floats:
-    """The vectors of passages, [N, D]."""
+    """The vectors of the passages `rows`, [N, D]."""
     found = np.empty((len(rows), embeddings.manifest.width), dtype=np.float32)
     for start, block in embeddings.blocks():
         here = np.flatnonzero((rows >= start) & (rows < start + len(block)))
@@ -48,7 +48,7 @@ def rows_at(embeddings: Embeddings, rows: Ints) -> Floats:
 
 
 def best_rows(embeddings: Embeddings, queries_PD: Floats, documents: Ints) -> Floats:
-    """For each pair of a query and a document [P], the document's passage with the highest score for the query, [P, D]."""
+    """For each (query, document) pair [P], the vector of the document's passage that scores highest for the query, [P, D]."""
     owners = embeddings.owners()
     first, last = np.searchsorted(owners, documents, "left"), np.searchsorted(owners, documents, "right")
     vectors = rows_at(embeddings, np.concatenate([np.arange(a, b) for a, b in zip(first, last, strict=True)]))
@@ -63,7 +63,7 @@ def best_rows(embeddings: Embeddings, queries_PD: Floats, documents: Ints) -> Fl
 def flat_map(vectors_ND: Floats, seed: int) -> list[tuple[float, float]]:
     """t-SNE of cosine distances in two dimensions (van der Maaten, Hinton: JMLR 2008), by scikit-learn; perplexity 30, less for few points.
 
-    Two points or fewer are placed on a line; equal vectors, for which scikit-learn's arithmetic ends in a segmentation fault, in one place.
+    Two points or fewer are placed on a line. Equal vectors, which crash scikit-learn with a segmentation fault, are placed at one point.
     """
     units_ND = unit(vectors_ND)
     if len(vectors_ND) < 3:

@@ -1,4 +1,4 @@
-"""Loss and gradient norms by the source of negatives (ANCE, section 3 and Fig. 4): what a kind of negative still teaches."""
+"""Loss and gradient norms by source of negatives (ANCE, section 3 and Fig. 4): how much a kind of negative still teaches."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,13 +12,13 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
 LAYER = re.compile(r"\.(\d+)\.")  # the first number in a name: encoder.layer.3., layers.3., h.3. (GPT-2), block.3.layer.1. (T5)
-EMBEDDINGS = re.compile(r"embed|\.(shared|wte|wpe)\.")  # T5 and GPT-2 have names of their own
-TRIES = 16  # draws of a random document until one is not relevant
+EMBEDDINGS = re.compile(r"embed|\.(shared|wte|wpe)\.")  # shared: T5; wte, wpe: GPT-2
+TRIES = 16  # random documents to draw, for one that is not relevant
 PARTS = ("bottom", "middle", "top")  # thirds of the layers
 
 
 def layer_count(names: Iterable[str]) -> int:
-    """The number of a transformer's layers, by the names of its parameters; at least 1."""
+    """The number of layers of a transformer, from the names of its parameters; at least 1."""
     return 1 + max((int(found[1]) for name in names if (found := LAYER.search(name))), default=0)
 
 
@@ -31,7 +31,7 @@ def part_of(name: str, layers: int) -> str:
 
 
 def triple_scores(towers: Towers, queries: Tokens, documents: Tokens, batch: tuple[Ints, Ints, Ints]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores [B] of queries and positives, and of queries and negatives; a document's is that of its best passage."""
+    """The scores of each query's positive, [B], and of its negative, [B]. A document scores as its best passage."""
     query, positive, negative = batch
     vectors_BD = _vectors(towers.query, queries, query)
     return _best(vectors_BD, towers.document, documents, positive), _best(vectors_BD, towers.document, documents, negative)
@@ -55,7 +55,7 @@ def _best(vectors_BD: torch.Tensor, tower: Encoder, tokens: Tokens, documents: I
 def norms(
     towers: Towers, queries: Tokens, documents: Tokens, batches: Sequence[tuple[Ints, Ints, Ints]], temperature: float
 ) -> dict[str, float]:
-    """Mean over batches (query rows, positive and negative ordinals, each [B]) of the loss and of the gradient's L2 norm by part.
+    """The loss, and the L2 norm of the gradient by part of the model; means over batches of (queries, positives, negatives), each [B].
 
     Loss: the two-way softmax of ANCE as released, log(1 + exp((s- - s+) / temperature)). Dropout is off.
     """
@@ -94,10 +94,11 @@ def draw_batches(
     in_batch: bool,
     seed: int,
 ) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Batches of queries with a positive and one negative each, the same queries and positives for every source under one seed.
+    """Draw batches of queries with one positive and one negative each. Under one seed, every source gets the same queries and positives.
 
-    `negatives` has lists of hard negatives by query; None: random documents, or, `in_batch`, the positive of the next query in the
-    batch. A document that is relevant to the query is drawn again, or (in_batch) replaced by a later query's.
+    `negatives` has lists of hard negatives by query. If it is None, a negative is a random document, or with `in_batch` the positive of
+    the next query in the batch. If that is relevant to the query, another is drawn, or (in_batch) a later query's is taken. Queries for
+    which no negative is found are left out.
     """
     draw = np.random.default_rng(seed)
     own = np.random.default_rng(seed + 1)

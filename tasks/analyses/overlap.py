@@ -1,4 +1,4 @@
-"""How much two ranked lists have in common (ANCE, Fig. 3 and Table 6; LTRe, Fig. 3c, 3d; STAR and ADORE, Fig. 4a)."""
+"""The overlap of two ranked lists (ANCE, Fig. 3 and Table 6; LTRe, Fig. 3c, 3d; STAR and ADORE, Fig. 4a)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,9 +6,9 @@ Lists = Mapping[str, Sequence[str]]  # query: documents, best first
 
 
 def overlap(first: Lists, second: Lists, depth: int) -> float | None:
-    """The mean, over the queries of both, of the number of documents in the top `depth` of both, divided by `depth`.
+    """The number of documents in the top `depth` of both lists, divided by `depth`; mean over the queries that both have.
 
-    LTRe's definition: .1 if 20 of 200 are in both. None without a common query.
+    LTRe's definition: .1 if 20 of 200 are in both. None if no query is in both.
     """
     common = [query for query in first if query in second]
     shared = [len(set(first[query][:depth]) & set(second[query][:depth])) / depth for query in common]

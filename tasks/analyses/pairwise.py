@@ -1,6 +1,6 @@
-"""Pairwise errors: for each relevant document, how many others are ranked above it, over the whole corpus.
+"""Pairwise errors: for each relevant document, the number of irrelevant documents ranked above it, over the whole corpus.
 
-STAR and ADORE (arXiv:2104.08051), Eq. 5 and 6, Table 1, Fig. 3: random negatives minimize their total, hard ones those of the top K.
+STAR and ADORE (arXiv:2104.08051), Eq. 5 and 6, Table 1, Fig. 3: random negatives minimize all errors, hard ones those in the top K.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
-ROWS = 4096  # passages that are scored at a time
-PAIRS = 1024  # relevant pairs that are compared with them at a time
+ROWS = 4096  # passages scored at a time
+PAIRS = 1024  # relevant pairs compared with them at a time
 ROUNDING = 1e-5  # scores this close are equal: two products of the same vectors may differ in their last bits
-EDGES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000)  # of the histogram's bins: the least errors of each
+EDGES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10_000, 100_000, 1_000_000)  # lower edges of the histogram's bins
 
 
 def document_scores(queries_QD: Floats, embeddings: Embeddings) -> Iterator[tuple[Ints, Floats]]:
-    """Ordinals [U] and scores [Q, U] of all documents in turn; a document's score is that of its best passage."""
+    """Yield the ordinals [U] and scores [Q, U] of all documents, in order. A document scores as its best passage."""
     owners = embeddings.owners()
-    last: tuple[Ints, Floats] | None = None  # a document whose passages may go on in the next rows
+    last: tuple[Ints, Floats] | None = None  # a document that may have more passages in the next rows
     for start, block in embeddings.blocks():
         for first in range(0, len(block), ROWS):
             rows = np.asarray(block[first : first + ROWS], dtype=np.float32)
@@ -40,7 +40,7 @@ def document_scores(queries_QD: Floats, embeddings: Embeddings) -> Iterator[tupl
 
 
 def errors_of(queries_QD: Floats, embeddings: Embeddings, query: Ints, document: Ints) -> Ints:
-    """For each relevant pair [P], how many documents that are not relevant to the query score higher than the document; ties do not."""
+    """For each relevant pair [P], the number of documents that are not relevant to the query and score higher. Ties do not count."""
     scores = embedded_scores(queries_QD, embeddings, query, document)
     errors = np.zeros(len(query), dtype=np.int64)
     for docs, scores_QU in document_scores(queries_QD, embeddings):
@@ -55,7 +55,7 @@ def errors_of(queries_QD: Floats, embeddings: Embeddings, query: Ints, document:
 
 
 def summary(errors: Ints, query: Ints, depth: int) -> dict[str, object]:
-    """Means per query of all errors and of those that the top `depth` bounds, and Fig. 3's histogram by query."""
+    """Means per query: of all errors, and of errors capped at `depth` per relevant document; and Fig. 3's histogram over queries."""
     per_query: npt.NDArray[np.float64] = np.bincount(query, weights=errors)[np.unique(query)].astype(np.float64)
     bounded = np.bincount(query, weights=np.minimum(errors, depth))[np.unique(query)]
     places = np.searchsorted(EDGES, per_query, side="right") - 1

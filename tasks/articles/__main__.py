@@ -20,7 +20,7 @@ from tasks.core.tables.batching import joined
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 
-LARGE = 1 << 26  # bytes of files, a minute of work: from here on, finished pieces are kept
+LARGE = 1 << 26  # bytes of files, a minute of work; with more, finished pieces are kept
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     spec = parse_articles(params.source)
     files, scratch = article_files(spec), None
     if sum(file.stat().st_size for file in files) > LARGE:
-        read = [[str(file), *file_stamp(file)] for file in files]  # its bytes would take minutes
+        read = [[str(file), *file_stamp(file)] for file in files]  # to digest their bytes would take minutes
         scratch = scratch_folder("articles", work_digest(params.model_dump(), code_digest("articles"), version("mwparserfromhell"), read))
     dropped: Counter[str] = Counter()
     lines: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def main() -> None:
                 yield pa.table([list(column) for column in zip(*found.articles, strict=True)], schema=DOCUMENTS)
 
     with new_folder(arguments.out) as out:
-        articles = write_table(out / "articles.parquet", DOCUMENTS, joined(tables(), BATCH_ROWS))  # one row group a table, not a stream
+        articles = write_table(out / "articles.parquet", DOCUMENTS, joined(tables(), BATCH_ROWS))  # one row group per table, not per piece
         progress.close()
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
         if not articles:

@@ -1,7 +1,7 @@
-"""MediaWiki's XML dump in pieces of whole pages, with only a few of them in memory.
+"""Cut MediaWiki's XML dump into pieces of whole pages, with only a few of them in memory.
 
-A multistream dump is a sequence of bz2 streams of about a hundred pages each; their signatures mark where they begin, so
-each can be decompressed by a separate process. Any other dump is decompressed in order and split between pages.
+A multistream dump is a sequence of bz2 streams of about a hundred pages each. Signatures mark where they begin, so each
+can be decompressed by a separate process. Any other dump is decompressed in order and split between pages.
 """
 
 import bz2
@@ -27,7 +27,7 @@ SHOWN = 60
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes of a file that are one bz2 stream, to be decompressed by a worker."""
+    """The range of bytes of one bz2 stream in a file, to be decompressed by a worker."""
 
     path: Path
     start: int
@@ -43,22 +43,22 @@ class Piece:
 
 
 def cut(path: Path) -> Iterator[Stream | Piece]:
-    """The pieces of a dump, in order; UserError if it is not a dump or is truncated."""
+    """The pieces of a dump, in order. UserError if it is not a dump or is truncated."""
     with path.open("rb") as handle:
         head = handle.read(3)
     streams = stream_starts(path) if head == b"BZh" else []
     bounds = [*streams, path.stat().st_size]
     found = [Stream(path, start, end) for start, end in pairwise(bounds)]
-    if len(streams) > 2 and decompressed(found[1]).lstrip().startswith(START):  # a header, pages, a footer; pbzip2 splits anywhere
+    if len(streams) > 2 and decompressed(found[1]).lstrip().startswith(START):  # header, pages, ..., footer; pbzip2 splits anywhere
         check_opening(path, decompressed(found[0])[:4096])
-        check_closing(path, decompressed(found[-1]))  # at once, not after hours
+        check_closing(path, decompressed(found[-1]))  # now, not after hours of work
         yield from found
     else:
         yield from cut_blocks(path, blocks(path) if head == b"BZh" else raw_blocks(path))
 
 
 def stream_starts(path: Path) -> list[int]:
-    """Where bz2 streams begin: BZh, a level from 1 to 9, the signature of a block. Ten bytes do not match by chance."""
+    """The offsets where bz2 streams begin: BZh, a level from 1 to 9, the signature of a block. Ten bytes do not match by chance."""
     starts = []
     with path.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as view:
         place = view.find(SIGNATURE)
@@ -70,9 +70,10 @@ def stream_starts(path: Path) -> list[int]:
 
 
 def decompressed(stream: Stream) -> bytes:
-    """The bytes of one stream; UserError if it is truncated or corrupt.
+    """The decompressed bytes of one stream. UserError if it is truncated or corrupt.
 
-    What follows up to the next stream must be a stream too (an empty one has no signature); if its header is corrupt, it is not.
+    If bytes follow before the next known stream, they must be a stream too: an empty one, which has no signature. Otherwise the header of
+    a stream is corrupt.
     """
     with stream.path.open("rb") as handle:
         handle.seek(stream.start)
@@ -95,7 +96,7 @@ def broken(path: Path, end: int, start: int) -> str:
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """A bz2 file of one or more streams, decompressed BLOCK compressed bytes at a time."""
+    """Decompress a bz2 file of one or more streams, BLOCK compressed bytes at a time. UserError if it is truncated or corrupt."""
     decompressor, start, read = bz2.BZ2Decompressor(), 0, 0
     with path.open("rb") as handle:
         while raw := handle.read(BLOCK):
@@ -115,14 +116,14 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def raw_blocks(path: Path) -> Iterator[bytes]:
-    """A file as it is."""
+    """The bytes of an uncompressed file, BLOCK at a time."""
     with path.open("rb") as handle:
         while found := handle.read(BLOCK):
             yield found
 
 
 def cut_blocks(path: Path, found: Iterator[bytes]) -> Iterator[Piece]:
-    """Decompressed blocks cut after the last whole page, PIECE bytes or a little more at a time."""
+    """Join decompressed blocks to pieces of whole pages, of PIECE bytes or a little more."""
     waiting, first = bytearray(), True
     for block in found:
         waiting += block
@@ -168,14 +169,14 @@ def read_pages(piece: Stream | Piece) -> Iterator[Page]:
 
 
 def refuse_end(path: Path, between: bytes) -> None:
-    """UserError if what is between two pages has the end of a page: its beginning is corrupt, and it would be lost."""
+    """UserError if the text between two pages has the end of a page: its beginning is corrupt, and the page would be lost."""
     if END in between:
         shown = between.strip()[:SHOWN]
         raise UserError(f"{path}: a page ends that does not begin with {START.decode()} ({shown!r}...); download the file again")
 
 
 def read_page(path: Path, xml: bytes) -> Page:
-    """One page element."""
+    """Parse one page element."""
     try:
         page = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:

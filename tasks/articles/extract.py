@@ -1,6 +1,6 @@
-"""From files to articles: pages are read, filtered, and cleaned by one process per core, in the source's order.
+"""From files to articles: read, filter, and clean pages with one process per core, in the source's order.
 
-Finished pieces of a large source are kept, so a kill loses only those in progress.
+Finished pieces of a large source are kept, so a kill loses only the pieces in progress.
 """
 
 import json
@@ -24,7 +24,7 @@ from tasks.core.stage.processes import in_order, resumable
 from tasks.core.tables.schemas import DOCUMENTS
 
 PAGES = 500  # of plain text, cleaned together
-STREAMS = 8  # of a hundred pages each, kept as one piece
+STREAMS = 8  # streams of about a hundred pages that are kept as one piece
 READERS: dict[str, Callable[[Path], Iterator[Page]]] = {"demo": read_demo, "parquet": read_parquet, "jsonl": read_jsonl}
 KEPT, WITH_MARKUP = "kept", "with markup"
 Work = Stream | Piece | list[Page]
@@ -32,10 +32,10 @@ Work = Stream | Piece | list[Page]
 
 @dataclass
 class Cleaned:
-    """The articles of one piece of work, the number of excluded pages of each kind, and of lines.
+    """The articles of one piece of work, the number of excluded pages by reason, and of lines by kind.
 
-    `lines`: "kept", and "with markup": those excluded because they still contained some after parsing. Many of these mean that
-    the parser does not understand the source.
+    `lines`: "kept", and "with markup": lines excluded because they still contained markup after parsing. Many of these mean
+    that the parser does not understand the source.
     """
 
     articles: list[Article] = field(default_factory=list)
@@ -51,7 +51,7 @@ def clean(work: Work, params: Articles) -> Cleaned:
         if reason is None:
             try:
                 text, removed = plain_text(page.text) if page.markup else (page.text, 0)
-            except (ParserError, RecursionError):  # one page in millions must not end a day's work; it is counted instead
+            except (ParserError, RecursionError):  # one page in millions must not end a day's work, so it is counted
                 found.dropped[UNREADABLE] += 1
                 continue
             text = long_lines(text, params.least_line_words)
@@ -76,7 +76,7 @@ def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
 
 
 def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processes: int, scratch: Path | None = None) -> Iterator[Cleaned]:
-    """The articles of a source, piece by piece in its order, for any number of processes; `scratch`, if given, keeps finished pieces."""
+    """The articles of a source, piece by piece, in order, whatever the number of processes. `scratch`, if given, keeps finished pieces."""
     work = pieces(spec, files)
     if scratch is None:
         yield from in_order(partial(clean, params=params), work, processes)
@@ -86,7 +86,7 @@ def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processe
 
 
 def grouped(work: Iterable[Work]) -> Iterator[list[Work]]:
-    """Streams by the STREAMS, for they are only places in a file; what has its pages in memory stays alone."""
+    """Group up to STREAMS streams, which are only places in a file. A piece that has its pages in memory ends its group."""
     held: list[Work] = []
     for piece in work:
         held.append(piece)
@@ -109,7 +109,7 @@ def keep(params: Articles, group: list[Work], path: Path) -> None:
 
 
 def kept(path: Path) -> Iterator[Cleaned]:
-    """What `keep` wrote."""
+    """Read the pieces that `keep` wrote."""
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
         for number, (dropped, lines) in enumerate(json.loads(file.schema.metadata[b"counts"])):
             columns = [column.to_pylist() for column in file.get_batch(number).columns]

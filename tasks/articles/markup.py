@@ -46,7 +46,7 @@ FRACTIONS = frozenset(["frac", "sfrac"])
 MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
 QUANTITIES = frozenset(["convert", "cvt"])
 KEPT = frozenset([*WORDS_OF, *PREFIXES, *JOINED, *FRACTIONS, *QUANTITIES, "as of", "angbr", "ipa", "ordered list"])
-RANGES = {  # what may be between two numbers of a quantity, and how it is shown
+RANGES = {  # words and signs between two numbers of a quantity, and how they are shown
     "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ", "by": " by ", "by(x)": " by ", "x": " × ", "×": " × ",
     "-": "–", "–": "–", "+/-": " ± ", "±": " ± ",
 }  # fmt: skip
@@ -66,14 +66,14 @@ RESIDUE = re.compile(
     r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|^\s*[|!]|</?(?:ref|table|tr|td|gallery|div|span|sub|sup|nowiki|onlyinclude)\b", re.IGNORECASE
 )
 _QUOTES = re.compile(r"'{2,}")  # bold, italics
-_MARKS = re.compile(r"^[*#:;]+\s*")  # of lists
-_STANDS_ALONE = re.compile(r"[*#:; ]")  # how a line begins that is not part of a paragraph
+_MARKS = re.compile(r"^[*#:;]+\s*")  # list markers
+_STANDS_ALONE = re.compile(r"[*#:; ]")  # a line that begins so is not part of a paragraph
 _PLAIN_FORMULA = re.compile(r"[A-Za-z0-9 .,=+*/()<>−-]{1,20}")
-SIGNS = [  # in the whole text
-    (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word that scripts write differently
-    (re.compile(r"__[A-Z]+__"), ""),  # switches
+SIGNS = [  # replaced in the whole text
+    (re.compile(r"-\{([^{}|]*)\}-"), r"\1"),  # a word with variants in other scripts
+    (re.compile(r"__[A-Z]+__"), ""),  # behavior switches, such as __NOTOC__
 ]
-GAPS = [  # in a line: remains of a removed template in its sentence
+GAPS = [  # replaced in each line: punctuation that is left of a sentence around a removed template
     (re.compile(r"\(\s*(?:[,;:/–—-]\s*)*\)|\[\s*\]"), ""),
     (re.compile(r"\((?:\s*[,;:])*\s+|\((?:\s*[,;:])+"), "("),
     (re.compile(r"^[,;:]\s+"), ""),
@@ -106,7 +106,7 @@ def _without_quotes(markup: str) -> str:
 def _line_without_quotes(line: str) -> str:
     runs = [(found.start(), len(found[0])) for found in _QUOTES.finditer(line)]
     apostrophe = -1
-    if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first behind one letter, a word, a space
+    if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first after a letter, a word, a space
         places = [start for start, n in runs if n == 3]
         near = {place: (line[max(place - 1, 0) : place], line[max(place - 2, 0) : max(place - 1, 0)]) for place in places}
         apostrophe = min(places, key=lambda p: (near[p][0] in ("", " "), near[p][1] not in ("", " ")), default=-1)
@@ -114,7 +114,7 @@ def _line_without_quotes(line: str) -> str:
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
-    """Lines of the source as lines of the text: a paragraph ends at a blank line or a line of its own kind (such as a list item)."""
+    """Join the source's lines to paragraphs. A paragraph ends at a blank line, or at a line that stands alone (such as a list item)."""
     waiting: list[str] = []
     for line in lines:
         alone = _STANDS_ALONE.match(line)
@@ -130,7 +130,7 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 
 
 def _body(code: Any) -> str:
-    """The text of a page without sections of sources."""
+    """The text of a page without its sections of sources and links."""
     kept: list[str] = []
     silent = 0  # level of the heading whose section is removed
     for node in code.nodes:
@@ -149,7 +149,7 @@ def _words(code: Any) -> str:
 
 
 def _node(node: Any) -> str:
-    """What is kept of one node."""
+    """The text that is kept of one node."""
     match node:
         case nodes.Text():
             return str(node.value)
@@ -204,7 +204,7 @@ def _template(node: Any) -> str:
     if name == "angbr":
         return f"⟨{first}⟩"
     if name == "ipa":
-        return first if len(values) == 1 else ""  # fr|mɔ̃: how a title is pronounced
+        return first if len(values) == 1 else ""  # fr|mɔ̃ is the pronunciation of a title
     if name == "ordered list":
         return "".join(f"{BREAK}{value}{BREAK}" for value in values)
     places = WORDS_OF.get(name, (1,))
@@ -212,15 +212,15 @@ def _template(node: Any) -> str:
 
 
 def _as_of(values: list[str], small: bool) -> str:
-    """As of 30 June 2015, of year, month and day."""
+    """`As of 30 June 2015`, from year, month, and day."""
     date = [MONTHS[int(v) - 1] if place == 1 and v.isdecimal() and 0 < int(v) < 13 else v for place, v in enumerate(values[:3])]
     return " ".join(["as of" if small else "As of", *reversed(date)])
 
 
 def _quantity(values: list[str]) -> str:
-    """The first of the quantities that {{convert}} shows, without its conversion.
+    """The quantity of a {{convert}} as it was given, without its conversion.
 
-    400|to|670|mm: 400 to 670 mm. 5|ft|10|in: 5 ft 10 in. 5|km|mi|1, where a unit and digits follow: 5 km.
+    400|to|670|mm: 400 to 670 mm. 5|ft|10|in: 5 ft 10 in. 5|km|mi|1, which ends with the unit to convert to and digits: 5 km.
     """
     found, rest = "", values
     while len(rest) > 2 and rest[1] in RANGES:
@@ -249,7 +249,7 @@ def _tag(node: Any) -> str:
 
 
 def _tidy(line: str) -> str:
-    """A line with its spaces folded; the gaps that removed templates leave are closed."""
+    """Fold the spaces of a line, and close the gaps that removed templates left."""
     line = " ".join(line.split())
     for pattern, kept in GAPS:
         line = pattern.sub(kept, line)

@@ -24,7 +24,7 @@ _BEGINNING = 300  # characters: room for a title and one meaning before the phra
 
 
 class Page(NamedTuple):
-    """A page as in its source. `text` is wiki markup if `markup` is set."""
+    """A page as its source has it. `text` is wiki markup if `markup` is set."""
 
     id: str
     title: str
@@ -56,13 +56,13 @@ def unwanted(page: Page, params: Articles) -> str | None:
 
 
 def is_disambiguation(page: Page) -> bool:
-    """By its title, by its template, or, in plain text, by its beginning ("Mercury may refer to:")."""
+    """Whether a page is a disambiguation, by its title, its template, or, in plain text, its beginning ("Mercury may refer to:")."""
     if page.title.endswith("(disambiguation)"):
         return True
     return bool(_DISAMBIGUATION.search(page.text) if page.markup else _MEANINGS.search(page.text, 0, _BEGINNING))
 
 
 def long_lines(text: str, least_words: int) -> str:
-    """The lines with at least that many words, spaces folded."""
+    """The lines that have at least `least_words` words, with spaces folded."""
     lines = (line.split() for line in text.splitlines())
     return "\n".join(" ".join(words) for words in lines if len(words) >= least_words)

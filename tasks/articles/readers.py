@@ -1,4 +1,4 @@
-"""The pages of a source that is already plain text: the embedded default, Parquet, JSON lines. One batch or line is in memory at a time."""
+"""The pages of a source that is already plain text: the demo, Parquet, JSON lines. One batch or line is in memory at a time."""
 
 import gzip
 import json
@@ -18,7 +18,7 @@ FIELDS = ("id", "title", "text")
 
 
 def read_demo(path: Path) -> Iterator[Page]:
-    """The leads of the embedded default: {title: {"extract", ...}}."""
+    """The leads of the demo's articles, {title: {"extract", ...}}."""
     for title, article in read_json(path).items():
         yield Page("_".join(title.split()), title, article["extract"])
 
@@ -39,7 +39,7 @@ def read_parquet(path: Path) -> Iterator[Page]:
 
 
 def read_jsonl(path: Path) -> Iterator[Page]:
-    """Objects with text, optionally title and id (or _id), plain or gzip (known by its first bytes)."""
+    """Objects with text, and optionally title and id (or _id). The file is plain or gzip, by its first bytes."""
     with path.open("rb") as handle:
         packed = handle.read(2) == GZIP_MAGIC
     number = 0

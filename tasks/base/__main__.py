@@ -38,7 +38,7 @@ def main() -> None:
     pass_on(folder, args.state)
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
-        if head := find_head(folder):  # for pre-trainings that continue with it
+        if head := find_head(folder):  # a pre-training that starts here uses it
             save_head(head, out)
         elif lost_head(folder):
             print(

@@ -17,20 +17,20 @@ from tasks.core.models.pooling import pool
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import largest_id, load_tokenizer, longest_text
 
-PROBE, PADDING = "Which texts are about rivers of the north?", 13  # a text, and tokens of padding behind it
-LENGTH = 64  # of both at most
-SEEN = 1e-5  # of the largest number of a token's output, which changes by more with any token that it sees
+PROBE, PADDING = "Which texts are about rivers of the north?", 13  # a text, and tokens of padding after it
+LENGTH = 64  # maximum tokens of both together
+SEEN = 1e-5  # a token sees another if its output changes by more than this, relative to its largest number
 
 
 def wanted_shape(folder: Path, params: Base) -> Shape:
-    """The shape in the source's own files, unless a parameter overrides it."""
+    """The shape in the source's own files, with the parameters that override it."""
     named = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
     shape = replace(read_shape(folder), **named)
     return shape if shape.head == "layers" else replace(shape, layers=())
 
 
 def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
-    """The source's tokenizer, with texts limited to the transformer's positions; UserError for tokens that the transformer lacks."""
+    """The source's tokenizer, with texts limited to the transformer's positions. UserError if it has tokens that the transformer lacks."""
     tokenizer, transformer = load_tokenizer(folder), towers.document.transformer
     known = transformer.config.vocab_size
     if (tokens := largest_id(tokenizer) + 1) > known:
@@ -40,10 +40,12 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
 
 
 def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
-    """UserError where a transformer does not read a text alone, or a text's vector depends on padding, as in ConvBERT and FNet, or on
-    token types, which are left out here, or not on all of its tokens.
+    """UserError if a transformer cannot be used to encode texts.
+
+    That is: it fails on a text, its tokens do not see each other, or a text's vector depends on padding, as in ConvBERT and FNet, or on
+    token types, which are not passed here.
     """
-    length = min(tokenizer.model_max_length, LENGTH)  # a tokenizer without a limit has 1e30
+    length = min(tokenizer.model_max_length, LENGTH)  # 1e30 if the tokenizer has no limit
     padding = min(PADDING, length // 2)
     given = dict(tokenizer(PROBE, truncation=True, max_length=length - padding, return_tensors="pt"))
     ids_1L = given["input_ids"]
@@ -73,10 +75,10 @@ def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
 
 
 def _refuse_blind(folder: Path, tower: Encoder, ids_1L: torch.Tensor) -> None:
-    """UserError where a transformer fails on a text, or its tokens see no others, or the pooled first one none of the later ones."""
+    """UserError if a transformer fails on a text, if its tokens see no others, or if it pools the first token, which sees no later ones."""
     kind = tower.transformer.config.model_type
     with torch.inference_mode():
-        try:  # the same first token, the same last one
+        try:  # `firsts` keeps only the first token, `lasts` only the last
             plain, firsts, lasts = (tower.outputs(each_1L, each_1L * 0 + 1)[0] for each_1L in _alike(ids_1L))
         except FAILURES as error:
             said = one_line(error)
@@ -91,12 +93,12 @@ def _refuse_blind(folder: Path, tower: Encoder, ids_1L: torch.Tensor) -> None:
 
 
 def _alike(ids_1L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A text, one of its first token alone, and one of its last."""
+    """A text, and two of the same length: one repeats its first token, one its last."""
     return ids_1L, ids_1L[:, :1].expand_as(ids_1L), ids_1L[:, -1:].expand_as(ids_1L)
 
 
 def refuse_other_tokenizer(name: str, tokenizer: Any, folder: Path) -> None:
-    """UserError if `tokenizer`, of entry `name`, is not the one in `folder`, or takes shorter texts: all encoders read the same tokens."""
+    """UserError if the tokenizer of entry `name` differs from that in `folder`, or has a lower limit: all encoders read the same tokens."""
     shared = load_tokenizer(folder)
     if _pieces(tokenizer) != _pieces(shared):
         raise UserError(
@@ -110,13 +112,13 @@ def refuse_other_tokenizer(name: str, tokenizer: Any, folder: Path) -> None:
 
 
 def _pieces(tokenizer: Any) -> dict[str, Any]:
-    """What decides a text's token ids."""
+    """All settings of a tokenizer that decide a text's token ids."""
     described: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
     return {key: value for key, value in described.items() if key not in ("truncation", "padding")} | {"pad": tokenizer.pad_token_id}
 
 
 def shaped_towers(folder: Path, params: Base, key: str = "base") -> Towers:
-    """The source encoder; a head that it lacks is drawn from N(0, 0.02), with biases 0 (ANCE, models.py). `key` is that of `params`."""
+    """The source encoder, shaped by `params`, the entry `key`. A new head is drawn from N(0, 0.02), with biases 0 (ANCE, models.py)."""
     source, shape = read_shape(folder), wanted_shape(folder, params)
     towers = load_towers(folder, shape)
     if shape.head not in ("none", source.head):

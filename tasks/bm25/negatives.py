@@ -1,4 +1,4 @@
-"""Training negatives: candidates without any document known to be relevant; and these documents, with their scores."""
+"""Training negatives: the candidates without known relevant documents. And these relevant documents, with their scores."""
 
 from collections.abc import Iterable, Iterator
 
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tasks.core.tables.schemas import RANKED
 
-ROWS = 2**18  # of a batch of candidates
+ROWS = 2**18  # in a batch of candidates
 
 
 def _keys(query: pa.Array, doc: pa.Array) -> pa.Array:
@@ -17,28 +17,28 @@ def _keys(query: pa.Array, doc: pa.Array) -> pa.Array:
 
 
 def without_positives(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) -> Iterator[pa.Table]:
-    """`candidates` (RANKED, by query and rank, ranks without gaps) without pairs of grade > 0 in `qrels`, ranked again from 1.
+    """Remove pairs of grade > 0 in `qrels` from `candidates` (RANKED, by query and rank, ranks without gaps), and rank again from 1.
 
-    A query may continue in the next batch. All of `qrels` is scanned once per batch: use large ones.
+    A query may continue in the next batch. All of `qrels` is scanned once per batch, so use large batches.
     """
     for negatives, _ in _parted(candidates, qrels):
         yield negatives
 
 
 def only_positives(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) -> Iterator[pa.Table]:
-    """What `without_positives` leaves out, ranked among itself from 1 for each query."""
+    """The pairs that `without_positives` removes, ranked from 1 within each query."""
     for _, positives in _parted(candidates, qrels):
         yield positives
 
 
 def _parted(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
     relevant = qrels.filter(pc.greater(qrels["grade"], 0))
-    carried = 0  # positives already removed of the query that the next batch begins with
+    carried = 0  # positives removed in earlier batches from the query that the next batch begins with
     for batch in candidates:
         if not batch.num_rows:
             continue
         asked = relevant.filter(pc.is_in(relevant["query"], value_set=pc.unique(batch["query"])))
-        positives = _keys(asked["query"], asked["doc"]).combine_chunks()  # of this batch's queries, not of all
+        positives = _keys(asked["query"], asked["doc"]).combine_chunks()  # only of this batch's queries
         positive = pc.is_in(_keys(batch["query"], batch["doc"]), value_set=positives).to_numpy(zero_copy_only=False)
         rank = batch["rank"].to_numpy()
         removed = np.concatenate([[0], np.cumsum(positive)])  # before each row, within this batch

@@ -1,4 +1,4 @@
-"""The search of many queries, piece by piece, by one process per core: a kill loses the pieces in progress."""
+"""Search many queries, piece by piece, with one process per core. A kill loses only the pieces in progress."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,25 +18,25 @@ from tasks.core.stage.scratch import seal, sealed
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED
 
-QUERIES = 1024  # of a piece: seconds of work; fewer queries need no process
+QUERIES = 1024  # in a piece, seconds of work; fewer queries need no process
 
 
 class Piece(NamedTuple):
-    """Some queries, and the file of their results."""
+    """A group of queries, and the file for their results."""
 
     path: Path
     queries: list[Query]
 
 
 class Each(Protocol):
-    """A function of each piece, results in order: by processes of this machine, or by workers of a cluster."""
+    """Call a function on each piece, in processes of this machine or workers of a cluster; results come in order."""
 
     def __call__(self, function: "Callable[[Piece], int]", work: "Iterable[Piece]", /) -> Iterator[int]: ...
 
 
 @contextmanager
 def open_each(processes: int) -> Iterator[Each]:
-    """Those who search: `processes` of this machine, or with engine ray all CPUs of the cluster."""
+    """Open the workers that search: `processes` of this machine, or with engine ray all CPUs of the cluster."""
     if read_runtime().engine != "ray":
         yield partial(in_order, processes=processes)
         return
@@ -49,7 +49,7 @@ def open_each(processes: int) -> Iterator[Each]:
 def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: Each) -> Iterator[pa.Table]:
     """Ranked documents (schema RANKED) of `queries` in their order, one table per piece, from the saved `index`.
 
-    Pieces are kept in `scratch`, a folder for these queries only; intact ones are not searched again. The number
+    Pieces are kept in `scratch`, a folder for these queries only. Pieces that are intact there are not searched again. The number
     of processes, which share the mapped index, does not change the result.
     """
     scratch.mkdir(exist_ok=True)
@@ -72,7 +72,7 @@ def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, p
 
 
 def search_piece(piece: Piece, index: Path, depth: int) -> int:
-    """Search a piece's queries, write and seal their results; how many queries it has."""
+    """Search a piece's queries, write and seal the results; return the number of queries."""
     postings, ids, _ = load(index, vocabulary=False)
     write_table(piece.path, RANKED, ranked(piece.queries, postings, ids, depth))
     seal(piece.path)
@@ -86,7 +86,7 @@ def seal_index(folder: Path) -> None:
 
 
 def whole_index(folder: Path) -> bool:
-    """Whether an index is unchanged since it was sealed."""
+    """Whether an index is complete and unchanged since it was sealed."""
     return folder.is_dir() and sealed(_mark(folder)) and read_json(_mark(folder)) == folder_digest(folder)
 
 

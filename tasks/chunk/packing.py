@@ -1,4 +1,4 @@
-"""Sentences, as tokens, packed into chunks."""
+"""Pack sentences, as tokens, into chunks."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ class Packed:
 
 
 def pack(sentences: Iterable[tuple[list[int], list[int | None]]], room: int) -> Iterator[Packed]:
-    """Chunks of at most `room` tokens of whole sentences, each as full as whole sentences allow.
+    """Pack whole sentences into chunks of at most `room` tokens, each as full as whole sentences allow.
 
-    A sentence is its token ids and, if longer than `room`, the word of each. A long sentence is chunked alone and
-    split between words, or anywhere if a single word is longer.
+    A sentence is its token ids and, if it is longer than `room`, the word that each token belongs to. A long sentence is split
+    between words, or anywhere if a single word is longer.
     """
     chunk = Packed()
     for ids, words in sentences:

@@ -1,4 +1,4 @@
-"""Articles cut into chunks by one process per core, in their order; a kill loses the pieces in progress."""
+"""Cut articles into chunks with one process per core, in order. A kill loses only the pieces in progress."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
@@ -14,14 +14,14 @@ from tasks.core.stage.processes import in_order, resumable
 from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.tokenizer import kept_tokenizer
 
-ARTICLES = 512  # of a piece; one may be long
-ALONE = 24  # pieces, seconds of work: fewer are not worth a process
-ARRAYS = ("tokens", "starts", "lengths", "sentences", "chunks")  # of Part
+ARTICLES = 512  # in a piece; some may be long
+ALONE = 24  # pieces, seconds of work; fewer are not worth another process
+ARRAYS = ("tokens", "starts", "lengths", "sentences", "chunks")  # fields of Part
 Batch = tuple[list[str], list[str]]  # ids and texts
 
 
 class Job(NamedTuple):
-    """What all pieces share; only names and settings, for it passes between processes."""
+    """The settings that all pieces share. It has only names and settings, because it is sent to processes."""
 
     tokenizer: Path
     params: Chunk
@@ -29,7 +29,7 @@ class Job(NamedTuple):
 
 
 def chunked(job: Job, batches: Iterable[Batch], processes: int, scratch: Path | None) -> Iterator[Part]:
-    """The chunks of all articles, in order, for any number of processes; finished pieces are kept in `scratch`, if given."""
+    """The chunks of all articles, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     if scratch is None:
         yield from in_order(partial(chunk_batch, job), batches, processes, alone=ALONE)
         return
@@ -53,7 +53,7 @@ def keep_batch(job: Job, batch: Batch, path: Path) -> None:
 
 
 def load_part(path: Path) -> Part:
-    """What `keep_batch` wrote."""
+    """Read the chunks that `keep_batch` wrote."""
     with np.load(path, allow_pickle=False) as found:
         offsets = found["id_offsets"]
         ids = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(found["ids"])])
@@ -62,5 +62,5 @@ def load_part(path: Path) -> Part:
 
 @cache
 def _chunker(tokenizer: Path, known: Known | None, params: str) -> Chunker:
-    """Once per process: it remembers words."""
+    """The chunker; one per process, because it caches words."""
     return Chunker(kept_tokenizer(tokenizer, known), Chunk.model_validate_json(params))

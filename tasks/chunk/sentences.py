@@ -1,9 +1,9 @@
-"""Where a sentence ends: a heuristic without models or language resources."""
+"""Split texts into sentences by a heuristic, without models or language resources."""
 
 import re
 from collections.abc import Iterator
 
-# An end mark, closing quotes and brackets, then space before what can begin a sentence; or an end mark of Chinese and Japanese.
+# An end mark, closing quotes and brackets, then space before a possible beginning of a sentence; or a Chinese or Japanese end mark.
 END = re.compile(r"[.!?…][\"'”’)\]]*\s+(?=[\"'“‘(\[¿¡]*[^\W_a-z])|[。！？][」』”’）]*")
 LAST_WORD = re.compile(r"(\S+)$")
 ABBREVIATIONS = frozenset(
@@ -16,9 +16,9 @@ INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # J, U.S
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text in order, stripped; the end of a line always ends one.
+    """The sentences of a text in order, stripped. The end of a line always ends a sentence.
 
-    An abbreviation or an initial (Dr., U.S., J.) before the mark does not.
+    A period after an abbreviation or an initial (Dr., U.S., J.) does not.
     """
     for line in text.splitlines():
         start = 0
@@ -33,7 +33,7 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def abbreviated(before: str) -> bool:
-    """Whether the period after `before` belongs to its last word."""
+    """Whether the period after `before` belongs to its last word, an abbreviation or an initial."""
     found = LAST_WORD.search(before)
     word = found[1].lstrip("\"'“‘([") if found else ""
     return word.lower() in ABBREVIATIONS or INITIALS.fullmatch(word) is not None

@@ -1,4 +1,4 @@
-"""Writing folders of chunks (tasks.core.text.chunks): articles stream in, flat token ids stream out."""
+"""Write folders of chunks (tasks.core.text.chunks): articles stream in, flat token ids stream out."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -21,12 +21,12 @@ from tasks.core.text.chunks import OFFSETS, PLACE, SENTENCES
 from tasks.core.text.token_store import token_type, write_offsets
 from tasks.core.text.words import Words, word_by_word
 
-Sentence = tuple[list[int], list[int | None]]  # token ids, and of a long one the word that each token belongs to
+Sentence = tuple[list[int], list[int | None]]  # token ids, and for a long sentence the word that each belongs to
 SENTENCES_AT_ONCE = 4096
 
 
 class Part(NamedTuple):
-    """The chunks of some articles [A]: token ids and places of sentences, flat; of each chunk [C], how many of both; chunks per article."""
+    """The chunks of articles `ids` [A]: flat tokens and sentence starts; the number of both in each chunk [C]; chunks per article [A]."""
 
     ids: list[str]
     tokens: npt.NDArray[np.generic]
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def frame(tokenizer: Any) -> tuple[int, int]:
-    """The special tokens before and after a text; UserError if the tokenizer has others."""
+    """The special tokens before and after a text. UserError if the tokenizer does not add exactly these two."""
     special = tokenizer("")["input_ids"]
     if len(special) != 2 or special[0] != tokenizer.cls_token_id:
         raise UserError(
@@ -48,17 +48,17 @@ def frame(tokenizer: Any) -> tuple[int, int]:
 
 
 def lead(tokenizer: Any) -> str:
-    """What to prepend to a sentence that is tokenized alone, so that its tokens are the same as within a text.
+    """The prefix that gives a sentence tokenized alone the same tokens as within a text.
 
-    A space for a byte-level BPE as RoBERTa's, whose tokens include the space before a word ("Ġthe"), except at the start of a
-    text; nothing for WordPiece and SentencePiece, for which every text begins with a word.
+    It is a space for a byte-level BPE such as RoBERTa's, whose tokens include the space before a word ("Ġthe"), except at the
+    start of a text. It is empty for WordPiece and SentencePiece, where every text begins like a word.
     """
     alone, twice = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in ("a", "a a"))
     return "" if twice == alone * 2 else " "
 
 
 def tokenised(texts: list[str], tokenizer: Any, room: int, table: Words | None = None) -> Iterator[list[Sentence]]:
-    """The sentences of each text as tokens; many sentences at once, for the tokenizer's threads, or by a `table` of its words."""
+    """The sentences of each text as tokens. Uses a `table` of words if there is one; else many at once, for the tokenizer's threads."""
     space = lead(tokenizer)
     split = [list(sentences(text)) for text in texts]
     flat = [space + sentence for found in split for sentence in found]
@@ -82,14 +82,14 @@ def _by_words(texts: list[str], tokenizer: Any, room: int, table: Words) -> Iter
 
 
 class Chunker:
-    """Cuts articles into chunks. It remembers words, so one serves for all articles of a process."""
+    """Cuts articles into chunks. It caches words, so use one for all articles of a process."""
 
     def __init__(self, tokenizer: Any, params: Chunk) -> None:
         self.tokenizer, self.params, self.frame, self.dtype = tokenizer, params, frame(tokenizer), token_type(tokenizer)
         self.table = Words(tokenizer) if word_by_word(tokenizer) else None
 
     def __call__(self, ids: list[str], texts: list[str]) -> Part:
-        """The chunks of articles by their ids and texts."""
+        """Cut articles, given by ids and texts, into chunks."""
         before, behind = self.frame
         room = self.params.length - 2
         kept = [
@@ -107,15 +107,15 @@ class Chunker:
 def write_chunks(
     folder: Path, batches: Iterable[tuple[list[str], list[str]]], tokenizer: Any, digest: str, params: Chunk, total: int
 ) -> dict[str, int]:
-    """Cut (id, text) batches into chunks in `folder` (existing); returns the numbers of articles, chunks, tokens, and sentences."""
+    """Cut batches of (ids, texts) into chunks in the existing `folder`; return the numbers of articles, chunks, tokens, and sentences."""
     cut = Chunker(tokenizer, params)
     return write_parts(folder, (cut(ids, texts) for ids, texts in batches), tokenizer, digest=digest, params=params, total=total)
 
 
 def write_parts(folder: Path, parts: Iterable[Part], tokenizer: Any, *, digest: str, params: Chunk, total: int) -> dict[str, int]:
-    """Write parts as they come into `folder` (existing); returns the numbers of articles, chunks, tokens, and sentences.
+    """Write parts to the existing `folder` as they come; return the numbers of articles, chunks, tokens, and sentences.
 
-    In memory: a part, and 8 bytes per chunk and 4 per article.
+    Memory holds one part, 8 bytes per chunk, and 4 bytes per article.
     """
     lengths, counts, chunks = list[npt.NDArray[np.int32]](), list[npt.NDArray[np.int32]](), [np.zeros(0, np.int32)]
     progress = Progress("chunk", total, "articles")

@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def _save(vectors: Block | Path, to: Path, piece: Piece, rows: bytes, store: ShardStore) -> None:
-    """Keep a shard's vectors, in memory or in a worker's file, in `store`, and in the file `to`."""
+    """Save a shard's vectors to `store` and to the file `to`. `vectors`: the array, or the file that a worker wrote."""
     if isinstance(vectors, Path):
         store.keep(piece.digest, np.load(vectors, allow_pickle=False), rows)
         shutil.move(vectors, to)

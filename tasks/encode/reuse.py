@@ -1,10 +1,10 @@
 """Reuse the vectors of rows whose text has not changed, even if their shard was touched.
 
-A touched shard must equal, bit for bit, a full encode of that shard. That depends on the machine: a row's vector must not
-depend on its batch. In fp32 it does not, on the CPUs tried, once rows are padded to multiples of 16
+A touched shard must equal, bit for bit, a full encode of that shard. So a row's vector must not depend on its batch, and
+whether it does depends on the machine. In fp32, on the CPUs tried, it does not once rows are padded to multiples of 16
 (tasks.core.encoding.encode). A GPU, or bf16, chooses different kernels for different shapes, so rows are not reused there.
-Every touched shard is checked: PROBES of its known rows, spread over the shard, are re-encoded along with the new ones, and
-if a single bit differs, the whole shard is encoded.
+Every touched shard is checked: PROBES of its known rows, spread over the shard, are re-encoded along with the new ones. If
+a single bit differs, the whole shard is encoded.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Digests = npt.NDArray[np.uint64]  # [rows, 2]
 
 
 def row_digests(tokens: Tokens, first: int, end: int) -> Digests:
-    """A 128-bit digest of every row's tokens, [rows, 2]; two of n rows share one with probability n^2 / 2^129."""
+    """A 128-bit digest of every row's tokens, [rows, 2]. Among n rows, two share a digest with probability n^2 / 2^129."""
     offsets = (tokens.offsets[first : end + 1] - tokens.offsets[first]) * tokens.flat.itemsize
     flat = np.ascontiguousarray(tokens.flat[tokens.offsets[first] : tokens.offsets[end]]).tobytes()
     cuts = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
@@ -34,7 +34,7 @@ def row_digests(tokens: Tokens, first: int, end: int) -> Digests:
 
 @dataclass(frozen=True)
 class KnownRows:
-    """Rows of kept shards by digest; 24 bytes each."""
+    """The rows of kept shards, by the digest of their tokens: 24 bytes each."""
 
     digests: Digests  # [K, 2], sorted by their first half
     shard: npt.NDArray[np.int32]  # [K], place in `names`
@@ -42,7 +42,7 @@ class KnownRows:
     names: list[str]
 
     def find(self, wanted: Digests) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Shard and row of every digest in `wanted`, -1 if unknown."""
+        """The shard and the row of every digest in `wanted`, both -1 if it is unknown."""
         if not len(self.digests):
             return np.full(len(wanted), -1, dtype=np.int32), np.full(len(wanted), -1, dtype=np.int32)
         place = np.minimum(np.searchsorted(self.digests[:, 0], wanted[:, 0]), len(self.digests) - 1)
@@ -51,7 +51,7 @@ class KnownRows:
 
 
 def known_rows(store: ShardStore, family: str) -> KnownRows:
-    """The rows of every kept shard of `family`."""
+    """The rows of all kept shards of `family` that have row digests."""
     names: list[str] = []
     parts: list[Digests] = []
     for name, held in store.row_digests(family):
@@ -65,7 +65,10 @@ def known_rows(store: ShardStore, family: str) -> KnownRows:
 
 
 def encode_touched(wanted: Digests, known: KnownRows, store: ShardStore, encode: Callable[[Ints], Block]) -> tuple[Block, int]:
-    """The vectors of a shard's rows, given their digests, and how many rows were encoded; `encode` encodes some of its rows."""
+    """The vectors of a shard, from known rows where possible, and how many rows were encoded.
+
+    `wanted`: the digests of its rows. `encode` encodes a subset of them.
+    """
     shard, row = known.find(wanted)
     everything = np.arange(len(wanted))
     taken: Block | None = None

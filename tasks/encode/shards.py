@@ -20,15 +20,15 @@ from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.text.tokens import Tokens
 
 MEAN_ROWS = 4096
-LISTED = 64  # shards between two listings of the store; a corpus has thousands
+LISTED = 64  # the store is listed once per this many shards; a corpus has thousands
 CHUNK = 65536  # ids held as Python strings at a time
 
 
 def boundaries(ids: pa.Array | StoredIds, owners: npt.NDArray[np.int32], mean_rows: int = MEAN_ROWS) -> Ints:
-    """First rows of the shards, then the number of rows, [S + 1]: the CRC-32 of a document's id decides if a shard ends after it.
+    """The first row of each shard, then the number of rows, [S + 1]. A shard ends after a document if the CRC-32 of its id says so.
 
     The cuts are content-defined, so appending, changing, or deleting documents touches only their own shards. A document's
-    passages stay together. A shard is at most four times the mean (or a single document longer than that).
+    passages stay together. A shard has at most four times `mean_rows`, unless a single document has more.
     """
     ends = np.empty(len(ids), dtype=bool)
     for start in range(0, len(ids), CHUNK):
@@ -56,16 +56,16 @@ def shard_digest(tokens: Tokens, first: int, end: int, made_by: str) -> str:
 
 @dataclass
 class View:
-    """What a store contained when last listed, updated since."""
+    """The content of a store: as last listed, and updated since."""
 
     bytes_held: int = 0
-    oldest_last: list[tuple[float, int, Path]] = field(default_factory=list)  # last use, bytes, file
+    oldest_last: list[tuple[float, int, Path]] = field(default_factory=list)  # (last use, bytes, file), the oldest at the end
     asked: int = 0
 
 
 @dataclass(frozen=True)
 class ShardStore:
-    """Finished shards by digest, outside DVC, for encodes that resume after a kill or whose corpus has grown."""
+    """Finished shards by digest, outside DVC: for encodes that resume after a kill, or whose corpus has grown."""
 
     folder: Path
     limit_bytes: int
@@ -73,7 +73,7 @@ class ShardStore:
     view: View = field(default_factory=View)
 
     def fetch(self, digest: str, to: Path) -> bool:
-        """Copy a kept shard to `to`; False if it is not kept or its bytes have changed since."""
+        """Copy a kept shard to `to`. Return False if it is not kept or is corrupt."""
         kept = self.folder / f"{digest}.npy"
         try:
             if hashlib.sha256(kept.read_bytes()).hexdigest() != kept.with_suffix(".sha256").read_text(errors="replace"):
@@ -86,7 +86,7 @@ class ShardStore:
         return True
 
     def read(self, digest: str) -> Block | None:
-        """The vectors of a kept shard; None if it is not kept or its bytes have changed since."""
+        """The vectors of a kept shard; None if it is not kept or is corrupt."""
         kept = self.folder / f"{digest}.npy"
         try:
             held = kept.read_bytes()
@@ -98,7 +98,7 @@ class ShardStore:
         return vectors
 
     def row_digests(self, family: str) -> Iterator[tuple[str, bytes]]:
-        """Digest of every kept shard whose digest begins with `family`, and the digests kept for its rows."""
+        """For every kept shard of `family` (the prefix of its digest): its digest, and the digests of its rows."""
         for file in sorted(self.folder.glob(f"{family}*.rows")):
             with suppress(FileNotFoundError):
                 yield file.stem, file.read_bytes()
@@ -106,19 +106,19 @@ class ShardStore:
     def forget(self, family: str, seconds: float) -> None:
         """Remove the shards of `family` that this encode did not use, and all shards unused for `seconds`.
 
-        The former contain changed or deleted texts: a deleted document must leave no trace.
+        The former contain changed or deleted texts, and a deleted document must leave no trace.
         """
         oldest = time.time() - seconds
         for file in self.folder.glob("*.npy"):
-            with suppress(FileNotFoundError):  # another encode forgets too
+            with suppress(FileNotFoundError):  # another encode may remove it first
                 if file not in self.used and (file.name.startswith(family) or file.stat().st_mtime < oldest):
                     _remove(file)
 
     def keep(self, digest: str, vectors: Block, rows: bytes = b"") -> None:
         """Keep a shard, and the digests of its `rows`, if there is room.
 
-        The least recently used shards of other encodes make room. Shards of this encode never do: the next encode asks for
-        them in the same order, and with a corpus larger than the store it would find none if the first were removed first.
+        To make room, the least recently used shards of other encodes are removed, but never those of this encode. The next encode asks
+        for these in the same order; with a corpus larger than the store, it would find none if the first were removed first.
         """
         kept = self.folder / f"{digest}.npy"
         if not self._make_room(vectors.nbytes):
@@ -134,9 +134,9 @@ class ShardStore:
         self.used.add(kept)
 
     def _make_room(self, size: int) -> bool:
-        """Whether `size` more bytes fit the limit, after removing shards that this encode has not used.
+        """Remove shards that this encode has not used until `size` more bytes fit. Return whether they do.
 
-        The store is listed once every LISTED shards; until then, what other encodes keep may exceed the limit.
+        The store is listed once every LISTED shards. In between, shards that other encodes keep may exceed the limit.
         """
         view = self.view
         if view.asked % LISTED == 0:
@@ -144,7 +144,7 @@ class ShardStore:
         view.asked += 1
         while view.bytes_held + size > self.limit_bytes >= size and view.oldest_last:
             when, bytes_held, file = view.oldest_last.pop()
-            with suppress(FileNotFoundError):  # another encode makes room too
+            with suppress(FileNotFoundError):  # another encode may remove it first
                 if file in self.used or file.stat().st_mtime != when:  # used since
                     continue
                 _remove(file)

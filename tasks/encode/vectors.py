@@ -1,4 +1,4 @@
-"""The vectors of a shard, as one of any number of workers computes them."""
+"""The vectors of a shard, as each worker computes them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ from tasks.encode.shards import ShardStore
 
 
 class Arithmetic(NamedTuple):
-    """How a worker computes: what the bits of its vectors depend on, weights and texts aside."""
+    """How a worker computes: everything but weights and texts that the bits of its vectors depend on."""
 
     device: str
-    name: str  # int8 and what computes in it, or the type that is computed in
+    name: str  # int8 and the library that computes in it, or the floating-point type
     dtype: str
     hardware: str
     batch_tokens: int
@@ -46,7 +46,7 @@ class Arithmetic(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A shard to encode: its number, its first row and the one after its last, and its digest."""
+    """A shard to encode: its number, its rows `first` to `end` - 1, and its digest."""
 
     number: int
     first: int
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 
 class Shard(NamedTuple):
-    """An encoded shard: its vectors, or the file of them, the digests of its rows where they are kept, and how many were encoded."""
+    """An encoded shard: its vectors (or their file), the digests of its rows (empty: rows are not reused), and how many were encoded."""
 
     piece: Piece
     vectors: Block | Path
@@ -65,7 +65,7 @@ class Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentTower:
-    """The document tower of an encoder folder, loaded when it is first needed."""
+    """The document tower of an encoder folder, loaded at first use."""
 
     encoder: Path
     params: Encode
@@ -77,7 +77,7 @@ class DocumentTower:
 
     @cached_property
     def loaded(self) -> tuple[Encoder, Layers | None, torch.device, Arithmetic]:
-        """The tower, ready to encode, its layers if they are quantized, its device, and how it computes there."""
+        """The tower, ready to encode; its quantized layers, or None; its device; and how it computes there."""
         device = choose_device(self.runtime)
         tower = load_towers(self.encoder).document
         int8 = quantized_layers(tower, load_tokenizer(self.encoder), device) if self.params.precision == "int8" else None
@@ -94,11 +94,11 @@ def _ignore(_: int) -> None:
 
 @dataclass(frozen=True)
 class ShardEncoder:
-    """Encodes shards. With a `folder`, vectors are written there; `done` is called with the number of rows of each batch."""
+    """Encodes shards. With a `folder`, vectors are written there. `done` is called with the number of rows of each batch."""
 
     tower: DocumentTower
     tokens: Path
-    store: ShardStore  # only read: it is the stage's
+    store: ShardStore  # read only: the stage itself writes it
     family: str
     folder: Path | None = None
     done: Callable[[int], None] = _ignore
@@ -108,7 +108,7 @@ class ShardEncoder:
         return open_tokens(self.tokens), known_rows(self.store, self.family)
 
     def __call__(self, piece: Piece) -> Shard:
-        """UserError for a vector that is not finite."""
+        """Encode a shard. UserError if a vector is not finite."""
         (tower, layers, device, arithmetic), (tokens, known) = self.tower.loaded, self._opened
         dtype = self.tower.params.dtype
 

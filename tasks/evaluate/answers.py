@@ -1,4 +1,4 @@
-"""Coverage (answer hits, top-k accuracy): does one of the best documents contain an answer? As DPR's evaluation matches strings.
+"""Coverage (answer hits, top-k accuracy): whether one of the best documents contains an answer. Strings match as in DPR's evaluation.
 
 DPR (arXiv:2004.04906); its dpr/data/qa_validation.py `has_answer`, and dpr/utils/tokenizers.py `SimpleTokenizer`.
 """
@@ -18,12 +18,12 @@ WORDS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # SimpleTokenizer: r
 
 
 def words(text: str) -> list[str]:
-    """The tokens of `text` in NFD, in lower case."""
+    """The tokens of `text`, normalized to NFD and lower-cased."""
     return [token.lower() for token in WORDS.findall(unicodedata.normalize("NFD", text))]
 
 
 def contains(text: Sequence[str], answer: Sequence[str]) -> bool:
-    """Whether the tokens `answer` stand in `text` one after another; never for an empty answer."""
+    """Whether the tokens `answer` occur in `text` as one run. False for an empty answer."""
     size = len(answer)
     return size > 0 and any(text[place] == answer[0] and text[place : place + size] == answer for place in range(len(text) - size + 1))
 
@@ -44,11 +44,11 @@ def read_answers(path: Path, judged: Collection[str]) -> dict[str, list[list[str
 
 
 def first_hits(run: Path, documents: Path, answers: Mapping[str, list[list[str]]], depth: int) -> dict[str, int]:
-    """The rank (from 1) of each query's first document among its `depth` best whose text contains an answer; without the others.
+    """The rank (from 1) of each query's first document, among its `depth` best, whose text contains an answer.
 
-    Only the texts of ranked documents are looked at, one batch of the corpus at a time; titles are not.
+    Queries without such a document are left out. Only texts of ranked documents are read, not titles, one batch of the corpus at a time.
     """
-    ranked: dict[str, list[tuple[str, int]]] = {}  # document -> the queries that it is ranked for, with its rank
+    ranked: dict[str, list[tuple[str, int]]] = {}  # document: (query, rank) of each list it is in
     for query, docs in read_run(run, depth):
         if query in answers:
             for rank, doc in enumerate(docs, 1):

@@ -10,7 +10,7 @@ from tasks.core.stage.errors import UserError, one_line_errors
 
 
 def evaluate_files(run: Path, qrels: Path, measures: list[str], relevance: int) -> Values:
-    """The mean of each measure over all queries of `qrels`, as trec_eval -c; UserError if the run answers none of them."""
+    """The mean of each measure over all queries of `qrels`, as with trec_eval -c. UserError if the run has none of them."""
     try:
         parsed = parse(measures, relevance)
     except ValueError as error:

@@ -40,6 +40,6 @@ class Evaluate(Params):
 
     @property
     def deepest(self) -> tuple[str, int]:
-        """The measure that goes deepest into a run, and how many ranks it uses."""
+        """The measure that uses the most ranks of a run, and their number."""
         name = max(self.measures, key=cutoff)
         return name, cutoff(name)

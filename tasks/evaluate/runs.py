@@ -13,7 +13,7 @@ QUERY_BLOCK = 512  # queries measured at once
 def rankings(path: Path) -> Iterator[dict[str, list[str]]]:
     """Document ids, best first, for QUERY_BLOCK queries of a run at a time; see `read_run`.
 
-    UserError for a query in two places, or a document twice for one query.
+    UserError if the lines of a query are not together, or a query has a document twice.
     """
     lists = _checked(path)
     while block := dict(islice(lists, QUERY_BLOCK)):

@@ -12,9 +12,9 @@ from tasks.evaluate.runs import rankings
 def evaluate_split(
     run: Path, qrels: Qrels, measures: Mapping[str, Measure], *, corpus: Path, split: str, values: Path
 ) -> tuple[Values, int]:
-    """Means of one of our own runs, and the number of queries behind them; writes `values` (query, one column per measure).
+    """Measure one of our own runs. Return the means and the number of queries; write `values` (query, one column per measure).
 
-    The run is read once, a block of queries at a time; once more, with the texts of `corpus`, for coverage.
+    The run is read once, a block of queries at a time. Coverage reads it once more, with the texts of `corpus`.
     """
     ranked = {name: measure for name, measure in measures.items() if name not in needs_texts(measures)}
     found: dict[str, Values] = {}

@@ -1,1 +1,1 @@
-"""Where a system fails, and which judgments are missing."""
+"""Stage `failures`: where a system fails, and which judgments are missing."""

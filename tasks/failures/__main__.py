@@ -24,7 +24,7 @@ from tasks.failures.suspects import suspects, write_suspects
 from tasks.failures.systems import Values, load_values, opponents, read_means
 from tasks.failures.worst import RELEVANT, Found, describe, found_by, losers, read_documents
 
-MADE = ("fuse", "rerank", "rescore")  # systems made from others' runs
+MADE = ("fuse", "rerank", "rescore")  # sections of systems made from the runs of others
 
 
 def questions(corpus: Path, split: str) -> dict[str, str]:
@@ -34,7 +34,7 @@ def questions(corpus: Path, split: str) -> dict[str, str]:
 
 
 def relevant_of(qrels: Qrels, queries: Sequence[str], least: int) -> dict[str, list[str]]:
-    """Documents of grade >= `least` of each of `queries` that has one, highest grade first, then by id."""
+    """The documents of grade >= `least` of each query, highest grade first, then by id. Queries without one are left out."""
     graded = {query: sorted((-grade, doc) for doc, grade in qrels[query].items() if grade >= least) for query in queries}
     return {query: [doc for _, doc in rows] for query, rows in graded.items() if rows}
 
@@ -42,7 +42,7 @@ def relevant_of(qrels: Qrels, queries: Sequence[str], least: int) -> dict[str, l
 def worst(
     values: Values, texts: Mapping[str, str], relevant: Mapping[str, Sequence[str]], found: Found, documents: Path, words: Words
 ) -> list[dict[str, Any]]:
-    """The entries of worst.json for the queries of `relevant`, in their order."""
+    """The entries of worst.json for the queries of `relevant`, in its order."""
     shown = {doc for docs in relevant.values() for doc in docs[:RELEVANT]}
     shown |= {first for lists in found.values() for first, _ in lists.values() if first}
     read, settings = read_documents(documents, shown), load(Text, "text")
@@ -56,7 +56,7 @@ def worst(
 
 
 def told(groups: Sequence[Group], model: str, against: str | None, metric: str, split: str, alpha: float) -> Iterator[str]:
-    """The groups, for the terminal."""
+    """The groups, as lines for the terminal."""
     yield f"{metric} on {split} by groups of queries, {1 - alpha:.0%} intervals of the {'difference' if against else 'mean'}"
     other = f"{against[:10]:>10} {'difference':>10}" if against else ""
     yield f"{'queries by':<18} {'':<16} {'number':>7} {model[:10]:>10} {other}"

@@ -1,7 +1,7 @@
-"""How rare a query's words are, and the difference of two systems in each group of queries.
+"""The rarity of a query's words, and the difference of two systems in each group of queries.
 
-Rarity is the mean idf of a query's distinct terms, as BM25 weighs them (log(1 + (N - n + 0.5) / (n + 0.5)), n documents of N with the
-term); like a query's length, it is what dense and lexical retrieval are known to differ by (Sciavolino et al.: Simple Entity-Centric
+Rarity is the mean idf of a query's distinct terms, as BM25 weighs them (log(1 + (N - n + 0.5) / (n + 0.5)), where n of N documents have the
+term). Dense and lexical retrieval are known to differ by the rarity and the length of queries (Sciavolino et al.: Simple Entity-Centric
 Questions Challenge Dense Retrievers, EMNLP 2021, arXiv:2109.08535).
 """
 
@@ -21,9 +21,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Group:
-    """The mean difference of the queries of one group, its 1 - alpha interval, and p, Holm-corrected over the groups of the split.
+    """The mean difference over the queries of one group, its 1 - alpha interval, and p, Holm-corrected over the groups of the split.
 
-    Without an other system, `against` is None and the interval is that of the model's mean. Groups below the minimum have no interval.
+    Without a second system, `against` is None, and the interval is that of the model's mean. Groups below the minimum have no interval.
     """
 
     dimension: str
@@ -38,7 +38,7 @@ class Group:
 
 
 def rarity(terms: Iterable[str], frequencies: Mapping[str, int], documents: int) -> float:
-    """The mean idf of the distinct `terms`, of which `frequencies` has the numbers of documents (0 if absent); 0 without terms."""
+    """The mean idf of the distinct `terms`; 0 without terms. `frequencies`: the number of documents with each term (0 if absent)."""
     idf = [math.log(1 + (documents - n + 0.5) / (n + 0.5)) for n in (frequencies.get(term, 0) for term in sorted(set(terms)))]
     return sum(idf) / len(idf) if idf else 0.0
 
@@ -46,9 +46,9 @@ def rarity(terms: Iterable[str], frequencies: Mapping[str, int], documents: int)
 def compare(
     dimensions: Mapping[str, Dimension], model: Floats, against: Floats | None, *, drawn: Numbers, least: int, alpha: float
 ) -> list[Group]:
-    """The groups of every dimension that divides the queries; those of at least `least` queries are one family of tests.
+    """The groups of every dimension that has more than one. Groups of at least `least` queries are one family of tests.
 
-    Tests and intervals take queries as independent where their numbers in `drawn` [Q] differ.
+    Tests and intervals treat two queries as independent if their numbers in `drawn` [Q] differ.
     """
     found = [
         (dimension, name, np.asarray([label == name for label in labels]))

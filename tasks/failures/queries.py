@@ -1,4 +1,4 @@
-"""What queries are like: their lengths, the rarity of their words, what they ask, and the source's own columns."""
+"""Properties of queries: length, rarity of their words, question word, and the source's own columns."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from tasks.failures.groups import rarity
 
 
 class Words:
-    """BM25's analysis, and in how many documents a term is."""
+    """BM25's analysis of text, and the number of documents that a term is in."""
 
     def __init__(self, index: Path) -> None:
         searched, _, analysis = load(index)
@@ -19,17 +19,17 @@ class Words:
         self.documents = int(searched.scores["num_docs"])
 
     def frequencies(self, terms: Sequence[str]) -> dict[str, int]:
-        """Numbers of documents with each of `terms`."""
+        """The number of documents with each of `terms`. Unknown terms are left out."""
         known = {term: self._numbers[term] for term in set(terms) if term in self._numbers}
         return {term: int(self._starts[number + 1] - self._starts[number]) for term, number in known.items()}
 
     def idf(self, term: str) -> float:
-        """Of a term, as in `rarity`."""
+        """The idf of a term, as in `rarity`."""
         return rarity([term], self.frequencies([term]), self.documents)
 
 
 def dimensions(texts: Mapping[str, str], own: Mapping[str, Mapping[str, str]], words: Words, bins: int) -> dict[str, Dimension]:
-    """The groupings of queries, given as texts by id; `own` are their columns, values by name and id."""
+    """Group queries in several ways. `texts`: by id; `own`: the source's columns, as values by name and id."""
     analysed = [words.terms(text) for text in texts.values()]
     found = {
         "words": by_range([len(text.split()) for text in texts.values()], bins),

@@ -1,7 +1,7 @@
-"""Documents that nobody judged and that several systems rank high: perhaps relevant, and counted as wrong by every measure.
+"""Documents that several systems rank high and nobody judged. They may be relevant, but every measure counts them as wrong.
 
-Unjudged is not irrelevant: of MS MARCO's passages that a retriever ranks high and nobody labelled, about 70 % were found relevant
-when read (Qu et al.: RocketQA, NAACL 2021, arXiv:2010.08191).
+Unjudged does not mean irrelevant: of MS MARCO's passages that a retriever ranks high and nobody labelled, about 70 % were found
+relevant when people read them (Qu et al.: RocketQA, NAACL 2021, arXiv:2010.08191).
 """
 
 import csv
@@ -17,7 +17,7 @@ HEADER = ("query-id", "corpus-id", "score", "ranks", "query", "document")  # sco
 
 
 class Suspect(NamedTuple):
-    """A pair, and the rank that each system gives the document."""
+    """A query and an unjudged document, with the rank that each system gives it."""
 
     query: str
     doc: str
@@ -43,7 +43,7 @@ def suspects(runs: Mapping[str, Path], judged: Mapping[str, Iterable[str]], *, d
 
 
 def write_suspects(path: Path, found: Sequence[Suspect], questions: Mapping[str, str], documents: Mapping[str, tuple[str, str]]) -> None:
-    """A CSV file to fill `score` in, which `retemper judgments` takes in."""
+    """Write a CSV file in which people fill in `score`; `retemper judgments` reads it."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""The two systems that are compared, from the results of all."""
+"""Choose the two systems to compare, and read their values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Values:
-    """A metric of each query of a split; `against` is None where there is one system only. Both [Q]."""
+    """A metric for each query of a split, [Q], for both systems. `against` is None if there is only one system."""
 
     queries: Sequence[str]
     model: Floats
@@ -29,12 +29,12 @@ class Values:
 
     @property
     def difference(self) -> Floats:
-        """What the model gains, or its values where it is compared with none."""
+        """The model's gain over the other system; without one, the model's values."""
         return self.model if self.against is None else self.model - self.against
 
 
 def read_means(folder: Path, metric: str) -> dict[str, dict[str, dict[str, float]]]:
-    """For each system its means by split and measure. UserError if there is none, or one has no `metric`."""
+    """The means of each system, by split and measure. UserError if there is no system, or if one lacks `metric`."""
     means = {path.stem: read_json(path) for path in sorted(folder.glob("*.json"))}
     if not means:
         raise UserError(f"{folder}: found no JSON file, expected one for each system; run evaluate first")
@@ -48,7 +48,10 @@ def read_means(folder: Path, metric: str) -> dict[str, dict[str, dict[str, float
 def opponents(
     means: Mapping[str, Mapping[str, Mapping[str, float]]], metric: str, params: Failures, sections: Mapping[str, Any]
 ) -> tuple[str, str | None]:
-    """The model, the best on dev (or test without dev), and what it is compared with; UserError for a name that has no results."""
+    """The model (by default the best on dev, or on test without dev), and the system it is compared with, or None if there is no other.
+
+    UserError for a name without results.
+    """
     for key, name in (("model", params.model), ("against", params.against)):
         if name is not None and name not in means:
             raise UserError(f"params.yaml: failures.{key}: found {name!r}, expected one of {', '.join(means)}")
@@ -65,7 +68,7 @@ def opponents(
 def load_values(
     folder: Path, split: str, metric: str, means: Mapping[str, Mapping[str, Mapping[str, float]]], names: Sequence[str]
 ) -> Values | None:
-    """The values of the model and, if `names` has two, of the other; None if one was not measured on `split`.
+    """The values of the model and, if `names` has two, of the other system. None if one was not measured on `split`.
 
     UserError if their queries differ.
     """

@@ -1,4 +1,4 @@
-"""The queries that lose most, with what each system found and the words that BM25 matched in it."""
+"""The queries that lose most, with the documents that each system found, and the words that BM25 matches in them."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,15 +15,16 @@ from tasks.core.text.document import Text, document_text
 from tasks.failures.queries import Words
 from tasks.failures.systems import Values
 
-CHARACTERS = 600  # of a document's text
-RELEVANT = 2  # relevant documents shown of a query
-Found = Mapping[str, Mapping[str, tuple[str | None, int | None]]]  # system, query: the first document, the rank of the first relevant one
-NOTHING = 1e-9  # differences up to this are rounding
+CHARACTERS = 600  # shown of a document's text
+RELEVANT = 2  # relevant documents shown per query
+Found = Mapping[str, Mapping[str, tuple[str | None, int | None]]]  # system, query: first document, rank of the first relevant one
+NOTHING = 1e-9  # smaller differences are rounding errors
 
 
 def losers(values: Values, most: int, among: Container[str]) -> list[str]:
-    """The `most` queries of `among` with the lowest difference below 0, ascending, equal ones by id; without an other system,
-    of those with the lowest values."""
+    """The `most` queries of `among` with the lowest differences below 0, ascending, ties by id.
+
+    Without a second system, those with the lowest values below 1."""
     limit = -NOTHING if values.against is not None else 1 - NOTHING
     places = [place for place, value in enumerate(values.difference) if value < limit and values.queries[place] in among]
     order = sorted(places, key=lambda place: (values.difference[place], values.queries[place]))
@@ -31,7 +32,7 @@ def losers(values: Values, most: int, among: Container[str]) -> list[str]:
 
 
 def found_by(runs: Mapping[str, Path], relevant: Mapping[str, Sequence[str]]) -> Found:
-    """By system and query of `relevant`: the document at rank 1, and the rank of the first relevant one."""
+    """For each system and query of `relevant`: the document at rank 1, and the rank of the first relevant one."""
 
     def first_hit(query: str, docs: Sequence[str]) -> int | None:
         return next((rank for rank, doc in enumerate(docs, 1) if doc in relevant[query]), None)
@@ -43,16 +44,16 @@ def found_by(runs: Mapping[str, Path], relevant: Mapping[str, Sequence[str]]) ->
 
 
 def read_documents(path: Path, wanted: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Title and text of the documents of these ids."""
+    """The title and text of the `wanted` documents, by id."""
     ids = pa.array(sorted(set(wanted)), pa.string())
     rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
     return {row["id"]: (row["title"], row["text"]) for part in rows for row in part}
 
 
 def matched(query: str, document: str, words: Words) -> list[str]:
-    """The words of `query` whose term is in `document`, as BM25 analyses both, rarest first, each once.
+    """The words of `query` whose terms are in `document`, as BM25 analyses both, rarest first, each once.
 
-    Without blanks between words, what stands between two blanks is no word: there, the term itself.
+    In scripts without blanks between words, the term itself is listed: text between two blanks is not a word there.
     """
     inside = set(words.terms(document))
     found: dict[str, str] = {}
@@ -71,7 +72,7 @@ def describe(
     settings: Text,
     words: Words,
 ) -> dict[str, Any]:
-    """A query's text, its first RELEVANT documents, and what each system found, with the words that BM25 matches in each."""
+    """A query's text, its first RELEVANT relevant documents, and each system's first document, with the words that BM25 matches in them."""
 
     def shown(doc: str) -> dict[str, Any]:
         title, body = documents[doc]

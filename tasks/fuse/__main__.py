@@ -19,7 +19,7 @@ from tasks.core.tables.trec import write_run
 from tasks.fuse.grid import chosen, fused_batches, grid_means, side_by_side
 from tasks.fuse.params import Fuse
 
-RECORD = "fusion.json"  # next to the runs: what was fused, how, and the whole grid
+RECORD = "fusion.json"  # beside the runs: the two systems, the setting, and the whole grid
 CHOSEN_ON = {"dev": "dev", "selection": "dev (selection part)"}
 
 
@@ -30,9 +30,10 @@ def queries_of(folder: Path, split: str) -> list[str]:
 
 
 def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Path) -> dict[str, Any]:
-    """The content of RECORD: the setting in params.yaml, else the best on dev by report.metric, or UNTUNED if dev has no judgments.
+    """Choose the setting, and return the content of RECORD.
 
-    Only the dev runs are read.
+    The setting is the one in params.yaml, if set, else the best on dev by report.metric, or UNTUNED if dev has no judgments. Only dev runs
+    are read.
     """
     sections = read_parameters()
     name, relevance = metric_of(sections), least_grade("dev", sections)
@@ -53,7 +54,7 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
 
 
 def line(name: str, record: dict[str, Any]) -> str:
-    """A line for people: what was chosen, how good it is, and the ends of the grid beside it."""
+    """A line to print: the chosen setting, its value on dev, and those at both ends of the grid."""
     what = NAMES[record["method"]]
     setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {what} {record[what]:g}"
     if record["chosen_on"] == "params.yaml":

@@ -1,4 +1,4 @@
-"""Two runs side by side, and the grid search over their fusions: which setting is best on dev."""
+"""Read two runs side by side, and search the grid of their fusions for the best setting on dev."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ class Run:
         self._next = next(self._lists, None)
 
     def of(self, query: str) -> Ranked:
-        """The query's list, empty if the system found nothing."""
+        """The query's list; empty if the system found nothing. Ask for queries in corpus order."""
         if self._next is None or self._next[0] != query:
             return Ranked()
         _, documents, scores = self._next
@@ -34,7 +34,7 @@ class Run:
         return Ranked(documents, scores)
 
     def close(self) -> None:
-        """UserError if lists remain unread: the run has an unknown query, or its queries are in another order."""
+        """UserError if lists remain unread: the run has an unknown query, or its queries are in a different order."""
         if self._next is not None:
             raise UserError(
                 f"{self.path}: query {self._next[0]!r} is not in the corpus or is out of order, expected the corpus's order; "
@@ -43,7 +43,7 @@ class Run:
 
 
 def side_by_side(queries: Iterable[str], first: Path, second: Path, method: Method) -> Iterator[tuple[str, Pair]]:
-    """Each of `queries` for which either run has a document, with both lists; in their order, one at a time."""
+    """Yield each query with both lists, in the order of `queries`. Queries without a document in either run are left out."""
     runs = Run(first), Run(second)
     for query in queries:
         lists = [run.of(query) for run in runs]
@@ -56,9 +56,9 @@ def side_by_side(queries: Iterable[str], first: Path, second: Path, method: Meth
 def grid_means(
     pairs: Iterable[tuple[str, Pair]], method: Method, depth: int, *, qrels: Qrels, measure: Mapping[str, ir_measures.Measure]
 ) -> dict[float, float]:
-    """The mean of `measure` (one, by name) over the queries of `qrels`, for every setting in the method's grid.
+    """The mean of `measure` (a single one, by name) over the queries of `qrels`, for every setting in the method's grid.
 
-    A query without a list counts 0. Lists are fused as deep as the measure goes, at most to `depth`.
+    A query without a list counts as 0. Lists are fused only as deep as the measure goes, and at most to `depth`.
     """
     (name,) = measure
     deep = min(depth, cutoff(name) or depth)

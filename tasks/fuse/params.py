@@ -48,6 +48,6 @@ class Fuse(Params):
 
     @property
     def setting(self) -> float | None:
-        """The weight or k that is set; None where it is to be chosen on dev."""
+        """The weight or k, whichever the method has; None if it is to be chosen on dev."""
         value: float | None = getattr(self, NAMES[self.method])
         return value

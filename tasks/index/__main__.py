@@ -19,12 +19,12 @@ from tasks.core.stage.runtime import read_runtime
 from tasks.core.text.tokens import open_tokens
 from tasks.index.params import Index
 
-TIMED = 200  # of them searched for one at a time
-SAMPLE = 1000  # number of dev queries to measure recall with, from the first
+TIMED = 200  # of the sample, searched one at a time for latencies
+SAMPLE = 1000  # the first dev queries, to measure recall with
 
 
 def latencies(index: Any, queries_QD: Floats, k: int) -> dict[str, float]:
-    """Milliseconds per query of a search for the top `k`: one query at a time (median, 99th percentile), and all at once."""
+    """Milliseconds per query to search the top `k`: one query at a time (median, 99th percentile), and all queries at once."""
     taken = []
     for query_1D in np.split(queries_QD[:TIMED], min(TIMED, len(queries_QD))):
         began = time.perf_counter()

@@ -45,7 +45,10 @@ def arguments() -> ArgumentParser:
 
 @dataclass(frozen=True)
 class Known:
-    """Judged positives as rows (`query`, `document`), [P], and `keys` query * D + document of these and of all that have their texts."""
+    """Judged positives as ordinals (`query`, `document`), [P].
+
+    `keys`: query * D + document of each, and of all pairs that have the same texts as one.
+    """
 
     query: Ints
     document: Ints
@@ -54,26 +57,26 @@ class Known:
 
     @property
     def most(self) -> int:
-        """The most that a query has."""
+        """The largest number of keys of one query."""
         return int(np.bincount(self.keys // self.documents).max(initial=0))
 
 
 def known_positives(args: Namespace, documents: Tokens, queries: Tokens, ids: StoredIds) -> Known:
-    """What no list of negatives may have."""
+    """The known positives, which no list of negatives may contain."""
     query, document = np.unique(np.stack(relevant_pairs(args.qrels, args.queries / "ids.parquet", ids.path)), axis=1)
     known_query, known_document = with_same_texts(query, document, same_texts(queries, query), same_texts(documents, document))
     return Known(query, document, known_query * len(ids) + known_document, len(ids))
 
 
 def kept_work(args: Namespace, params: Mine, size: int, made: Machine) -> Path:
-    """The folder of finished parts of `size` queries, by a digest of all that they are made from."""
+    """The scratch folder for finished parts of `size` queries, keyed by a digest of everything that they depend on."""
     digest = work_digest(
         params.model_dump(),
         size,
         made.dtype,
         made.hardware,
         code_digest("mine"),
-        args.vectors / ("index.faiss" if params.search == "indexes" else "manifest.json"),  # the manifest: digests of shards
+        args.vectors / ("index.faiss" if params.search == "indexes" else "manifest.json"),  # the manifest has the digests of shards
         args.encoder,
         args.documents / "ids.parquet",
         args.documents / "owners.npy",
@@ -85,13 +88,13 @@ def kept_work(args: Namespace, params: Mine, size: int, made: Machine) -> Path:
 
 
 def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, queries: Tokens, ids: StoredIds) -> tuple[int, Path | None]:
-    """Write the negatives; returns how many there are, and the folder of finished parts, if they were kept."""
+    """Write the negatives. Return how many there are, and the scratch folder of finished parts, or None if there was only one part."""
     indexed = params.search == "indexes"
     depth = params.depth + params.skip + known.most
     with open_workers(searchers(read_runtime(), indexed=indexed)) as workers, ExitStack() as files:
         made = workers.agreed(partial(machine, workers.runtime, params.precision))
         size = size_of_parts(rows_at_first(depth, documents.owners), len(queries), "cpu" if indexed else made.device, workers)
-        # With one part, a kill costs less than a digest of all inputs.
+        # With a single part, a kill costs less than a digest of all inputs.
         scratch = kept_work(args, params, size, made) if len(queries) > size else None
         search = QuerySearch(
             encoder=args.encoder,

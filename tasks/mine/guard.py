@@ -13,7 +13,7 @@ from tasks.core.tables.schemas import RANKED
 
 
 def ranked_positives(query: Ints, document: Ints, scores: Floats, query_ids: pa.Array, document_ids: pa.Array) -> pa.Table:
-    """The pairs as a table (schema RANKED): by query, best first, ranked among themselves."""
+    """Positive pairs as a table (schema RANKED), by query, best first. Ranks are among the positives of a query."""
     order = np.lexsort((document, -scores, query))
     query, document, scores = query[order], document[order], scores[order]
     rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
@@ -22,9 +22,10 @@ def ranked_positives(query: Ints, document: Ints, scores: Floats, query_ids: pa.
 
 
 def thresholds(query: Ints, scores: Floats, queries: int, relative: float | None, absolute: float | None) -> npt.NDArray[np.float64]:
-    """The score above which a negative is discarded, [Q]: the lower of the margins below the best positive; inf without one.
+    """The score above which each query's negatives are discarded, [Q]: its best positive's score minus the larger of the margins.
 
-    The relative margin is of the absolute score, so the bound is always below the positive.
+    inf for a query without positives, or without margins. The relative margin is a fraction of the score's absolute value, so the bound
+    is below the positive even for negative scores.
     """
     best = np.full(queries, -np.inf)
     np.maximum.at(best, query, scores.astype(np.float64))
@@ -36,7 +37,7 @@ def thresholds(query: Ints, scores: Floats, queries: int, relative: float | None
 
 
 def _ordinals(names: pa.ChunkedArray, query_ids: pa.Array, start: int) -> Ints:
-    """The ordinals of `names`, which all come after `start`, usually soon, so not all ids are searched for each table."""
+    """The ordinals of `names`. All are `start` or later, and usually close to it, so only some ids are searched for each table."""
     count = QUERY_BLOCK
     while (found := pc.index_in(names, value_set=query_ids.slice(start, count))).null_count and start + count < len(query_ids):
         count *= 2
@@ -45,8 +46,9 @@ def _ordinals(names: pa.ChunkedArray, query_ids: pa.Array, start: int) -> Ints:
 
 
 def guarded(tables: Iterable[pa.Table], bound: npt.NDArray[np.float64], query_ids: pa.Array, depth: int, skip: int) -> Iterator[pa.Table]:
-    """`tables` (RANKED, whole queries in the order of `query_ids`, best first) without what scores above its query's bound, then without
-    the top `skip`; at most `depth` per query.
+    """Remove negatives that score above their query's bound, then the top `skip`; keep at most `depth` per query.
+
+    `tables` (schema RANKED) have whole queries in the order of `query_ids`, best first.
     """
     start = 0
     for table in tables:

@@ -33,5 +33,5 @@ class Mine(Params):
 
     @property
     def keeps_first_ranks(self) -> bool:
-        """Whether its list begins with what ranks best."""
+        """Whether the list starts at the top rank: nothing is skipped, and no margin removes documents."""
         return not self.skip and self.relative_margin is None and self.absolute_margin is None

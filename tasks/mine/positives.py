@@ -15,14 +15,14 @@ from tasks.core.tables.ids import Ints, spread
 
 @dataclass(frozen=True)
 class Positives:
-    """Known positives, pairs of a query and a document, and where their scores come from."""
+    """Known positives as (query, document) pairs, and the search that scores them."""
 
     search: QuerySearch
     query: Ints
     document: Ints
 
     def scores(self) -> Floats:
-        """The score of each, [P], as of a search."""
+        """The score of each pair, [P], as the search would give it."""
         return self.search.parts.array("positives", self._scores)
 
     def _scores(self) -> Floats:
@@ -33,7 +33,7 @@ class Positives:
 
 
 def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, owners: npt.NDArray[np.int32]) -> Floats:
-    """The score of each pair, float32 [P]: the best of the document's passages, by the vectors that a faiss index stores (decoded)."""
+    """The score of each pair, float32 [P]: that of the document's best passage, with the vectors that a faiss index stores (decoded)."""
     first, count = np.searchsorted(owners, document.astype(owners.dtype), "left"), np.bincount(owners)[document]
     pair = np.repeat(np.arange(len(query)), count)
     scores = np.full(len(query), -np.inf, dtype=np.float32)

@@ -18,7 +18,7 @@ from tasks.mix.params import Mix
 
 
 def random_of(documents: Path, queries: Path, qrels: Path, params: Mix) -> Source:
-    """The random source over a corpus, without positives of the training queries."""
+    """The random source over a corpus. It never gives a query one of its positives."""
     positives: dict[int, set[int]] = {}
     for query, document in np.stack(relevant_pairs(qrels, queries, documents), axis=1).tolist():
         positives.setdefault(query, set()).add(document)

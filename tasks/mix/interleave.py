@@ -1,4 +1,4 @@
-"""Merge two lists of negatives per query. Queries are read one at a time, in the order of the training queries."""
+"""Merge two lists of negatives for each query. Queries are read one at a time, in the order of the training queries."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -12,11 +12,11 @@ from tasks.core.tables.parquet import BATCH_ROWS, read_batches
 from tasks.core.tables.schemas import RANKED
 
 Entry = tuple[str, float]  # document, score
-Source = Callable[[str, int], list[Entry]]  # the negatives of a query (its id, its ordinal), best first
+Source = Callable[[str, int], list[Entry]]  # from a query (its id, its ordinal) to its negatives, best first
 
 
 class Table:
-    """A table of negatives whose queries are read in their order."""
+    """A source that reads a table of negatives once, in order. Ask for queries in the table's order; one that is not there has none."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,7 @@ class Table:
         return entries
 
     def close(self) -> None:
-        """UserError if rows were not read: the table is in another order."""
+        """UserError if rows were left unread, because the table has a different order of queries."""
         if self._next is not None:
             raise UserError(f"{self.path}: query {self._next[0]!r} is out of the order of the training queries; run its stage again")
 
@@ -50,9 +50,9 @@ class Table:
 
 
 def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, seed: int) -> Source:
-    """`depth` different documents of the corpus for each query, none of its positives; a function of (seed, query's ordinal).
+    """A source of `depth` distinct random documents of the corpus, without the query's positives; a function of (seed, query's ordinal).
 
-    Their score is NaN: training may draw others instead.
+    Their score is NaN, which tells training that it may draw others instead.
     """
 
     def draw(_: str, ordinal: int) -> list[Entry]:
@@ -68,9 +68,9 @@ def random_source(ids: pa.Array, positives: dict[int, set[int]], depth: int, see
 
 
 def interleave(first: list[Entry], second: list[Entry], ratio: float, depth: int) -> list[Entry]:
-    """At most `depth` documents, each once: the n-th comes from `first` if that keeps its fraction of n closest to `ratio`.
+    """Mix at most `depth` documents, each once: the n-th comes from `first` if that keeps the fraction from `first` closest to `ratio`.
 
-    The mixture ends with the shorter list: the rest of the other would change the ratio.
+    The mixture ends when one list is used up, because the rest of the other would change the ratio.
     """
     lists = (iter(first), iter(second))
     mixed: dict[str, float] = {}

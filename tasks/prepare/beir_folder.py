@@ -1,7 +1,7 @@
 """Write any source that this stage reads as a BEIR folder. The process behind `retemper convert --data`.
 
-Prepare gives the same documents, queries, and qrels of the folder as of the source. A batch of records is in memory at a time, and of
-a source with a file of queries per split, 16 bytes a query.
+From the folder, prepare reads the same documents, queries, and qrels as from the source. Memory holds one batch of records at a time, and
+16 bytes per query if the source has a file of queries per split.
 
 Reads a JSON object from standard input and prints one:
 
@@ -39,13 +39,13 @@ from tasks.prepare.records import chunks
 from tasks.prepare.source import Document, Qrel, Query, Source
 
 ENCODER = json.JSONEncoder(ensure_ascii=False)
-CUTS = re.compile(r"[\t\n\r]")  # what ends a cell of qrels
+CUTS = re.compile(r"[\t\n\r]")  # characters that end a cell of qrels
 HEADER = ("query-id", "corpus-id", "score")
 
 
 @dataclass
 class Written:
-    """What was written. `white`: ids with white space; `empty`: documents and queries without text."""
+    """Counts of written records. `white`: ids with white space; `empty`: documents and queries without text."""
 
     documents: int = 0
     titled: int = 0
@@ -57,7 +57,7 @@ class Written:
 
 
 def write_beir(source: Source, folder: Path) -> Written:
-    """Write the source to an empty folder. UserError, with the place, for what BEIR's files cannot hold."""
+    """Write the source to an empty folder. UserError, with the place, for a record that BEIR's files cannot hold."""
     done = Written()
     _lines(folder / "corpus.jsonl", (_document(one, done) for one in track(source.documents(), "documents")))
     if not source.qrels:
@@ -85,9 +85,9 @@ def _document(document: Document, done: Written) -> bytes:
 
 
 def _queries(source: Source, seen: dict[str, Ids], done: Written) -> Iterator[bytes]:
-    """Every query, once where several splits have it. UserError where they have it with other words: one file serves all splits.
+    """The lines of queries.jsonl. A query that is in several splits is written once, because one file serves all splits.
 
-    Fills `seen` with the ids of each split, where there are several.
+    UserError if its words differ between splits. If the source has a file per split, `seen` is filled with the ids of each.
     """
     lines: list[Ids] = []
     for key, read_queries in source.queries.items():
@@ -116,7 +116,7 @@ def _queries(source: Source, seen: dict[str, Ids], done: Written) -> Iterator[by
 
 
 def _any(some: Iterable[Ids], ids: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """For each of `ids`, whether any of `some` has it."""
+    """For each of `ids`, whether any set of `some` has it."""
     found = np.zeros(len(ids), dtype=np.bool_)
     for one in some:
         found |= one.contain(ids)
@@ -129,7 +129,7 @@ def _fields(query: Query) -> dict[str, Any]:
 
 
 def _answered(qrels: Iterable[Qrel], split: str, queries: dict[str, Ids]) -> Iterator[Qrel]:
-    """The qrels. UserError for a query that only another split has: prepare takes it as unknown, and in one file it would be known."""
+    """Pass the qrels on. UserError for a query that only another split has: it is unknown to prepare, but would be known in one file."""
     if split not in queries or len(queries) == 1:
         yield from qrels
         return
@@ -152,7 +152,7 @@ def _qrel(qrel: Qrel, weighted: bool) -> bytes:
 
 
 def _row(cells: Sequence[str]) -> bytes:
-    """A row for the reader of CSV: a cell is quoted where it has to be."""
+    """A tab-separated row, with cells quoted where the CSV reader needs it."""
     line = io.StringIO()
     csv.writer(line, delimiter="\t", lineterminator="").writerow(cells)
     return line.getvalue().encode()
@@ -169,7 +169,7 @@ def _json(record: Document | Query, fields: dict[str, Any], done: Written) -> by
 
 
 def _lines(path: Path, lines: Iterable[bytes]) -> int:
-    """Write lines to a file; returns how many."""
+    """Write the lines to a file; return how many."""
     count = 0
     with path.open("wb") as handle:
         for line in lines:

@@ -1,9 +1,9 @@
-"""Counts documents whose title and text are those of another one, but for case and blanks (tasks.core.text.plain).
+"""Count documents with the title and text of an earlier one, up to case and blanks (tasks.core.text.plain).
 
-Digests of all texts would take a tenth of the time of a corpus, so a document has a sketch of 8 bytes at first: how many words its text
-has, and a checksum of some of them without case. Copies have one sketch. Only documents that share one are read again, from the file that
-was written, and compared by 64-bit digests of title and text: two different ones pass for equal as rarely as two ids do
-(tasks.core.tables.id_sets).
+To digest all texts would take a tenth of the time of preparing a corpus. So each document first gets a sketch of 8 bytes: the number of
+words in its text, and a checksum of some of them, ignoring case. Copies have equal sketches. Only documents that share a sketch are read
+again, from the written file, and compared by 64-bit digests of title and text. Different documents pass for equal as rarely as different
+ids do (tasks.core.tables.id_sets).
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,11 +19,11 @@ from tasks.core.tables.parquet import open_parquet, readable
 from tasks.core.text.plain import plain
 from tasks.prepare.source import Document
 
-SAMPLED = 4  # words of a text that are in its sketch, or up to 7
+SAMPLED = 4  # words of a text in its sketch; up to 7, as every n-th is taken
 
 
 def sketched(documents: Iterable[Document]) -> tuple[list[int], Hashes]:
-    """How many words each text has, and the sketches. A document without text has that of its title."""
+    """The number of words of each text, and the sketches. For a document without text, the title is sketched."""
     counts, some = list[int](), list[int]()
     for _, _, title, text in documents:
         words = text.split()
@@ -35,7 +35,7 @@ def sketched(documents: Iterable[Document]) -> tuple[list[int], Hashes]:
 
 
 def count_copies(documents: Path, sketches: Sequence[Hashes]) -> int:
-    """How many rows of a file of documents are copies of an earlier row; `sketches` are theirs, in the file's order."""
+    """The number of rows in a file of documents that copy an earlier row. `sketches`: those of its rows, in order."""
     every = np.concatenate(sketches)
     shared = _repeated(every)
     if not len(shared):
@@ -55,13 +55,13 @@ def count_copies(documents: Path, sketches: Sequence[Hashes]) -> int:
 
 
 def _repeated(some: Hashes) -> Hashes:
-    """The values that are there more than once, ascending."""
+    """The values that occur more than once, ascending."""
     ordered = np.sort(some)
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
 
 
 def _among(some: Hashes, shared: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of `some` are in `shared`, which ascend."""
+    """A mask of the values of `some` that are in `shared`, which is ascending."""
     found: npt.NDArray[np.bool_] = shared[np.minimum(np.searchsorted(shared, some), len(shared) - 1)] == some
     return found
 

@@ -1,8 +1,8 @@
 """Write the corpus from a source, a batch at a time, with every check that does not depend on the kind of source.
 
 Documents are written first, in source order. The qrels are then checked against them. Next come the queries that still
-have judgments, in source order, and last the remaining qrels. In memory at any time: a batch of texts, 8 bytes per
-document and query (tasks.core.tables.id_sets), and the qrels as Arrow columns (about 40 bytes a line).
+have judgments, in source order, and last the remaining qrels. Memory holds one batch of texts, 8 bytes per document and
+query (tasks.core.tables.id_sets), and the qrels as Arrow columns (about 40 bytes per line).
 """
 
 from array import array
@@ -38,12 +38,12 @@ from tasks.prepare.stats import Stats, corpus_stats
 
 @dataclass
 class Judged:
-    """The qrels of a split, and where each line came from."""
+    """The qrels of a split, and the place of each line."""
 
     table: pa.Table
     lines: "array[int]"  # quoted: array is generic only from Python 3.12
-    files: list[tuple[int, Path | str]]  # (its first row, file), ascending
-    weights: dict[int, float] = field(default_factory=dict)  # by row, those that are not 1
+    files: list[tuple[int, Path | str]]  # (first row, file), ascending
+    weights: dict[int, float] = field(default_factory=dict)  # weights other than 1, by row
 
     def at(self, row: int) -> At:
         return At(next(file for first, file in reversed(self.files) if first <= row), self.lines[row])
@@ -51,7 +51,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What negatives are checked against."""
+    """The prepared corpus, as far as negatives are checked against it."""
 
     documents: Ids
     empty: Collection[str]  # ids of documents that were dropped because they have no text
@@ -96,7 +96,7 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
 
 
 def write_weights(source: Source, folder: Path) -> int:
-    """Write the training pairs whose weight is not 1 to train.parquet; returns how many. Reads the training qrels once more."""
+    """Write the training pairs whose weight is not 1 to train.parquet; return how many. Reads the training qrels once more."""
     lines = source.qrels["train"]() if "train" in source.qrels else iter(())
     rows = ((qrel.query, qrel.doc, qrel.weight) for qrel in lines if qrel.weight != 1)
     tables = (pa.table(list(map(list, zip(*some, strict=True))), schema=WEIGHTS) for some in chunks(rows))
@@ -104,14 +104,14 @@ def write_weights(source: Source, folder: Path) -> int:
 
 
 def pairs(queries: Sequence[str], docs: Sequence[str]) -> list[str]:
-    """One id per (query, document)."""
+    """One unique id per (query, document) pair."""
     return [f"{len(query)} {query}{doc}" for query, doc in zip(queries, docs, strict=True)]
 
 
 def _write_queries(
     source: Source, settings: Prepare, folder: Path, tally: Tally, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]
 ) -> dict[str, Ids]:
-    """Write the judged queries of every split and return their ids; clears qrels of unknown queries from `masks`."""
+    """Write the judged queries of every split and return their ids. Qrels of unknown queries are cleared from `masks`."""
     written = {split: Ids() for split in SPLITS}
     pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
     seen_as: dict[str, list[Hashes]] = {"dev": [], "test": []}  # [queries, 2]: ids and texts
@@ -121,7 +121,7 @@ def _write_queries(
         writers = {s: stack.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
 
         def flush(split: str, least: int) -> None:
-            """Write row groups of BATCH_ROWS, whatever the source's block size, so that equal tables give equal files."""
+            """Write pending rows while there are at least `least`, in row groups of BATCH_ROWS, so that equal tables give equal files."""
             while len(pending[split]) >= least:
                 rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
                 written[split].add([query.id for query in rows])
@@ -189,7 +189,7 @@ def _wanted(judged: Judged, mask: npt.NDArray[np.bool_]) -> Ids:
 
 
 def _held_out(source: Source, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]) -> tuple[Ids, Ids]:
-    """Ids and texts of the queries of dev and test; none where there is nothing to train on."""
+    """The ids and the texts of the judged queries of dev and test. Both are empty if there are no training qrels."""
     ids, texts = Ids(), Ids()
     for key, read in source.queries.items() if len(judged["train"].table) else ():
         for split in [key] if key else ["dev", "test"]:
@@ -209,7 +209,7 @@ def _leaked(rows: Sequence[Query], held_out: tuple[Ids, Ids]) -> npt.NDArray[np.
 
 
 def _in_both(some: Sequence[Hashes], others: Sequence[Hashes]) -> int:
-    """How many of `some` queries are among `others`, by id or text."""
+    """The number of queries of `some` that are in `others`, by id or text."""
     if not some or not others:
         return 0
     (ids, texts), (other_ids, other_texts) = np.concatenate(some).T, np.concatenate(others).T
@@ -240,7 +240,10 @@ def _known(
     tally: Tally,
     among: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """For each qrel, whether its `column` is known; the first unknown one in `among` is refused, or all of them are counted."""
+    """For each qrel, whether the id in `column` is among `ids`.
+
+    Unknown ones in `among` (None: all rows) are refused, with the first one's place, or counted, as `settings` says.
+    """
     what = "document" if column == "doc" else "query"
     mask = np.zeros(len(judged.table), dtype=np.bool_)
     start = 0
@@ -263,7 +266,7 @@ def _known(
 
 
 def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Table:
-    """The qrels in `mask`, each pair once; two grades or weights for one pair are refused."""
+    """The qrels in `mask`, each pair once. UserError if a pair has two grades or weights."""
     rows = np.flatnonzero(mask)
     table = judged.table.take(pa.array(rows)).combine_chunks()
     ids = Ids()
@@ -294,7 +297,7 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
 
 
 def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], what: str) -> None:
-    """UserError naming both places of the first duplicate id; reads the source again only if two hashes are equal."""
+    """UserError with both places of the first duplicate id. The source is read again only if two hashes are equal."""
     repeated = ids.repeated()
     first: dict[str, At] = {}
     for chunk in chunks(records) if repeated else ():

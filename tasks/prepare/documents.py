@@ -1,4 +1,4 @@
-"""Write the documents of a source: read and checked in parts by one process per core, written in the source's order."""
+"""Write the documents of a source. Parts are read and checked by one process per core, and written in the source's order."""
 
 import gc
 from collections import Counter
@@ -23,12 +23,12 @@ from tasks.prepare.params import Prepare
 from tasks.prepare.records import Tally, WhiteId, all_white, batch_of, full
 from tasks.prepare.source import Document, Documents, Source
 
-ALONE = 8  # parts of some MiB, a second or two of work: fewer are not worth a process
+ALONE = 8  # parts of a few MiB, a second or two of work; fewer are not worth another process
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The documents of one part, and what was counted on the way."""
+    """The documents of one part, and its counts."""
 
     rows: pa.RecordBatch
     hashes: Hashes
@@ -67,7 +67,7 @@ def check(read: Documents, settings: Prepare) -> Checked:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without searches for cycles: records have none, and among so many of them a search takes longer than reading a tenth of them."""
+    """Turn off garbage collection. Records have no reference cycles, and a search for cycles takes longer than reading a tenth of them."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -78,9 +78,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tally, processes: int) -> tuple[Ids, set[str]]:
-    """Write all documents that have a text; returns their ids, and those of documents without one. Counts in `tally`.
+    """Write all documents that have a text. Return their ids, and the ids of documents without text. Counts go to `tally`.
 
-    UserError for a mistake in a document, the first in the source's order, whatever the number of processes.
+    UserError for the first document in source order that has a mistake, whatever the number of processes.
     """
     ids, empty, sketches = Ids(), set[str](), list[Hashes]()
     parts = source.parts() if source.parts else _lazily(source.documents())
@@ -111,7 +111,7 @@ def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tal
 
 
 def regrouped(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
-    """The same rows in tables of `rows`, each in one piece: the file then does not depend on how they came."""
+    """The same rows in tables of `rows` rows, each contiguous, so that the file does not depend on the sizes of `batches`."""
     held = DOCUMENTS.empty_table()
     for batch in batches:
         held = pa.concat_tables([held, pa.Table.from_batches([batch])])
@@ -123,7 +123,7 @@ def regrouped(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS) -> Iter
 
 
 def _lazily(records: Iterable[Document]) -> Iterator[Documents]:
-    """Parts of a stream that only this process can read; a part takes its records when it is read."""
+    """Cut a stream into parts that only this process can read. A part takes its records from the stream when it is read."""
     rest = iter(records)
     for first in rest:
         yield partial(chain, [first], islice(rest, BATCH_ROWS - 1))

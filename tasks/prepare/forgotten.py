@@ -12,7 +12,7 @@ Judged = TypeVar("Judged", Qrel, Negative)
 
 
 def without(source: Source, marks: Collection[str]) -> Source:
-    """`source` less forgotten documents and queries, and all judgments and negatives that name one."""
+    """`source` without forgotten documents and queries, and without all judgments and negatives that name one."""
     if not marks:
         return source
     return replace(

@@ -1,8 +1,8 @@
-"""The negatives that no stage makes: none at all, and those that come with a source (MS MARCO's triples, a folder's negatives.tsv).
+"""Tables of negatives that no model makes: an empty one, and the negatives of a source (MS MARCO's triples, a folder's negatives.tsv).
 
 A query's negatives may be anywhere in a file of hundreds of millions of lines. They are spread over BUCKETS files on disk
-by the ordinal of their query, then grouped by query, one bucket at a time. In memory: one bucket's kept documents, at most
-queries / BUCKETS x depth ids; on disk: about 20 bytes a line of the source, removed at the end.
+by the ordinal of their query, then grouped by query, one bucket at a time. Memory holds one bucket's kept documents, at most
+queries / BUCKETS x depth ids. The disk holds about 20 bytes per line of the source, until the end.
 """
 
 from collections import Counter
@@ -35,12 +35,12 @@ def write_none(folder: Path) -> None:
 def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prepare, folder: Path) -> Counter[str]:
     """Write the source's own negatives to train.parquet, with queries in the order of the file `queries`.
 
-    Each query gets its first `official_depth` different documents in source order, without known positives; rank is that
-    order, score is 0. Negatives of queries outside the training split, and dropped documents, are excluded; an unknown document is
-    refused or excluded, as prepare.unknown_documents says. Returns counts: kept, and excluded by reason.
+    Each query gets its first `official_depth` different documents in source order, without known positives. Rank is that
+    order, score is 0. Negatives of queries outside the training split, and dropped documents, are excluded. An unknown document is
+    refused or excluded, as prepare.unknown_documents says. Return counts: kept, and excluded by reason.
     """
     counts: Counter[str] = Counter()
-    if not settings.official_depth or next(source.negatives(), None) is None:  # most sources have none; then nothing is printed
+    if not settings.official_depth or next(source.negatives(), None) is None:  # as in most sources; nothing is printed then
         write_none(folder)
         return counts
     with TemporaryDirectory(dir=folder, prefix=".buckets") as scratch:

@@ -1,10 +1,10 @@
-"""Write a file of pairs as a BEIR folder, as more rows of the data set that it will be merged with. The process behind a file in an inbox
+"""Write a file of pairs as a BEIR folder that fits the data set it will be merged with. The process behind a file in an inbox
 (flows.intake.pairs_files): `python -m tasks.prepare.pairs_batch ASKED`.
 
 ASKED is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER}.
-A query of the data set, known by its text, keeps its split. Where the data set is a file of pairs itself, equal texts have equal ids, and
-new queries are divided as if the rows were in that file. `corpus.places` and `queries.places` in FOLDER have a line for each of theirs:
-the row of the file that it came from.
+A query whose text the data set has keeps the split that it has there. If the data set is a file of pairs too, equal texts get equal ids,
+and new queries are divided as if the rows were in that file. `corpus.places` and `queries.places` in FOLDER have one line per record of
+the table: the row of the file that it came from.
 """
 
 import json
@@ -27,12 +27,13 @@ from tasks.prepare.readers.pairs import Beside, columns_in, rows
 from tasks.prepare.source import Document, Query, Source
 
 Record = TypeVar("Record", Document, Query)
-NAMING = ("title", "id", "query_id")  # columns that say which texts are one record
+NAMING = ("title", "id", "query_id")  # columns that decide which texts are one record
 
 
 def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
-    """The pairs of a file beside the data set `base`. UserError for a file without a row, and for one that names its records in another
-    way than a base of pairs."""
+    """Read a file of pairs as an addition to the data set `base`.
+
+    UserError if it has no row, or if `base` is a file of pairs that names its records by different columns."""
     columns = columns_in(spec.folder, spec.columns)
     if columns is None:
         raise UserError(f"{spec.folder}: found no row, expected a query and the passage that answers it; add one")
@@ -46,7 +47,10 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
 
 
 def beside_pairs(base: DatasetSpec, wanted: Collection[str]) -> Beside:
-    """A data set of pairs as a file beside it must know it. It is read once, as every file of an inbox asks for it."""
+    """The splits of a data set of pairs, for the queries of a file that adds to it; `wanted` are the digests of their texts.
+
+    One pass over the data set: every file of an inbox needs it.
+    """
     splits, asked = set[str](), dict[str, tuple[str, set[str]]]()
     for row in rows(base.folder, base.columns):
         splits.add(row.split)
@@ -58,7 +62,7 @@ def beside_pairs(base: DatasetSpec, wanted: Collection[str]) -> Beside:
 
 
 def splits_of(source: Source, wanted: Collection[str]) -> dict[str, str]:
-    """The splits of a data set's judged queries whose texts have a `wanted` digest."""
+    """The split of each judged query of a data set whose text has a `wanted` digest, by digest."""
     found: dict[str, str] = {}
     for split in SPLITS:
         if split not in source.qrels:
@@ -72,7 +76,7 @@ def splits_of(source: Source, wanted: Collection[str]) -> dict[str, str]:
 
 
 def write(source: Source, folder: Path) -> None:
-    """Write the pairs and their places to an empty folder; without qrels of splits that have none."""
+    """Write the pairs and their places to an empty folder. A split without judgments gets no file of qrels."""
     places: dict[str, list[int]] = {"corpus": [], "queries": []}
     noted = replace(
         source,
@@ -94,7 +98,7 @@ def _noted(records: Iterator[Record], places: list[int]) -> Iterator[Record]:
 
 
 def _refuse_other_names(spec: DatasetSpec, columns: Columns, base: DatasetSpec) -> None:
-    """Equal texts would have two ids."""
+    """UserError if the file has a column of NAMING and the base does not, or the reverse: equal texts would get two ids."""
     theirs = columns_in(base.folder, base.columns)
     for role in NAMING if theirs else ():
         ours, other = (getattr(one, role) is not None for one in (columns, theirs))

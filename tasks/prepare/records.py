@@ -1,4 +1,4 @@
-"""Documents and queries one by one: the checks that do not depend on the kind of source, and their batches for a table."""
+"""Check documents and queries one by one, whatever the kind of source, and batch them for a table."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,13 +25,13 @@ Text = TypeVar("Text", Document, Query)
 
 @dataclass
 class Tally:
-    """Running counts; `dropped` by reason, `white_ids` (ids with white space) by what they name."""
+    """Running counts. `dropped` counts by reason, `white_ids` (ids with white space) by kind of record."""
 
     documents: Lengths = field(default_factory=Lengths)
     queries: dict[str, Lengths] = field(default_factory=lambda: {split: Lengths() for split in SPLITS})
     empty_titles: int = 0
     empty_texts: int = 0
-    copies: int = 0  # documents whose title and text are those of an earlier one
+    copies: int = 0  # documents with the title and text of an earlier one
     dropped: Counter[str] = field(default_factory=Counter)
     white_ids: Counter[str] = field(default_factory=Counter)
     leaks: int = 0  # training queries that are in dev or test too
@@ -39,21 +39,21 @@ class Tally:
 
 
 class WhiteId(UserError):
-    """An id with white space. What reads all records says how many there are (`all_white`)."""
+    """An id with white space. The code that can read all records turns it into an error with their number (`all_white`)."""
 
     what: str
     record: Document | Query
 
 
 def chunks(items: Iterable[T], size: int = BATCH_ROWS) -> Iterator[list[T]]:
-    """Lists of `size` items, the last one shorter."""
+    """Lists of `size` items; the last one may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
-    """The records that have a text, with their ids checked; an empty one is refused, or counted and its id remembered."""
+    """The records that have a text, with their ids checked. A record without text is refused, or counted and its id added to `empty`."""
     for record in records:
         if not record.id:
             raise UserError(f"{record.at}: found an empty {what} id, expected one that names it; fix that line")
@@ -80,7 +80,7 @@ def _white(record: Document | Query, what: str) -> WhiteId:
 
 
 def all_white(error: WhiteId, read: Callable[[], Iterable[Document | Query]]) -> UserError:
-    """The error to show: it says how many ids of the whole stream have white space, up to another mistake."""
+    """The error to show, with the number of ids in the stream that have white space. Counting ends at another mistake in the stream."""
     count = 0
     with suppress(UserError):
         for other in read():

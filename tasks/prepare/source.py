@@ -1,4 +1,4 @@
-"""What a reader passes to the writer: streams of records, each with the place it was read from."""
+"""The records that a reader passes to the writer, as streams. Each has the place that it was read from."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ class Document(NamedTuple):
 
 
 class Query(NamedTuple):
-    """`columns` are the source's own fields, by name: what the failures stage groups queries by."""
+    """A query. `columns`: the source's own fields, by name; the failures stage groups queries by them."""
 
     at: At
     id: str
@@ -39,7 +39,7 @@ class Qrel(NamedTuple):
     query: str
     doc: str
     grade: int
-    weight: float = 1.0  # how much training counts the pair
+    weight: float = 1.0  # of the pair in training
 
 
 class Negative(NamedTuple):
@@ -61,9 +61,9 @@ Parts: TypeAlias = Callable[[], Iterator[Documents]]
 class Source:
     """A dataset as streams that can be restarted (a second pass finds both places of a duplicate).
 
-    `queries` is one stream per split, or one under "" that serves every split. `dropped` counts what the reader
-    itself excluded, by reason. `parts`, if any: the same documents cut into parts, in order, each of which any process can read by
-    itself; the last part raises the error that ends the documents.
+    `queries` has one stream per split, or one under "" that serves every split. `dropped` counts records that the reader
+    itself excluded, by reason. `parts`, if any: the same documents cut into parts, in order. Any process can read any part by
+    itself. If an error ends the documents, the last part raises it.
     """
 
     documents: Documents

@@ -14,7 +14,7 @@ Stats: TypeAlias = dict[str, Any]
 
 
 class Counted(Protocol):
-    """What the writer counted."""
+    """The writer's counts."""
 
     documents: Lengths
     queries: dict[str, Lengths]
@@ -28,11 +28,10 @@ class Counted(Protocol):
 
 
 def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
-    """The content of stats.json. Words are of the text, without the title; `dropped` counts by reason.
+    """The content of stats.json. Words are counted in the text, without the title. `dropped` counts by reason.
 
-    If there are any: `equal_texts` counts documents whose title and text are those of an earlier one, but for case and blanks,
-    `white_ids` ids with white space by what they name, `leaks` training queries that are in dev or test too, `dev_in_test` queries
-    of dev that are in test.
+    Present only if not 0: `equal_texts`, documents with the title and text of an earlier one, up to case and blanks; `white_ids`, ids with
+    white space, by kind of record; `leaks`, training queries that are also in dev or test; `dev_in_test`, dev queries also in test.
     """
     figures = {
         "documents": {

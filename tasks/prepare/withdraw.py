@@ -1,12 +1,12 @@
-"""Take records out of a source's own files: a BEIR folder's lines, a CSV folder's rows. The process behind `retemper forget`.
+"""Remove records from a source's own files: lines of a BEIR folder, rows of a CSV folder. The process behind `retemper forget`.
 
-A batch of the inbox may be either, with any part missing. Files of pairs ("pairs", in place of folders) are only looked at; one that
-cannot be read has 0 records.
+A batch of the inbox ("batch") may have either form, with any part missing. Files of pairs ("pairs", in place of folders) are only
+inspected; one that cannot be read is reported with 0 records.
 
-Reads a JSON object from standard input and prints one. What is not taken out stays byte for byte; a file is replaced by one rename.
+Reads a JSON object from standard input and prints one. Lines that are kept stay byte for byte. A file is replaced by one rename.
 
     {"kind": "beir" | "csv" | "batch" | "pairs", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false, "columns": "#..."}
-    {"files": {FILE: records taken out}, "texts": [TEXT, ...]}
+    {"files": {FILE: records removed}, "texts": [TEXT, ...]}
 """
 
 import csv
@@ -27,11 +27,11 @@ from tasks.prepare.readers import pairs
 from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
 from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
 
-Taken = str | None  # the text of a record that is taken out (empty for a judgment), None for one that stays
+Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays
 
 
 def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> tuple[dict[str, int], list[str]]:
-    """Take the records of `marks` out of the files of a folder; returns how many, by file, and their texts. `dry`: only look."""
+    """Remove the records of `marks` from the files of a folder. Return how many, by file, and their texts. `dry`: change nothing."""
     counts: dict[str, int] = {}
     texts: list[str] = []
     for form in forms(folder) if kind == "batch" else (kind,):
@@ -46,7 +46,10 @@ def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> t
 
 
 def held(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, int], list[str]]:
-    """How many records of `marks` a file of pairs has, none or by file, and their texts. `columns`: those that the data set names."""
+    """The number of records of `marks` in a file of pairs, as {file: number}, and their texts.
+
+    Empty if it has none; {file: 0} if it cannot be read. `columns`: the columns that the data set's SPEC names.
+    """
     try:
         source = pairs.read(file, columns)
         texts = [one.text for one in source.documents() if mark("document", one.id) in marks]
@@ -57,7 +60,8 @@ def held(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, in
 
 
 def forms(folder: Path) -> tuple[str, ...]:
-    """The forms of a batch's files, as flows.intake.records tells them apart; both in a batch that mixes them, which is never merged."""
+    """The forms of a batch's files, csv or beir, as flows.intake.records tells them apart. A batch that mixes them, and so is never merged,
+    has both."""
     names = [path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()]
     tables = any(name in names for name in ("corpus.csv", "corpus.tsv", "queries.csv", "queries.tsv", "negatives.csv"))
     in_csv = tables or any(path.name.removesuffix(".gz").endswith(".csv") for path in (folder / "qrels").glob("*"))
@@ -66,7 +70,7 @@ def forms(folder: Path) -> tuple[str, ...]:
 
 
 def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a folder, and which table each is: documents, queries, qrels or negatives."""
+    """The files of a folder, each with its table: documents, queries, qrels, or negatives."""
     endings = (".jsonl",) if kind == "beir" else (".csv", ".tsv")
     for stem, name in (("corpus", "documents"), ("queries", "queries")):
         yield from ((name, path) for ending in endings for gz in ("", ".gz") if (path := folder / f"{stem}{ending}{gz}").is_file())
@@ -77,9 +81,9 @@ def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
-    """Every line (or row) of a file as it is, and whether it is to be taken out.
+    """Every line (or row) of a file as it is, and its text if it is to be removed (see `Taken`).
 
-    UserError where it cannot be decompressed, or its header has two delimiters.
+    UserError if the file cannot be decompressed, or its header has two delimiters.
     """
     try:
         with _open(path) as handle:

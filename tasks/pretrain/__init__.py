@@ -1,1 +1,1 @@
-"""Stage `pretrain`: an encoder pre-trained on articles with contrastive span prediction (COSTA), ICT, or masked language modeling only."""
+"""Stage `pretrain`: pre-train an encoder on articles or the corpus, with COSTA, ICT, RetroMAE, or masked language modeling only."""

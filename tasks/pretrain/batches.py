@@ -26,11 +26,11 @@ class Batch:
     """One step: K texts, each a row of tokens of its own length."""
 
     clean: list[Ints]
-    seen: list[Ints]  # as masked
-    hidden: list[Bools]  # the places to predict
+    seen: list[Ints]  # the texts after masking
+    hidden: list[Bools]  # the positions to predict
     spans: Ints | None  # [K, S, 2], COSTA only
-    visible: list[Bools]  # [L, L] of each text, RetroMAE only
-    told: list[Bools]  # the places that the decoder predicts, RetroMAE only
+    visible: list[Bools]  # [L, L] of each text: the decoder's attention mask, RetroMAE only
+    told: list[Bools]  # the positions that the decoder predicts, RetroMAE only
 
     @property
     def lengths(self) -> Ints:
@@ -38,7 +38,7 @@ class Batch:
 
 
 def usable_rows(chunks: Chunks, params: Pretrain, where: str) -> Ints:
-    """The chunks that a pre-training can use; UserError if there are too few, or if spans fit into none."""
+    """The rows of the chunks that a pre-training can use. UserError if there are too few, or if spans do not fit into any of them."""
     rows = np.arange(len(chunks))
     if params.objective == "ict":
         rows = np.flatnonzero(chunks.sentence_counts >= 2)
@@ -60,17 +60,17 @@ def usable_rows(chunks: Chunks, params: Pretrain, where: str) -> Ints:
 
 
 def steps_of(rows: Ints, params: Pretrain) -> int:
-    """Optimizer steps of a pre-training."""
+    """The number of optimizer steps of a pre-training."""
     return params.steps if params.steps is not None else max(1, round(params.epochs * steps_per_epoch(rows, params)))
 
 
 def steps_per_epoch(rows: Ints, params: Pretrain) -> int:
-    """Full batches per epoch; the remainder may be drawn in the next epoch, which has another order."""
+    """Full batches per epoch. Chunks that are left over may come in the next epoch, which has a different order."""
     return max(1, len(rows) // params.batch_texts)
 
 
 def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, step: int) -> Batch:
-    """The batch of step `step`: chunks in the order of a permutation per epoch, no chunk twice in a batch."""
+    """Draw the batch of step `step`. Chunks follow one permutation per epoch; no chunk is twice in a batch."""
     epoch, place = divmod(step, steps_per_epoch(rows, params))
     order = epoch_order(len(rows), params.seed, epoch)
     chosen = rows[order[place * params.batch_texts : (place + 1) * params.batch_texts]].tolist()
@@ -100,6 +100,6 @@ def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretr
 
 
 def take_out(ids: Ints, bounds: Ints, number: int) -> tuple[Ints, Ints]:
-    """Sentence `number` of a chunk and the chunk without it, each between the chunk's special tokens (inverse cloze task)."""
+    """Split a chunk into sentence `number` and the rest, each between the chunk's special tokens (inverse cloze task)."""
     start, end = bounds[number], bounds[number + 1]
     return np.concatenate([ids[:1], ids[start:end], ids[-1:]]), np.concatenate([ids[:start], ids[end:]])

@@ -1,8 +1,8 @@
 """RetroMAE's decoder (Xiao, Liu, Shao, Cao: EMNLP 2022, arXiv:2205.12035, section 3.2), with enhanced decoding.
 
-One Transformer layer of two streams. Every position asks with the text's vector and its place (H1, Eq. 5), and sees the text's vector
-and a random sample of the tokens (H2, Eq. 6; the mask of Eq. 7), never the token that it predicts. What the vector does not carry, the
-sample does not give either, so the vector learns to carry it. Thrown away after the pre-training.
+One Transformer layer with two streams. The query of each position is the text's vector plus a position embedding (H1, Eq. 5). It attends
+to the text's vector and a random sample of the tokens (H2, Eq. 6; the mask of Eq. 7), but never to the token that it predicts. The sample
+is too small to predict from, so the vector learns to carry the rest. The decoder is discarded after the pre-training.
 
 B texts, L tokens, H width, A heads.
 """
@@ -27,12 +27,13 @@ SETTINGS = (
     "hidden_act",
     "hidden_dropout_prob",
     "initializer_range",
-)  # of the layer, by BERT's names
+)  # settings of the layer, by their names in BERT's configuration
 
 
 def visible(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Bools:
-    """Eq. 7 as a mask [L, L]: which places position i sees. Special tokens are seen, the first (the text's vector) from everywhere;
-    of the others each is hidden with probability `share`, for each position on its own, and a position's own token always.
+    """Eq. 7 as a mask [L, L]: which positions j position i sees. It never sees its own token, but all see the first (the text's vector).
+
+    Other special tokens are always seen. Each remaining token is hidden with probability `share`, drawn separately for each i.
     """
     seen: Bools = (rng.random((len(ids), len(ids))) >= share) | vocabulary.special[ids]
     np.fill_diagonal(seen, False)
@@ -41,7 +42,7 @@ def visible(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Gene
 
 
 class Decoder(nn.Module):
-    """The layer: attention from H1 to H2, added to H1 (Eq. 8), and a feed-forward layer, each with a layer norm as in BERT."""
+    """Attention from H1 to H2, added to H1 (Eq. 8), then a feed-forward layer, each with a layer norm as in BERT."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -55,7 +56,7 @@ class Decoder(nn.Module):
         self.spread = config.initializer_range
 
     def draw(self, generator: torch.Generator) -> None:
-        """New weights, as BERT's: N(0, initializer_range), biases 0."""
+        """Draw new weights as BERT does: N(0, initializer_range), biases 0."""
         for part in (self.query, self.key, self.value, self.out, self.up, self.down):
             nn.init.normal_(part.weight, std=self.spread, generator=generator)
             nn.init.zeros_(part.bias)
@@ -79,7 +80,7 @@ class Decoder(nn.Module):
 def streams(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """H1: the text's vector plus each position's embedding (Eq. 5). H2: the vector, then the embedded tokens with positions (Eq. 6).
 
-    As released, H2 is the encoder's own embedding layer, with its layer norm, and H1 has none.
+    As in the released code, H2 uses the encoder's own embedding layer with its layer norm, and H1 has no layer norm.
     """
     places_L = positions(transformer, ids_BL.shape[1], ids_BL.device)
     asking_BLH = text_BH.unsqueeze(1) + transformer.embeddings.position_embeddings(places_L)
@@ -88,7 +89,7 @@ def streams(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor) -> tu
 
 
 def refuse_unlike_bert(transformer: Any) -> None:
-    """UserError for a model without a table of positions, or without a setting of the layer that the decoder is."""
+    """UserError if the model has no position embeddings, or its configuration lacks a setting that the decoder's layer needs."""
     config, embeddings = transformer.config, getattr(transformer, "embeddings", None)
     missing = ["table of positions"] if getattr(embeddings, "position_embeddings", None) is None else []
     missing += [name for name in SETTINGS if not hasattr(config, name)]
@@ -97,7 +98,7 @@ def refuse_unlike_bert(transformer: Any) -> None:
 
 
 def positions(transformer: Any, length: int, device: torch.device) -> torch.Tensor:
-    """Numbers of the first `length` positions: from 0, or (RoBERTa) behind the padding's id."""
+    """The ids of the first `length` positions: from 0, or from the padding id + 1 (RoBERTa)."""
     embeddings = transformer.embeddings.position_embeddings
     first = 0 if embeddings.padding_idx is None else embeddings.padding_idx + 1
     return torch.arange(first, first + length, device=device)

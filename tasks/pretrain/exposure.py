@@ -13,7 +13,7 @@ from tasks.pretrain.params import Pretrain
 
 
 def replay(paths: Mapping[str, Path], params: Pretrain, where: str) -> Replay:
-    """The documents (or articles) whose chunks a step reads; the order is that of tasks.pretrain.batches.draw_batch."""
+    """Replay a pre-training: the documents (or articles) whose chunks each step reads. The order is that of batches.draw_batch."""
     chunks = open_chunks(paths["chunks"])
     rows = usable_rows(chunks, params, where)
     total, size, owners = steps_of(rows, params), params.batch_texts, chunks.tokens.owners

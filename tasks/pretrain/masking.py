@@ -9,10 +9,10 @@ MASKED, RANDOM = 0.8, 0.1  # of the tokens to predict; the rest stay unchanged
 
 
 def hide(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> tuple[Ints, Bools]:
-    """A row of tokens as the model sees it, and a mask of the positions to predict, both [L].
+    """Mask a row of tokens: the row as the model sees it, and a mask of the positions to predict, both [L].
 
-    Every non-special token is chosen with probability `share`, independently; then it becomes [MASK] with
-    probability 0.8, a uniformly random token of the vocabulary with 0.1, itself with 0.1.
+    Every non-special token is chosen with probability `share`, independently. A chosen token becomes [MASK] with
+    probability 0.8 and a uniformly random token of the vocabulary with 0.1; else it stays.
     """
     chance, kind = rng.random((2, len(ids)))
     drawn = vocabulary.ids[rng.integers(0, len(vocabulary), size=len(ids))]

@@ -25,14 +25,14 @@ from tasks.core.text.tokenizer import longest_text
 from tasks.pretrain.decoder import Decoder, refuse_unlike_bert
 from tasks.pretrain.params import Pretrain, Scratch
 
-PER_LAYER = ("layer_types", "mlp_layer_types")  # settings of each layer, which transformers derives from others
+PER_LAYER = ("layer_types", "mlp_layer_types")  # lists with one entry per layer; transformers derives them from other settings
 WEIGHTS, HEAD, DECODER = 11, 12, 13  # streams of draws
 
 
 class Pretrainer(nn.Module):
     """Encoder, MLM head, projector, and RetroMAE's decoder as one module, for the optimizer and the checkpoint.
 
-    Only the transformer of the encoder is trained; a head over its vectors (base.head linear_norm) is unchanged.
+    Of the encoder, only the transformer is trained. A head over its vectors (base.head linear_norm) is unchanged.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Pretrainer(nn.Module):
         return self.encoder.outputs(ids_BL, mask_BL)
 
     def pool(self, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """The texts' vectors before the projector, [B, H], float32: the transformer's, pooled. encoder.head is not applied."""
+        """The text vectors before the projector, [B, H], float32: pooled outputs of the transformer, without encoder.head."""
         return pool(hidden_BLH, mask_BL, self.pooling)
 
     def projected(self, text_NH: torch.Tensor) -> torch.Tensor:
@@ -64,7 +64,7 @@ class Pretrainer(nn.Module):
 
 
 def span_means(hidden_BLH: torch.Tensor, spans_BS2: torch.Tensor) -> torch.Tensor:
-    """Eq. 7: the mean of the outputs start ... end - 1 of every span, [B, S, H], float32."""
+    """Eq. 7: the vector of every span, [B, S, H], float32: the mean of the outputs at start ... end - 1."""
     place_L = torch.arange(hidden_BLH.shape[1], device=hidden_BLH.device)
     inside_BSL = (place_L >= spans_BS2[..., :1]) & (place_L < spans_BS2[..., 1:])
     weights_BSL = inside_BSL.float() / inside_BSL.sum(-1, keepdim=True)
@@ -72,12 +72,12 @@ def span_means(hidden_BLH: torch.Tensor, spans_BS2: torch.Tensor) -> torch.Tenso
 
 
 def similar(vectors: torch.Tensor, similarity: Literal["dot", "cosine"]) -> torch.Tensor:
-    """Vectors whose dot product is the similarity."""
+    """Scale vectors so that their dot product is the similarity."""
     return F.normalize(vectors, dim=-1) if similarity == "cosine" else vectors
 
 
 def initial_towers(init: Path, scratch: Scratch | None, seed: int) -> Towers:
-    """The encoder of `init`, or a new one of the size of `scratch` with the same vocabulary and pooling."""
+    """The encoder of `init`, or with `scratch` a new one of that size with the same vocabulary and pooling."""
     if scratch is None:
         towers = load_towers(init)
         if not towers.shared:
@@ -87,7 +87,7 @@ def initial_towers(init: Path, scratch: Scratch | None, seed: int) -> Towers:
 
 
 def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: int) -> Towers:
-    """A transformer of the architecture of `config` with its own random initialization, without a head over the vectors."""
+    """A transformer with the architecture of `config` and random weights, initialized as transformers does. No head over the vectors."""
     size = {
         "num_hidden_layers": scratch.layers,
         "hidden_size": scratch.width,
@@ -109,7 +109,7 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
 
 
 def initial_head(init: Path, transformer: Any, params: Pretrain) -> tuple[MLMHead, bool]:
-    """The MLM head of `init`, or a new one, and whether it is new. Either is tied to the word embeddings."""
+    """The MLM head (of `init` if it has one, else new), tied to the word embeddings; and whether it is new."""
     config, width = transformer.config, transformer.get_input_embeddings().weight.shape[1]
     if width != config.hidden_size and params.objective == "retromae":
         raise UserError(

@@ -127,7 +127,7 @@ class Pretrain(Params):
 
     @property
     def tau(self) -> float:
-        """The temperature that divides contrastive scores."""
+        """The temperature that divides contrastive scores: `temperature`, or its default for the objective."""
         return self.temperature or (1.0 if self.objective == "ict" else 0.1)
 
     @property

@@ -1,8 +1,8 @@
 """One optimizer step of a pre-training: batch, vectors, both losses, gradients.
 
-The contrastive loss needs the vectors of all texts of a step, but memory holds the activations of only a few. As in
-tasks.core.training.gradient_cache, vectors come first, then the loss and its gradient with respect to them, then each chunk's backward
-pass, encoding the chunk again if its graph was not kept. The MLM loss needs only the chunk itself.
+The contrastive loss needs the vectors of all texts of a step, but memory holds the activations of only a few. So a step is cut into groups
+of texts, as in tasks.core.training.gradient_cache: first all vectors, then the loss and its gradient with respect to them, then the
+backward pass of each cut, which is encoded again if its graph was not kept. The MLM loss needs only the cut itself.
 """
 
 import math
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
 DROPOUT = 5  # stream of draws
-LOGITS = 2**28  # 1 GiB; of more, parts are computed again in the backward pass
+LOGITS = 2**28  # 1 GiB; more logits are computed in parts, and again in the backward pass
 Encoded = tuple[torch.Tensor, torch.Tensor]  # hidden states [B, L, H], attention mask [B, L]
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Of some texts: [B, H], and of their spans: [B, S, H] (COSTA only)."""
+    """Vectors of texts, [B, H], and of their spans, [B, S, H] (COSTA only)."""
 
     text: torch.Tensor
     spans: torch.Tensor | None
@@ -54,7 +54,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Work:
-    """How a step is computed; affects only the last bits of a result."""
+    """How a step is computed. It affects only the last bits of a result."""
 
     device: torch.device
     dtype: torch.dtype
@@ -64,7 +64,7 @@ class Work:
 
 
 def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of tokens as ids and attention mask, [B, L]."""
+    """Pad rows of tokens to one length: ids and attention mask, both [B, L]."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
     ids_BL = np.full(mask_BL.shape, pad, dtype=np.int64)
@@ -73,12 +73,12 @@ def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
-    """Mean or sum; 0 of nothing."""
+    """The mean or the sum of losses; 0 if there are none."""
     return losses.sum() if how == "sum" else losses.sum() / max(1, losses.numel())
 
 
 def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The contrastive loss of a step, reduced but not weighted, and metrics of the vectors."""
+    """The contrastive loss of a step, reduced but not weighted, and its metrics."""
     if vectors.spans is not None:
         text_NH, own_NSH = similar(module.projected(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
         losses_N = group_contrastive(text_NH, own_NSH, params.tau)
@@ -93,10 +93,10 @@ def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple
 
 
 def geometry(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
-    """Alignment and uniformity of the vectors before the projector and before encoder.head, the transformer's own.
+    """Alignment and uniformity of the transformer's own vectors, before the projector and encoder.head.
 
-    Of texts and their spans; of queries and their passages, and of passages alone, in the inverse cloze task, so that its curves
-    compare with COSTA's. MLM alone has no pairs to align.
+    COSTA aligns texts with their spans. The inverse cloze task aligns queries with their passages, and measures uniformity of passages
+    only, so that its curves compare with COSTA's. MLM alone and RetroMAE have no pairs to align.
     """
     if params.objective == "ict":
         queries, passages = vectors.text.chunk(2)
@@ -106,7 +106,7 @@ def geometry(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
 
 
 class Step:
-    """The pieces of one step, in the order in which they are computed."""
+    """One step, computed cut by cut. Methods come in the order in which they are used."""
 
     def __init__(
         self, module: Pretrainer, batch: Batch, params: Pretrain, work: Work, key: tuple[int, ...], budget: int, unpadded: Unpadded | None
@@ -117,11 +117,11 @@ class Step:
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
         self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)
-        self.own = self.shares[0 if work.gang is None else work.gang.rank]  # numbers of the cuts that are computed here
+        self.own = self.shares[0 if work.gang is None else work.gang.rank]  # the cuts that this rank computes
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
     def encode(self, number: int, masked: bool) -> Encoded:
-        """Hidden states and attention mask of cut `number`; dropout is the same at every call."""
+        """Hidden states and attention mask of cut `number`. Dropout is the same at every call."""
         torch.manual_seed(draw_seed(*self.key, number, masked))
         texts = self.batch.seen if masked else self.batch.clean
         rows, device = [texts[k] for k in self.cuts[number]], self.work.device
@@ -133,7 +133,7 @@ class Step:
             return self.module.hidden(moved(ids_BL, device), mask_BL), mask_BL
 
     def leave(self, term: torch.Tensor) -> None:
-        """Add the gradients of `term` to those of the module."""
+        """Run the backward pass of `term`, which adds its gradients to the module's."""
         torch.autograd.backward(term)
         if self.unpadded is not None:
             self.unpadded.give_back()
@@ -146,7 +146,7 @@ class Step:
         return Vectors(self.module.pool(hidden_BLH, mask_BL), spans)
 
     def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cut `number`'s share of the step's MLM loss, not weighted, and how many masked tokens were found."""
+        """Cut `number`'s share of the step's MLM loss, not weighted, and how many masked tokens were predicted correctly."""
         assert self.module.head is not None
         picked = [(b, k) for b, k in enumerate(self.cuts[number].tolist())]
         rows = np.concatenate([np.full(int(self.batch.hidden[k].sum()), b) for b, k in picked])
@@ -159,7 +159,7 @@ class Step:
         return share, right
 
     def predicted(self, hidden_MH: torch.Tensor, truth_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss of each token that is predicted, [M], and how many are found; at most LOGITS logits are in memory at a time."""
+        """The loss of each token to predict, [M], and how many were correct. At most LOGITS logits are in memory at a time."""
 
         def part(hidden_MH: torch.Tensor, truth_M: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             assert self.module.head is not None
@@ -175,13 +175,13 @@ class Step:
         return torch.cat(losses), torch.stack(right).sum()
 
     def decode(self, number: int, hidden_BLH: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Cut `number`'s share of the decoder's loss: every token from the text's vector and what each position sees (RetroMAE, Eq. 9)."""
+        """Cut `number`'s share of the decoder's loss: predict each token from the text's vector and visible tokens (RetroMAE, Eq. 9)."""
         module = self.module
         assert module.decoder is not None and module.head is not None
         cut = self.cuts[number].tolist()
         length = hidden_BLH.shape[1]
         visible_BLL = np.zeros((len(cut), length, length), dtype=np.bool_)
-        visible_BLL[:, :, 0] = True  # padding asks too, and must see something
+        visible_BLL[:, :, 0] = True  # padding positions are queries too, and must see something
         told_BL = np.zeros((len(cut), length), dtype=np.bool_)
         for place, text in enumerate(cut):
             size = len(self.batch.clean[text])
@@ -196,7 +196,7 @@ class Step:
         return losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, count)
 
     def gathered(self, parts: dict[int, Vectors]) -> Vectors:
-        """The vectors of all texts, in the order of the batch, from those of our own cuts; in a gang, the others' come from them."""
+        """The vectors of all texts, in batch order, from `parts`, those of our own cuts. In a gang, the other ranks send theirs."""
         total, width = len(self.batch.lengths), self.module.encoder.hidden
         text_NH = self._joined({number: part.text for number, part in parts.items()}, (total, width))
         if self.batch.spans is None:
@@ -212,7 +212,10 @@ class Step:
         return joined(own_MD, places, self.work.gang).view(shape)
 
     def contrast(self, kept: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
-        """All vectors of the step as leaves that hold the contrastive loss's gradient, the graphs of the kept cuts, and figures."""
+        """Compute the contrastive loss.
+
+        Return all vectors of the step as leaves that hold its gradient, the encoded cuts in `kept`, with their graphs, and metrics.
+        """
         graphs: dict[int, Encoded] = {}
         parts: dict[int, Vectors] = {}
         for number in self.own:
@@ -230,26 +233,26 @@ class Step:
         return leaves, graphs, metrics
 
     def through(self, number: int, encoded: Encoded, leaves: Vectors) -> torch.Tensor:
-        """A scalar whose gradient is the contrastive loss's through cut `number`."""
+        """A scalar whose gradient is that of the contrastive loss through cut `number`."""
         cut = sent(self.cuts[number], self.work.device)
         pairs = zip(self.vectors(number, *encoded).tensors(), leaves.tensors(), strict=True)
         return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
 
     def backward(self) -> Figures:
-        """Leave the step's gradients in the module, in a gang our share of them; the metrics to plot."""
+        """Leave the step's gradients in the module (in a gang, this rank's share of them), and return the metrics to plot."""
         params, own = self.params, self.own
         fits = {number for place, number in enumerate(own) if sum(self.sizes[later] for later in own[place:]) <= self.work.graph_tokens}
         kept = fits if params.contrastive else set()
         leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, dict[str, torch.Tensor]())
         parts: dict[int, Vectors] = {}
         mlm, decoded, found = torch.zeros(3, dtype=torch.float64, device=self.work.device).unbind()
-        for number in reversed(own):  # the kept graphs first, to free them
+        for number in reversed(own):  # kept graphs come first, so that they are freed
             terms: list[torch.Tensor] = []
             encoded: Encoded | None = None
             if leaves is not None:
                 encoded = graphs.pop(number) if number in kept else self.encode(number, self.one_pass)
                 terms.append(self.through(number, encoded, leaves))
-                if params.masked and not self.one_pass:  # the clean pass is done before the masked one takes its memory
+                if params.masked and not self.one_pass:  # finish the clean pass, and free its memory for the masked one
                     self.leave(terms.pop())
                     encoded = None
             if params.masked:
@@ -277,7 +280,7 @@ class Step:
 
 
 def make_step(module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work) -> Steps[Batch]:
-    """The steps that leave their gradients in the module."""
+    """Make the steps of a pre-training, which leave their gradients in the module."""
     budget = params.batch_tokens or best_training_tokens([module.encoder], work.device, work.dtype, work.gang)
     unpadded = Unpadded.of(module.encoder, work.device, work.dtype)
 

@@ -15,36 +15,36 @@ from tasks.core.text.without_jax import stopwords
 
 Bools = npt.NDArray[np.bool_]
 STOPWORDS = frozenset(stopwords.STOPWORDS_EN_PLUS)  # NLTK's English list, 179 words
-BARE = regex.compile(rf"(?V1)[{UNSPACED}--\p{{Hangul}}]")  # letters that stand without blanks
-SPACES = ("Ġ", "▁")  # what a word's first piece begins with: byte-level BPE, SentencePiece
+BARE = regex.compile(rf"(?V1)[{UNSPACED}--\p{{Hangul}}]")  # letters of scripts written without blanks
+SPACES = ("Ġ", "▁")  # the first piece of a word begins with one of these: byte-level BPE, SentencePiece
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """A tokenizer as tables. A word is an initial piece with a letter or digit, and the pieces that continue it. In byte-level BPE and
-    SentencePiece only a blank makes a piece initial, so a word after an opening quote or bracket is none. Stopwords are English.
+    SentencePiece only a blank makes a piece initial, so a word after an opening quote or bracket is not found. Stopwords are English.
 
-    Text without blanks: of SentencePiece, every piece that begins with a letter of it (not Hangul) is initial, for it is a frequent run
-    of letters, which is near a word; only a blank before it would make a word of a clause. WordPiece as BERT's takes each Han character
-    for a word, and runs of other letters between them; byte-level BPE has no words there, so single tokens are drawn."""
+    In scripts written without blanks (Hangul is not one): with SentencePiece, every piece that begins with such a letter is initial. It is
+    a frequent run of letters, so it is close to a word; if blanks decided, a whole clause would be one word. WordPiece, as BERT's, makes
+    each Han character a word, and each run of other letters. Byte-level BPE has no words there, so single tokens are drawn."""
 
     begins: Bools
     continues: Bools
     stops: Bools
     special: Bools
     mask: int
-    ids: Ints  # of tokens, in order: of all of V, unless the tokenizer's ids have gaps
+    ids: Ints  # the token ids, sorted: 0 ... V - 1, unless the tokenizer's ids have gaps
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
 def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
-    """The tables of a WordPiece, byte-level BPE or SentencePiece tokenizer; UserError if it has no mask token."""
+    """The tables of a WordPiece, byte-level BPE or SentencePiece tokenizer. UserError if it has no mask token."""
     if tokenizer.mask_token_id is None:
         raise UserError(f"{where}: the tokenizer has no mask token, which pre-training requires; choose another encoder")
     numbers: dict[str, int] = tokenizer.get_vocab()
-    pieces = [""] * (largest_id(tokenizer) + 1)  # a gap is no piece of a word
+    pieces = [""] * (largest_id(tokenizer) + 1)  # gaps in the ids stay empty, and are in no word
     for piece, number in numbers.items():
         pieces[number] = piece
     special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
@@ -58,7 +58,7 @@ def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
 
 
 def whole_words(ids: Ints, vocabulary: Vocabulary) -> Ints:
-    """[start, end) of every word of a row of tokens that is not a stopword, [W, 2]."""
+    """[start, end) of every word in a row of tokens, without stopwords, [W, 2]."""
     starts = np.flatnonzero(vocabulary.begins[ids])
     bounds = np.flatnonzero(np.append(~vocabulary.continues[ids], True))
     ends = bounds[np.searchsorted(bounds, starts + 1)]

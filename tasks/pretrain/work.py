@@ -1,4 +1,4 @@
-"""One pre-training, from folders to folders: what is read, trained and written."""
+"""One pre-training, from the folders it reads to the folders it writes."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Outs:
 def pretrain(
     args: Namespace, params: Pretrain, runtime: Runtime, scratch: Path, outs: Outs, device: torch.device, gang: "Gang | None" = None
 ) -> None:
-    """Train the pre-training that the command line `args` names on `device`, alone or as a rank of `gang`, whose first one writes."""
+    """Run the pre-training that the command line `args` names, alone or as a rank of `gang`. In a gang, only the first rank writes."""
     where, dtype = f"pretrain.{args.name}", compute_dtype(device, params.precision)
     chunks, tokenizer = open_chunks(args.chunks), load_tokenizer(args.init)
     vocabulary, rows = read_vocabulary(tokenizer, str(args.init)), usable_rows(chunks, params, f"params.yaml: {where}")
@@ -64,7 +64,7 @@ def pretrain(
     write_json(outs.curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})
     module.to("cpu")
     save_towers(towers, tokenizer, outs.encoder)
-    kept = find_head(args.init) if params.scratch is None else {}  # where none is trained: kept for later pre-trainings
+    kept = find_head(args.init) if params.scratch is None else {}  # if no head is trained, pass on the one of `init`
     if tensors := kept if head is None else head.state_dict():
         save_head(tensors, outs.encoder)
     if module.projector is not None:

@@ -1,1 +1,1 @@
-"""Stage `pseudo`: training queries made from the documents alone, kept where BM25 and the start encoder find their source."""
+"""Stage `pseudo`: training queries made from the documents alone, and kept if BM25 and the start encoder find their document."""

@@ -40,7 +40,7 @@ KINDS = pa.schema([("query", pa.string()), ("kind", pa.string())])
 
 
 def make(path: Path, params: Pseudo, text: Text, write: Writer | None = None) -> list[Candidate]:
-    """The queries of the chosen documents, in the order of the file; `write` is the generator. UserError where there is none."""
+    """Make the queries of the chosen documents, in the order of the file. `write`: the generator, if any. UserError if no query is made."""
     last = _last_chosen(path, params)
     made: list[Candidate] = []
     for batch in read_batches(path, DOCUMENTS):
@@ -57,7 +57,7 @@ def make(path: Path, params: Pseudo, text: Text, write: Writer | None = None) ->
 
 
 def _last_chosen(path: Path, params: Pseudo) -> int | None:
-    """The largest hash of a chosen document; None where all are chosen."""
+    """The largest hash of a chosen document; None if all documents are chosen."""
     if params.documents is None or params.documents >= count_rows(path):
         return None
     ids = (name for batch in read_batches(path, DOCUMENTS, ["id"]) for name in batch["id"].to_pylist())
@@ -66,7 +66,7 @@ def _last_chosen(path: Path, params: Pseudo) -> int | None:
 
 @contextmanager
 def writing(generator: Path, params: Pseudo, documents: Path, device: torch.device, scratch: Path) -> Iterator[Writer]:
-    """The generator, ready to go on with what a run that was killed has written in `scratch`."""
+    """Open the generator. It resumes from the batches that an interrupted run left in `scratch`."""
     count = min(count_rows(documents), params.documents or count_rows(documents))
     progress = Progress(f"generate queries ({device.type})", count, "documents")
     dtype = compute_dtype(device, params.precision)
@@ -81,12 +81,12 @@ def read_split(corpus: Path, split: str) -> Split:
 
 
 def texts(split: Split) -> set[str]:
-    """What the queries of a split ask, as equal ones are found by."""
+    """The texts of a split's queries, in the form of `plain`, by which equal ones are found."""
     return {plain(text) for text in split.queries["text"].to_pylist()}
 
 
 def dev_from(params: Pseudo, corpus: Path) -> str:
-    """Where dev comes from. UserError where it is to be the source's, which has none."""
+    """The origin of dev, `corpus` or `pseudo`. UserError if pseudo.dev asks for the source's dev and it has none."""
     own = bool(count_rows(corpus / "qrels" / "dev.parquet"))
     if params.dev == "corpus" and not own:
         raise UserError("params.yaml: pseudo.dev: found corpus, but the source has no dev qrels; add them, or set pseudo.dev=pseudo")
@@ -96,7 +96,10 @@ def dev_from(params: Pseudo, corpus: Path) -> str:
 def split_up(
     made: list[Candidate], lexical: set[str], dense: set[str], params: Pseudo, *, corpus: Path
 ) -> tuple[dict[str, Split], dict[str, Any]]:
-    """The splits of what BM25 (`lexical`) and the encoder (`dense`) kept, and how many of each kind; UserError where one is empty."""
+    """Divide the queries that BM25 (`lexical`) and the encoder (`dense`) kept into splits, and count each kind.
+
+    UserError if no query was kept by both, or if train or dev is empty.
+    """
     source = dev_from(params, corpus)
     kinds, both = counted(made, lexical, dense), lexical & dense
     kept = [one for one in made if one.id in both]
@@ -128,7 +131,7 @@ def split_up(
 
 
 def statistics(corpus: Path, splits: dict[str, Split], told: dict[str, Any]) -> dict[str, Any]:
-    """The content of stats.json: as prepare writes it, with these splits, and `pseudo` on how they were made."""
+    """The content of stats.json: as prepare writes it, for these splits, with `pseudo`, the counts of how they were made."""
     rows = {}
     for name, split in splits.items():
         lengths = Lengths()
@@ -138,7 +141,7 @@ def statistics(corpus: Path, splits: dict[str, Split], told: dict[str, Any]) -> 
 
 
 def told_lines(told: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:
-    """What was made and kept, for the terminal."""
+    """The numbers of queries made and kept, as lines for the terminal."""
     names = ("made", "bm25", "encoder", "both", "train", "dev")
     yield f"{'kind':<9} " + " ".join(f"{'BM25' if name == 'bm25' else name:>10}" for name in names)
     for kind, row in told["kinds"].items():

@@ -1,6 +1,6 @@
 """Queries that a sequence-to-sequence model writes for documents: docTTTTTquery's, or any other AutoModelForSeq2SeqLM.
 
-Tokens are drawn by top-k and nucleus sampling (GPL, arXiv:2112.07577, section 3.1: k 25, p .95, three queries of a document).
+Tokens are drawn by top-k and nucleus sampling (GPL, arXiv:2112.07577, section 3.1: k 25, p .95, three queries per document).
 """
 
 import itertools
@@ -23,14 +23,14 @@ from tasks.core.text.tokenizer import drop_code, load_tokenizer
 from tasks.pseudo.journal import Journal, Written
 from tasks.pseudo.params import Pseudo
 
-BATCH = 16  # documents on a CPU; one draw of random numbers for each batch
-GPU_BATCH = 64  # with three queries each, T5-base holds 2.5 GB in bf16 of what they attend to, 350 tokens
-MOST_TOKENS = 64  # of a query
+BATCH = 16  # documents, on a CPU; each batch has its own random seed
+GPU_BATCH = 64  # with three queries each and documents of 350 tokens, T5-base's cross-attention cache takes 2.5 GB in bf16
+MOST_TOKENS = 64  # in a query
 Writer = Callable[[Sequence[str]], Written]
 
 
 def load_generator(folder: Path) -> Any:
-    """The model of a local folder, float32 and in eval mode; UserError if it is no sequence-to-sequence model."""
+    """Load the model of a local folder, float32, in eval mode. UserError if it is not a sequence-to-sequence model."""
     refuse_adapters(folder)
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(
@@ -47,9 +47,9 @@ def load_generator(folder: Path) -> Any:
 
 
 def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch.dtype, *, journal: Journal, progress: Progress) -> Writer:
-    """A function from documents' texts to `params.generated` queries of each, in their order; batches in `journal` are not written again.
+    """Make the function from the texts of documents to `params.generated` queries for each, in order. Batches in `journal` are reused.
 
-    What a batch draws is a function of the seed and its first text, so the same texts give the same queries on the same kind of hardware.
+    The draws of a batch depend only on the seed and its first text, so the same texts give the same queries on the same kind of hardware.
     """
     tokenizer, model = load_tokenizer(folder), place(load_generator(folder), device, dtype)
     sampling = GenerationConfig.from_dict(
@@ -94,7 +94,7 @@ def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch
 
 @contextmanager
 def _tolerant() -> Iterator[None]:
-    """Warn of nondeterministic operations, not refuse them: nucleus sampling sums in an order that a GPU does not fix."""
+    """Only warn of nondeterministic operations: nucleus sampling needs a sum whose order is not fixed on a GPU."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:

@@ -1,4 +1,4 @@
-"""What the generator wrote, batch by batch, in a file that a kill or a power failure cannot spoil: it loses the batch in progress."""
+"""The generator's queries, batch by batch, in a file that survives a kill or a power failure. Only the batch in progress is lost."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from tasks.core.stage.files import append_line
 from tasks.core.stage.scratch import work_digest
 
-Written = list[list[str]]  # queries of each document
+Written = list[list[str]]  # the queries of each document
 
 
 class Journal:
-    """Results of numbered batches, each a line of `path` with its digest. Lines that are not whole do not count."""
+    """Results of numbered batches, each a line of `path` with its digest. Incomplete or corrupt lines are ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,9 +24,9 @@ class Journal:
                 self._kept[number] = written
 
     def pop(self, number: int) -> Written | None:
-        """What an earlier run wrote for a batch, if anything; asked for once."""
+        """Take the queries that an earlier run wrote for a batch, or None. A second call for the same batch returns None."""
         return self._kept.pop(number, None)
 
     def add(self, number: int, written: Written) -> None:
-        """Keep a batch, on disk when this returns."""
+        """Write a batch. It is on disk when this returns."""
         append_line(self._path, json.dumps([work_digest(number, written), number, written]), lasting=True)

@@ -1,7 +1,7 @@
-"""The round trip: what BM25 and the start encoder find for the queries, over the whole corpus.
+"""The round-trip filter: search the whole corpus for each query, with BM25 and with the start encoder.
 
-A query is consistent if a ranking has its own document near the top: Promptagator (arXiv:2209.11755), section 3.2; here two rankings.
-In memory: a vector and a few results per query, a block of document vectors, BM25's vocabulary, and the document ids.
+A query is consistent if a ranking has its own document near the top: Promptagator (arXiv:2209.11755), section 3.2. Here there are two
+rankings. Memory holds a vector and a few results per query, a block of document vectors, BM25's vocabulary, and the document ids.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,12 +39,12 @@ from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.pseudo.making import Candidate
 
-ROWS = 2**14  # of a block of document vectors: what a kill loses
+ROWS = 2**14  # in a block of document vectors; a kill loses one block
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """The dense judge: its folder, its tokenizer's, how it is given texts, and how it computes."""
+    """The dense judge: the folders of encoder and tokenizer, how texts are tokenized, and how it computes."""
 
     folder: Path
     tokenizer: Path
@@ -54,7 +54,7 @@ class Encoder:
 
 
 def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
-    """Ids of the queries whose own document is in their list; `found` has schema RANKED."""
+    """The ids of the queries whose own document is in their list. `found` has schema RANKED."""
     source = {candidate.id: candidate.doc for candidate in made}
     kept: set[str] = set()
     for table in found:
@@ -82,7 +82,7 @@ def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, 
 def by_encoder(
     made: Sequence[Candidate], documents: Path, encoder: Encoder, text: Text, *, depth: int, scratch: Path
 ) -> Iterator[pa.Table]:
-    """The `depth` best documents of every query by exact search with `encoder`, ties by id; `scratch` keeps finished blocks of vectors."""
+    """The `depth` best documents of every query, by exact search with `encoder`, ties by id. `scratch` keeps finished blocks of vectors."""
     device, tokenize = encoder.device, encoder.tokenize
     tokenizer, digest = load_tokenizer(encoder.tokenizer), folder_digest(encoder.tokenizer)
     with TemporaryDirectory(dir=scratch, prefix=".tokens") as folder:

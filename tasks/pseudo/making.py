@@ -1,9 +1,9 @@
-"""Queries from the words of a document. Every draw is a pure function of seed, document id, and number.
+"""Make queries from the words of a document. Every draw is a pure function of seed, document id, and number.
 
-Words stand between blanks. Text that is written without blanks (Han, kana, Thai, Lao, Khmer, Myanmar; Korean has blanks) is counted by
-characters: two are a word, a letter with its marks being one character, as in the bigrams that BM25 finds such text by. So a span of 3 to
-12 words has 6 to 24 characters there. It may begin within a word, as the crops of Contriever (arXiv:2112.09118), which are runs of tokens.
-In a text with few such letters, a name in such letters stays one word.
+Words stand between blanks. In text without blanks (Han, kana, Thai, Lao, Khmer, Myanmar; Korean has blanks), two characters are a word, as
+in the bigrams that BM25 finds such text by. A letter with its marks is one character. So a span of 3 to 12 words has 6 to 24 characters
+there. It may begin within a word, like the crops of Contriever (arXiv:2112.09118), which are runs of tokens. In a text with few letters of
+such scripts, a name in one of them stays one word.
 """
 
 import re
@@ -22,10 +22,10 @@ from tasks.pseudo.params import Pseudo
 SENTENCE_END = re.compile(r"[.!?]['\")\]]*\s|[。！？][」』”’）]*")
 BARE = rf"[{UNSPACED}--\p{{Hangul}}]"
 BARE_LETTER, LETTER = regex.compile(rf"(?V1){BARE}"), regex.compile(r"\p{L}")
-NAME = 12  # characters that a name in such letters has at most, as it stands in a text with few of them: it is one word
-# Opening brackets go with what follows, other marks with what is before.
+NAME = 12  # in a text with few such letters, a run of at most this many is one word, such as a name
+# Opening brackets go with the characters after them, other marks with those before.
 UNIT = regex.compile(rf"(?V1)[\p{{Ps}}\p{{Pi}}]*(?:(?:{BARE}\p{{M}}*){{1,2}}|[{SPACED}\p{{Hangul}}][{SPACED}\p{{Hangul}}\p{{M}}]*)")
-CHOICE, DEV = b"choice", b"dev"  # what a hash decides
+CHOICE, DEV = b"choice", b"dev"  # salts of hashes, one for each decision
 
 
 class Candidate(NamedTuple):
@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 def id_hash(doc: str, seed: int, salt: bytes) -> int:
-    """64 bits of a document id: which documents become queries, and which of them belong to dev."""
+    """A 64-bit hash of a document id. It decides which documents become queries, and which of them belong to dev, by `salt`."""
     return int.from_bytes(blake2b(doc.encode(), digest_size=8, key=salt, salt=seed.to_bytes(16, "little")).digest(), "little")
 
 
@@ -48,15 +48,15 @@ def is_dev(doc: str, params: Pseudo) -> bool:
 
 
 def plain(text: str) -> str:
-    """A query's text as equal ones are found by: without case, and with single blanks (as in prepare.leaks)."""
+    """The form of a query's text by which equal ones are found: without case, and with single blanks (as in prepare.leaks)."""
     return " ".join(text.casefold().split())
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, each with the blank before it, if there is one; a run of them is a text when it is put together."""
+    """The words of a text, each with the blank before it, if any. Joined, a run of words is a text again (`joined`)."""
     if not unspaced(text):
         return [f" {word}" for word in text.split()]
-    most = 0 if 3 * _count(BARE_LETTER, text) > _count(LETTER, text) else NAME  # one says more than a letter of an alphabet
+    most = 0 if 3 * _count(BARE_LETTER, text) > _count(LETTER, text) else NAME  # a third is enough: such a letter carries more meaning
     found = list[str]()
     for word in text.split():
         starts = [match.start() for match in UNIT.finditer(word)][1:] if _count(BARE_LETTER, word) > most else []
@@ -70,19 +70,19 @@ def _count(pattern: regex.Pattern[str], text: str) -> int:
 
 
 def joined(words: Sequence[str]) -> str:
-    """Words as `words_of` gives them, as a text."""
+    """Join words from `words_of` into a text."""
     return "".join(words).lstrip(" ")
 
 
 def first_sentence(text: str) -> str:
-    """The text up to its first full stop, question or exclamation mark before white space; all of it if there is none."""
+    """The text up to its first full stop, question or exclamation mark before white space (in CJK also without); else all of it."""
     text = text.strip()
     found = SENTENCE_END.search(text)
     return text[: found.end()].strip() if found else text
 
 
 def spans(words: list[str], doc: str, params: Pseudo) -> Iterator[str]:
-    """`per_document` runs of consecutive words, least_words to most_words long; none if there are too few words."""
+    """Draw `per_document` runs of consecutive words, least_words to most_words long. None if there are too few words."""
     most = min(params.most_words, len(words))
     if most < params.least_words:
         return
@@ -95,9 +95,9 @@ def spans(words: list[str], doc: str, params: Pseudo) -> Iterator[str]:
 
 
 def candidates(doc: str, title: str, text: str, params: Pseudo, generated: Sequence[str] = ()) -> list[Candidate]:
-    """The queries of a document, by kind in the order of `kinds`; a text that the document has given already is left out.
+    """The queries of a document, by kind in the order of `kinds`. A text that the document has given before is left out.
 
-    `generated` are those of pseudo.generator.
+    `generated`: the queries from pseudo.generator.
     """
     words, opening = words_of(text), words_of(first_sentence(text))
     made = {

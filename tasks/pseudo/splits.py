@@ -1,4 +1,4 @@
-"""Which of the kept queries train, and which select."""
+"""Put the kept queries into splits, and count them."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from tasks.pseudo.making import Candidate, plain
 
 
 class Split(NamedTuple):
-    """A split in the corpus' schemas, and what kind each query is."""
+    """A split in the corpus's schemas, and the kind of each query."""
 
     queries: pa.Table
     qrels: pa.Table
@@ -19,16 +19,16 @@ class Split(NamedTuple):
 
 
 def counted(made: Sequence[Candidate], lexical: set[str], dense: set[str]) -> dict[str, dict[str, int]]:
-    """By kind: queries made, kept by BM25, kept by the encoder, kept by both."""
+    """For each kind, the numbers of queries made, kept by BM25, kept by the encoder, and kept by both."""
     judged = {"made": {one.id for one in made}, "bm25": lexical, "encoder": dense, "both": lexical & dense}
     counts = {name: Counter(one.kind for one in made if one.id in ids) for name, ids in judged.items()}
     return {kind: {name: count[kind] for name, count in counts.items()} for kind in dict.fromkeys(one.kind for one in made)}
 
 
 def as_split(kept: Iterable[Candidate], barred: set[str]) -> tuple[Split, int, int]:
-    """`kept` as a split. Equal texts (see `plain`) are one query, relevant to each of their documents; those of `barred` are left out.
+    """Make a split of `kept`. Equal texts (see `plain`) become one query, with each of their documents relevant.
 
-    Also returns how many queries were merged into an earlier one, and how many were left out.
+    Texts in `barred` are left out. Also return how many queries were merged into an earlier one, and how many were left out.
     """
     groups: dict[str, list[Candidate]] = {}
     left_out = 0

@@ -1,1 +1,1 @@
-"""Stage `report`: every system side by side, with significance, in the terminal and on one page."""
+"""Stage `report`: compare all systems, with significance tests, in the terminal and on one page."""

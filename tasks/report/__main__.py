@@ -41,7 +41,7 @@ def significance(contents: Contents) -> dict[str, Any]:
 
 
 def write_mteb(folder: Path, contents: Contents, revision: str) -> None:
-    """A task result of MTEB for each system that has one."""
+    """Write an MTEB task result for each system that has scores."""
     sections = read_parameters()
     relevance = {split: least_grade(split, sections) for split in SPLITS}
     folder.mkdir()
@@ -52,7 +52,7 @@ def write_mteb(folder: Path, contents: Contents, revision: str) -> None:
 
 
 def read_contents(arguments: Namespace) -> Contents:
-    """What the report shows, from the folders that `main` is given."""
+    """Read everything that the report shows, from the folders that `main` is given."""
     params, settings, sections = load(Report, "report"), load(Text, "text"), read_parameters()
     systems = load_systems(arguments.metrics, arguments.values, params.metric, sections)
     split, (chosen, chosen_on) = reported_split(systems), best(systems, params.metric, sections)
@@ -96,7 +96,7 @@ def read_contents(arguments: Namespace) -> Contents:
 
 
 def terminal_table(contents: Contents) -> str:
-    """The table for the terminal, with what was tested above and below it."""
+    """The table for the terminal, with a caption above and a legend below."""
     params, split = contents.params, contents.table.split
     pairs = contents.pairs[split]
     queries = len(next(system.queries[split] for system in contents.systems if split in system.queries))

@@ -1,4 +1,4 @@
-"""The best model against its rival on every query."""
+"""Compare the best model with its rival on every query."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from tasks.core.charts.page import percent
 from tasks.core.charts.vega import Spec, area, figure
 from tasks.report.systems import Floats, System
 
-STEPS = 600  # queries drawn; of more, as many at equal distances
-EQUAL = 1e-9  # differences up to this are rounding
+STEPS = 600  # maximum queries in the chart; of more, this many at equal distances
+EQUAL = 1e-9  # smaller differences are rounding errors
 
 
 @dataclass(frozen=True)
 class Duel:
-    """Queries won, tied and lost; `median` of the differences that are not ties, in absolute value."""
+    """The numbers of queries won, tied, and lost. `median`: of the absolute differences, without ties."""
 
     won: int
     tied: int
@@ -26,7 +26,7 @@ class Duel:
 
 
 def compare(model: System, reference: System, split: str) -> Duel:
-    """The two on every query of `split`."""
+    """Compare two systems on every query of `split`."""
     first, second = model.values[split], reference.values[split]
     differences = first - second
     won, lost = int((differences > EQUAL).sum()), int((differences < -EQUAL).sum())
@@ -38,7 +38,7 @@ def compare(model: System, reference: System, split: str) -> Duel:
 
 
 def steps(queries: Sequence[str], first: Floats, second: Floats, names: tuple[str, str]) -> Spec:
-    """The difference of each query as a step, largest first. Under the pointer: ids, not texts, so that nobody tunes on test."""
+    """A chart of each query's difference as a step, largest first. The pointer shows ids, not texts, so that nobody tunes on test."""
     order = np.argsort(second - first, kind="stable")
     drawn = np.unique(np.linspace(0, len(order) - 1, min(len(order), STEPS)).round().astype(int)).tolist()
     rows = [

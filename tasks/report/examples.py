@@ -1,4 +1,4 @@
-"""Example queries on which the best model beats the reference, and ones on which it loses."""
+"""Example queries on which the best model beats the reference, and examples on which it loses."""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +15,12 @@ from tasks.core.text.document import Text, document_text
 from tasks.report.systems import System
 
 SHOWN = 5  # examples of each kind
-CHARACTERS = 320  # of a document's text
+CHARACTERS = 320  # shown of a document's text
 
 
 @dataclass(frozen=True)
 class Found:
-    """One system's result: its document at rank 1 (None: nothing found), whether it is relevant, the rank of the first relevant one."""
+    """One system's result: the document at rank 1 (None: nothing found), whether it is relevant, and the rank of the first relevant one."""
 
     system: str
     document: str | None
@@ -41,7 +41,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Examples:
-    """`texts` has (title, text) of every document that is named."""
+    """Examples of both kinds. `texts`: (title, text) of every document in them."""
 
     split: str
     won: tuple[Example, ...]
@@ -50,7 +50,7 @@ class Examples:
 
 
 def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[str], list[str]]:
-    """Up to SHOWN won and lost query ids, sampled uniformly by `seed`."""
+    """Sample up to SHOWN ids of queries won, and of queries lost, uniformly by `seed`."""
     differences = model.values[split] - reference.values[split]
     pick = random.Random(seed)
     kinds = []
@@ -61,7 +61,7 @@ def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[
 
 
 def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text, least: int) -> Examples:
-    """Examples with their texts; grades >= `least` are relevant. Runs and documents are read once; only those shown are kept."""
+    """Draw examples and read their texts. Grades >= `least` are relevant. Runs and documents are read once, keeping only those shown."""
     won, lost = draw(model, reference, split, seed)
     wanted = set(won + lost)
     relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted, least)
@@ -83,7 +83,7 @@ def load_examples(model: System, reference: System, split: str, seed: int, runs:
 
 
 def relevant_documents(qrels: Iterable[pa.RecordBatch], wanted: set[str], least: int) -> dict[str, list[str]]:
-    """Documents of grade >= `least` for each wanted query, highest grade first, then by id."""
+    """The documents of grade >= `least` for each wanted query, highest grade first, then by id."""
     rows: dict[str, list[tuple[int, str]]] = {query: [] for query in wanted}
     for batch in qrels:
         for query, doc, grade in zip(*(batch[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
@@ -112,7 +112,7 @@ def _texts(batches: Iterable[pa.RecordBatch], wanted: set[str]) -> dict[str, str
 
 
 def document_texts(path: Path, wanted: set[str], text: Text) -> dict[str, tuple[str, str]]:
-    """Title and text of the wanted documents; the text is as the systems saw it, truncated to CHARACTERS."""
+    """The title and text of the wanted documents. The text is as the systems saw it, cut to CHARACTERS."""
     ids = pa.array(sorted(wanted), pa.string())
     rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
     return {row["id"]: (row["title"], cut(document_text("", row["text"], text))) for part in rows for row in part}

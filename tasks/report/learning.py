@@ -1,6 +1,6 @@
-"""Learning curves: quality on dev after each round, over all optimizer steps since the encoder as it came.
+"""Learning curves: quality on dev after each round, over all optimizer steps since the original encoder.
 
-Rounds start from one another, so a line is a chain of trainings, and each of its dots is where negatives were refreshed (ANCE,
+Rounds start from one another, so a line is a chain of trainings. At each dot, negatives were refreshed (ANCE,
 arXiv:2007.00808, Figure 2) or the loss changed.
 """
 
@@ -14,20 +14,20 @@ from tasks.report.systems import System
 
 
 def steps_of(folder: Path) -> dict[str, int]:
-    """The optimizer steps of each training below `folder`, by its curve of the loss, which counts from 0."""
+    """The number of optimizer steps of each training in `folder`, from its loss curve, which counts steps from 0."""
     losses = {path.name: read_tsv(path / "plots/metrics/train/loss.tsv") for path in sorted(folder.glob("*")) if path.is_dir()}
     return {name: int(points[-1][0]) + 1 for name, points in losses.items() if points}
 
 
 def loss_kinds(names: Iterable[str], sections: Mapping[str, Any]) -> dict[str, str]:
-    """The loss of each training in `names`, as params.yaml calls it; rerankers have one of their own."""
+    """The loss of each training, as params.yaml names it. Rerankers have their own."""
     kinds = {"rounds": "nll", "adore": "lambda"}  # the sections' defaults
     own = {name: str(entry.get("loss", kind)) for section, kind in kinds.items() for name, entry in (sections.get(section) or {}).items()}
     return {name: own.get(name, "reranker").rpartition(":")[2] for name in names}
 
 
 def learning_curves(systems: Sequence[System], metric: str, taken: Mapping[str, int], sections: Mapping[str, Any]) -> list[Line]:
-    """A line for each chain of at least two trainings, all measured on dev; `taken`: the optimizer steps of each."""
+    """A line for each chain of at least two trainings that were all measured on dev. `taken`: the optimizer steps of each training."""
     dev = {system.name: system.metrics["dev"][metric] for system in systems if "dev" in system.metrics}
     rounds, adore = sections.get("rounds") or {}, sections.get("adore") or {}
     begun = {name: str(entry.get("init")) for name, entry in rounds.items()} | {
@@ -52,7 +52,7 @@ def learning_curves(systems: Sequence[System], metric: str, taken: Mapping[str, 
 
 
 def way(name: str, begun: Mapping[str, str]) -> list[str]:
-    """The trainings up to `name`, each starting from the one before it."""
+    """The chain of trainings that ends with `name`; each starts from the one before it."""
     return list(reversed(list(_back(name, begun))))
 
 
@@ -63,5 +63,5 @@ def _back(name: str, begun: Mapping[str, str]) -> Iterator[str]:
 
 
 def refreshed(entry: Mapping[str, Any]) -> str:
-    """The negatives of a training, for the pointer."""
+    """The negatives of a training, shown under the pointer."""
     return f", negatives {entry['negatives']}" if entry.get("negatives") else ""

@@ -1,4 +1,4 @@
-"""The page: all of the report in one self-contained file, laid out by page.html."""
+"""The whole report as one self-contained page, laid out by page.html."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from tasks.report.significance import PAPERS, Pair, headline, shared
 from tasks.report.systems import System
 from tasks.report.table import Table
 
-CURVES = {  # what a training records besides its loss
+CURVES = {  # curves that a training records in addition to its loss
     "accuracy": "Share of the batch's queries whose positive scores above all its negatives.",
     "mrr_10": "1 / rank of the first relevant document among the first ten, else 0, in a search of all documents; mean over the batch.",
     "hit_10": "Share of the batch's queries with a relevant document among the first ten of that search.",
@@ -36,19 +36,19 @@ CURVES = {  # what a training records besides its loss
 
 @dataclass(frozen=True)
 class Contents:
-    """Everything the page shows. `duel` is the best model and the system it is compared with; None if there is only one."""
+    """Everything the page shows. `duel`: the best model and the system it is compared with; None if there is only one system."""
 
     dataset: str
     encoder: str
-    in_common: str  # settings of all trained rounds
+    in_common: str  # settings that all trained rounds share
     cut_short: str
-    unjudged: str  # what no human judged
+    unjudged: str  # note on queries that no human judged
     titles: bool
     statistics: Mapping[str, Any]
     sections: Mapping[str, Any]  # of params.yaml
     params: Report
     systems: Sequence[System]
-    groups: Mapping[str, Mapping[str, str]]  # of queries that share relevant documents, by split
+    groups: Mapping[str, Mapping[str, str]]  # by split: the group of each query, by shared relevant documents
     best: System
     chosen_on: str
     table: Table
@@ -58,13 +58,13 @@ class Contents:
     curves: Mapping[str, Sequence[Curve]]
     learning: Sequence[Line]
     indexes: Mapping[str, Mapping[str, Any]]
-    fusions: Mapping[str, Mapping[str, Any]]  # what each fusion chose on dev, and from which grid: fusion.json next to its runs
+    fusions: Mapping[str, Mapping[str, Any]]  # fusion.json of each: the setting chosen on dev, and the grid
     weaknesses: weaknesses.Weaknesses | None
     examples: Examples | None
 
 
 def render(contents: Contents) -> str:
-    """The page as HTML; every text from outside is escaped."""
+    """The page as HTML. Every text from outside is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -132,7 +132,7 @@ def means(contents: Contents, split: str) -> Markup:
 
 
 def learning(contents: Contents) -> Markup | None:
-    """Quality over the steps of chains of trainings; None without a chain."""
+    """A chart of quality over the steps of chains of trainings; None if there is no chain."""
     found, metric = contents.learning, f"dev {contents.params.metric}"
     if not found:
         return None
@@ -141,14 +141,14 @@ def learning(contents: Contents) -> Markup | None:
 
 
 def indexes(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
-    """A table of the indexes' figures."""
+    """A table of the indexes' figures; None if there are no indexes."""
     columns = list(dict.fromkeys(key for figures in found.values() for key in figures))
     rows = [[name, *(number(figures[key]) if key in figures else "-" for key in columns)] for name, figures in found.items()]
     return table(["round", *(column.replace("_", " ") for column in columns)], rows) if rows else None
 
 
 def fusion(name: str, found: Mapping[str, Any]) -> Markup:
-    """The grid that a fusion's weight was chosen from, as a chart and a table; empty without a grid."""
+    """The grid from which a fusion's weight or k was chosen, as a chart and a table; empty without a grid."""
     what = "k" if found["method"] == "rrf" else "weight"
     grid = found["grid"]
     if not grid:
@@ -161,7 +161,7 @@ def fusion(name: str, found: Mapping[str, Any]) -> Markup:
 
 
 def p_value(p: float) -> str:
-    """A p-value, formatted as in papers."""
+    """Format a p-value as papers do."""
     return "<\u00a00.0001" if p < 0.0001 else f"{p:.4f}"
 
 
@@ -172,7 +172,7 @@ def source(spec: str) -> str:
 
 
 def number(value: object) -> str:
-    """A number or text of a JSON file, for a table cell."""
+    """Format a number or text of a JSON file for a table cell."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int):

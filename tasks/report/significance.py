@@ -1,6 +1,6 @@
-"""Which differences are significant: paired two-sided tests, Holm-corrected; how large they are, and what the split could have shown.
+"""Significance of differences: paired two-sided tests, Holm-corrected; the sizes of differences, and the power of the split to show them.
 
-One family per split: every tested pair of systems, each unordered pair once.
+Each split is one family of tests: every tested pair of systems, each unordered pair once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ PAPERS = {"dev": 0.01, "test": 0.05}  # levels at which the ADORE and LTRe paper
 
 @dataclass(frozen=True)
 class Pair:
-    """`system` against `baseline` on the same queries. Without an interval (one query, say) low and high are None.
+    """`system` against `baseline` on the same queries. Without an interval (for one query, say), low and high are None.
 
-    `groups` of queries are what is independent (report.draws): tests, intervals, and power go by them. `design_effect`: the variance of
-    the mean difference over what it would be if all queries were. `marked`: p is below the papers' level for the split. `effect`: size and
-    power at the report's alpha, before Holm's correction; None without variance. `warning`: a sentence where the queries are too few for
-    the difference shown, otherwise empty.
+    `groups`: the number of independent groups of queries (report.draws), which tests, intervals, and power are based on. `design_effect`:
+    the variance of the mean difference, relative to that if all queries were independent. `marked`: p is below the papers' level for the
+    split. `effect`: size and power at the report's alpha, before Holm's correction; None without variance. `warning`: a sentence if there
+    are too few queries for the difference shown, otherwise empty.
     """
 
     system: str
@@ -44,20 +44,20 @@ class Pair:
 
     @property
     def testable(self) -> bool:
-        """Whether there is anything to test with: one query, or one group of them, has no spread, and its p of 1 means nothing."""
+        """Whether there is more than one group of queries. A single group has no variance, so its p of 1 means nothing."""
         return self.groups > 1
 
     def verdict(self, p_value: Callable[[float], str]) -> str:
-        """`significant, p 0.0123`, or why nothing can be said."""
+        """`significant, p 0.0123`, or why nothing can be tested."""
         if not self.testable:
             return f"{'one query' if self.queries == 1 else 'one group of queries'}, so nothing can be tested"
         return f"{'' if self.significant else 'not '}significant, p {p_value(self.p_holm)}"
 
 
 def compare(systems: Sequence[System], split: str, params: Report, groups: Mapping[str, str]) -> list[Pair]:
-    """Every system against every baseline that is in the table, on `split`; two baselines are compared once, the later as the system.
+    """Compare every system with every baseline in the table, on `split`. Two baselines are compared once, with the later as the system.
 
-    `groups`: of queries, by the documents they share (clusters.connected)."""
+    `groups`: the group of each query; queries of a group share relevant documents (clusters.connected)."""
     present = {system.name: system for system in systems if split in system.values}
     order = list(present)
     met = [name for name in order if name in params.baselines]
@@ -103,9 +103,9 @@ def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: flo
 
 
 def shared(pair: Pair | None) -> str:
-    """What it means for a pair that some of its queries share relevant documents; empty where none do, or none are taken to.
+    """A sentence on the effect of queries that share relevant documents, for the tests of a pair.
 
-    Of one query, that nothing can be tested.
+    Empty if all queries are treated as independent. For a single query, it says that nothing can be tested.
     """
     if pair is None or pair.groups == pair.queries > 1:
         return ""

@@ -1,4 +1,4 @@
-"""What the page says first: what was trained on what, whether it is better, and where it fails."""
+"""The summary at the top of the page: the trainings and their data, whether the best model is better, and where it fails."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from tasks.report.weaknesses import Weaknesses, told
 
 
 def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder: str) -> str:
-    """How many trainings, on how many queries, from which encoder."""
+    """A sentence on the number of trainings, their queries, and the encoder they started from."""
     counts = [
         (len([entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]), "round", "rounds"),
         (len(sections.get("adore") or {}), "query tower", "query towers"),
@@ -31,13 +31,13 @@ def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder:
 
 
 def placeless(source: str) -> str:
-    """A source without the folders of one machine: an absolute path by its last part, anything else as it is."""
+    """A source without the folders of one machine: an absolute path becomes its last part, anything else stays."""
     kind, colon, place = source.rpartition(":")
     return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if place.startswith(("/", "~")) else source
 
 
 def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, Pair]]:
-    """Of the best system against each baseline: the baseline, the difference, and the pair."""
+    """The best system against each baseline: yield the baseline, the best system's difference, and the pair."""
     for pair in pairs:
         if best.name in (pair.system, pair.baseline):
             sign, other = (1, pair.baseline) if pair.system == best.name else (-1, pair.system)
@@ -45,13 +45,13 @@ def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, 
 
 
 def better(best: System, pairs: Sequence[Pair], p_value: Any) -> str:
-    """Whether the best system is above the baselines."""
+    """A sentence on whether the best system is above the baselines; empty without pairs."""
     parts = [f"{difference:+.4f} against {other} ({pair.verdict(p_value)})" for other, difference, pair in compared(best, pairs)]
     return f"{best.name} has {', '.join(parts)}." if parts else ""
 
 
 def index(best: System, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> str:
-    """The size of the index that the best system searches, or of those that it fuses; empty if it has none of its own."""
+    """A sentence on the size of the index, or indexes, that the best system searches; empty if it has none."""
     held = {name: size for name in _searched(best.name, sections, indexes) if (size := indexes[name].get("bytes_per_vector"))}
     one = len(held) == 1
     words = f"Its {'index' if one else 'indexes'} ({' and '.join(held)}) {'takes' if one else 'take'}"
@@ -59,7 +59,7 @@ def index(best: System, sections: Mapping[str, Any], indexes: Mapping[str, Mappi
 
 
 def _searched(name: str, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> dict[str, None]:
-    """The indexes that a system's lists are from, in order. An entry that needs itself is refused when params.yaml is checked."""
+    """The indexes that a system's lists come from, in order. There are no cycles: the check of params.yaml refuses them."""
     if name in indexes:
         return {name: None}
     entry: Mapping[str, Any] = next(
@@ -83,7 +83,7 @@ def rows(
     weaknesses: Weaknesses | None,
     p_value: Any,
 ) -> list[tuple[str, str]]:
-    """Each question and its answer; questions without an answer are left out."""
+    """The questions and their answers. Questions without an answer are left out."""
     found = [
         ("Trained", trained(sections, statistics, encoder)),
         ("Better?", better(best, pairs, p_value)),

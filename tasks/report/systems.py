@@ -19,9 +19,9 @@ from tasks.core.stage.files import read_json
 from tasks.core.tables.parquet import read_table
 
 Floats = npt.NDArray[np.float64]
-DEPTH = 100  # default of rerank and rescore
+DEPTH = 100  # default depth of rerank and rescore
 CUTOFF = re.compile(r"@(\d+)$")
-SPLITS = ("test", "dev")  # the first one available is reported; dev, if available, chooses
+SPLITS = ("test", "dev")  # the first available is reported; the best system is chosen on dev, if available
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class System:
 
 
 def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str, Any]) -> list[System]:
-    """Every system with a JSON file in `metrics`, in table order; UserError if files do not match."""
+    """Every system with a JSON file in `metrics`, in table order. UserError if their measures or queries do not match."""
     names = ordered({path.stem for path in metrics.glob("*.json")}, sections)
     if not names:
         raise UserError(f"{metrics}: found no JSON file, expected one for each system; run evaluate first")
@@ -64,13 +64,13 @@ def _load(name: str, metrics: Path, values: Path, metric: str, sections: Mapping
 
 
 def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
-    """bm25 first, then rounds, query towers, fusions, and reordered runs as params.yaml lists them, then the rest by name."""
+    """Order names: bm25, then rounds, query towers, fusions, and reordered runs as in params.yaml, then the rest by name."""
     known = ["bm25", *(name for section in SYSTEMS for name in sections.get(section) or {})]
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
 def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
-    """Which reordered runs have fewer ranks than a measure uses, and which measures those are; empty if there are none."""
+    """A note on reordered runs that have fewer ranks than a measure uses, with these measures; empty if there are none."""
     told = []
     for system in systems:
         entry = next((found for part in ("rerank", "rescore") if (found := (sections.get(part) or {}).get(system.name))), None)
@@ -82,9 +82,9 @@ def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
-    """One line on the system's parameters, `from warmup, negatives warmup, loss ranknet`, and on those of its pre-training.
+    """One line with a system's parameters, `from warmup, negatives warmup, loss ranknet`, and those of its pre-training.
 
-    Settings shared by all trained rounds are omitted; `shared` lists them once. So are epochs that steps override.
+    Left out are settings that all trained rounds share (see `shared`), and epochs that steps override.
     """
     entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
     values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
@@ -110,7 +110,7 @@ def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_common(sections: Mapping[str, Any]) -> str:
-    """What `shared` finds, as text: `batch_queries 32, lr 5e-05`."""
+    """The settings of `shared` as text: `batch_queries 32, lr 5e-05`."""
     return ", ".join(f"{key} {_plain(value)}" for key, value in shared(sections).items())
 
 
@@ -123,7 +123,7 @@ def _plain(value: object) -> str:
 
 
 def reported_split(systems: list[System]) -> str:
-    """The split whose results head the report: test, or dev if no system has test."""
+    """The split of the report's table: test, or dev if no system has test."""
     return next(split for split in SPLITS if any(split in system.metrics for system in systems))
 
 
@@ -137,9 +137,9 @@ def best(systems: list[System], metric: str, sections: Mapping[str, Any]) -> tup
 def opponents(
     systems: list[System], chosen: System, baselines: Sequence[str], metric: str, *, split: str, sections: Mapping[str, Any]
 ) -> tuple[System, System] | None:
-    """The best model, and the first baseline in the table, which it is compared with.
+    """The best model, and the system it is compared with: the first baseline in the table. None if there is no other system.
 
-    If the best is that baseline, it is compared with the next best system that differs on every split: a fusion may be its copy.
+    If the best model is that baseline, it is compared with the next best system that differs on every split: a fusion may be its copy.
     """
     others = [system for system in systems if system is not chosen and split in system.values]
     if not others or split not in chosen.values:

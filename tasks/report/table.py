@@ -1,4 +1,4 @@
-"""The one table: systems as rows, measures as columns, letters for significant differences from baselines."""
+"""The table: systems as rows, measures as columns, letters for significant differences from baselines."""
 
 import string
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from tasks.report.systems import System
 
 @dataclass(frozen=True)
 class Row:
-    """`letter` marks the system as a baseline; `above` and `below` are the letters of baselines it differs from significantly."""
+    """A system. `letter` marks it as a baseline. `above`, `below`: letters of the baselines that it is significantly above or below."""
 
     name: str
     recipe: str
@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Means on `split`; the report's metric is the first column. `chooser` is the heading of the dev metric, or empty."""
+    """Means on `split`. The report's metric is the first column. `chooser`: the heading of the dev metric's column, or empty."""
 
     split: str
     columns: tuple[str, ...]
@@ -37,7 +37,7 @@ class Table:
 
 
 def letters(baselines: Sequence[str], systems: Sequence[System]) -> dict[str, str]:
-    """A letter for each baseline in the table, in table order; none if there is nothing to compare."""
+    """A letter for each baseline in the table, in table order; empty if there is only one system."""
     if len(systems) < 2:
         return {}
     present = [system.name for system in systems if system.name in baselines]
@@ -46,7 +46,7 @@ def letters(baselines: Sequence[str], systems: Sequence[System]) -> dict[str, st
 
 
 def build(systems: Sequence[System], metric: str, split: str, chosen: str, pairs: Sequence[Pair], lettered: Mapping[str, str]) -> Table:
-    """The table on `split`, with the marks of `pairs`; `chosen` is the best model's name."""
+    """Build the table on `split`, with the marks of `pairs`. `chosen`: the best model's name."""
     measured = next(system.metrics[split] for system in systems if split in system.metrics)
     columns = (metric, *(name for name in measured if name != metric))
     with_dev = split != "dev" and any("dev" in system.metrics for system in systems)
@@ -83,7 +83,7 @@ def _cell(system: System, split: str, measure: str) -> str:
 
 
 def text(table: Table, caption: str, legend: str) -> str:
-    """The table for a terminal."""
+    """The table as text for a terminal."""
     head = ["", "system", table.columns[0], "", *table.columns[1:], *([table.chooser] if table.chooser else [])]
     lines = [
         [
@@ -114,12 +114,12 @@ def marks(row: Row) -> str:
 
 
 def caption(dataset: str, documents: int, titles: bool, split: str, queries: int) -> str:
-    """One line on what was run."""
+    """One line on the data set, its documents and titles, the split, and its queries."""
     return f"{dataset}, {counted(documents, 'documents')}, titles {'on' if titles else 'off'}; {split}, {counted(queries, 'queries')}"
 
 
 def unjudged(statistics: Mapping[str, Any]) -> str:
-    """What no human judged, from the corpus' stats.json; empty where its queries are the source's own."""
+    """A note on queries that no human judged, from the corpus's stats.json; empty if the queries are the source's own."""
     made = statistics.get("pseudo")
     if not made:
         return ""
@@ -131,6 +131,6 @@ def unjudged(statistics: Mapping[str, Any]) -> str:
 
 
 def legend(metric: str, chosen_on: str, tests: str, short: str = "") -> str:
-    """How to read the marks; `tests` says what they are from, empty without any; `short` is lines on what limits the figures."""
+    """How to read the marks. `tests` describes the tests behind them; empty: no tests. `short`: lines on the limits of the figures."""
     best = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])
     return f"{best}\na letter: significantly above that system, -letter: below ({tests})" if tests else best

@@ -1,4 +1,4 @@
-"""Where the best model fails, as the stage failures found it: groups of queries, the worst queries, and what nobody judged."""
+"""Where the best model fails, by stage failures: groups of queries, the worst queries, and unjudged documents."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from tasks.core.stage.files import read_json
 
 @dataclass(frozen=True)
 class Weaknesses:
-    """`groups` are of `split`, as in groups.json; `worst` are the entries of worst.json; `suspects` by split."""
+    """`groups`: those of `split` in groups.json. `worst`: the entries of worst.json. `suspects`: the number of unjudged pairs by split."""
 
     metric: str
     model: str
@@ -27,12 +27,12 @@ class Weaknesses:
     alpha: float
 
     def losing(self) -> list[Mapping[str, Any]]:
-        """Groups in which the model is significantly below the other system."""
+        """The groups in which the model is significantly below the other system."""
         return [group for group in self.groups if self.against and _significant(group, self.alpha) and group["difference"] < 0]
 
 
 def load_weaknesses(folder: Path) -> Weaknesses | None:
-    """What the stage wrote, on dev where there is one: errors are studied on dev, not on test. None without a measured split."""
+    """Read the stage's files, for dev if there is one: errors are studied on dev, not on test. None if no split was measured."""
     found, worst = read_json(folder / "groups.json"), read_json(folder / "worst.json")
     if not found["splits"]:
         return None
@@ -53,7 +53,7 @@ def _significant(group: Mapping[str, Any], alpha: float) -> bool:
 
 
 def chart(found: Weaknesses) -> Markup:
-    """The difference of each group, or its mean where there is no other system."""
+    """A chart of each group's difference, or of its mean if there is no other system."""
     rows = [
         Interval(
             f"{group['dimension']}: {group['name']}",
@@ -78,7 +78,7 @@ def _kind(group: Mapping[str, Any], found: Weaknesses) -> str:
 
 
 def told(found: Weaknesses) -> str:
-    """Where it fails, in a sentence or two."""
+    """One or two sentences on where the model fails."""
     tested = [group for group in found.groups if group["p_holm"] is not None]
     parts = []
     if found.against and tested:

@@ -22,7 +22,7 @@ from tasks.core.workers.each import Workers, machine, open_workers
 from tasks.rerank.lists import Listed, Model
 from tasks.rerank.params import Rerank
 
-QUERIES = 16  # of a piece of work: seconds of it
+QUERIES = 16  # in a piece of work, which takes seconds
 
 
 def listed(run: Path, corpus: Path, depth: int) -> list[Listed]:
@@ -35,7 +35,7 @@ def listed(run: Path, corpus: Path, depth: int) -> list[Listed]:
 
 
 def reranked(lists: list[Listed], split: str, model: Model, workers: Workers, seconds: list[float]) -> Iterator[pa.RecordBatch]:
-    """The reranked run (schema RANKED), one query at a time; `seconds` gets the time of each."""
+    """The reranked run (schema RANKED), one query at a time. The time of each is appended to `seconds`."""
     pieces = [lists[first : first + QUERIES] for first in range(0, len(lists), QUERIES)]
     found = (one for made in workers.each(model, pieces) for one in made)
     for (query, _, docs, _), (scores, taken) in zip(lists, track(found, f"rerank {split}", len(lists), "queries"), strict=True):

@@ -1,4 +1,4 @@
-"""The lists of some queries, reranked one query at a time, as in interactive search."""
+"""Rerank the lists of queries, one query at a time, as in interactive search."""
 
 import time
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tasks.rerank.params import Rerank
 
 
 class Listed(NamedTuple):
-    """A query's id and text, and the documents that it got: ids and ordinals, best first."""
+    """A query's id and text, and the documents found for it: ids and ordinals, best first."""
 
     query: str
     text: str
@@ -24,7 +24,7 @@ class Listed(NamedTuple):
 
 
 class Reranked(NamedTuple):
-    """The model's score of each of a query's documents, and the seconds that they took."""
+    """The model's score of each document of a query, and the seconds that scoring took."""
 
     scores: list[float]
     seconds: float
@@ -32,11 +32,11 @@ class Reranked(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """The cross-encoder of a folder and the texts of a corpus, opened when they are first needed."""
+    """A cross-encoder and the texts of a corpus, both opened at first use."""
 
     reranker: Path
     corpus: Path
-    file: Path  # of the documents' texts, as corpus_texts wrote it
+    file: Path  # the documents' texts, as corpus_texts wrote them
     params: Rerank
     text: Text
     runtime: Runtime
@@ -50,7 +50,7 @@ class Model:
         device = choose_device(self.runtime)
         dtype = compute_dtype(device, self.params.precision)
         model = load_cross_encoder(self.reranker, self.params.max_length, self.params.batch_tokens, device, dtype)
-        model.scores([("", "")])  # a device's first products load its kernels, which counts for no query
+        model.scores([("", "")])  # warm-up: a device's first products load its kernels
         return model
 
     def __call__(self, lists: list[Listed]) -> list[Reranked]:

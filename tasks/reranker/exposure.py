@@ -11,7 +11,7 @@ from tasks.reranker.params import Reranker
 
 
 def replay(paths: Mapping[str, Path], params: Reranker, scratch: Path) -> Replay:
-    """The groups that the loss of each step compares; none where the cross-encoder is used as is."""
+    """Replay a training: the groups that the loss of each step compares. No steps if the cross-encoder is used as is."""
     corpus = paths["corpus"]
     ids = corpus / "documents.parquet", corpus / "queries" / "train.parquet"
     if not params.steps:

@@ -16,15 +16,15 @@ from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.reranker.params import Reranker
 
-ROWS = 2**17  # whose texts are looked up at a time
+ROWS = 2**17  # rows whose texts are looked up at a time
 Group = tuple[int, list[int]]  # a query, and its documents, the positive first
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Ordinals of the queries that have both positives and negatives, and the lists of those.
+    """The ordinals of queries that have both positives and negatives, and the lists of both.
 
-    `known` are the documents that are no negatives, whatever the table says: positives, and all that have the same text as one.
+    `known`: the documents that never count as negatives, even if the table lists them: positives, and documents with the text of one.
     """
 
     queries: Ints
@@ -39,14 +39,14 @@ class Groups:
 
 
 def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch: Path) -> Groups:
-    """Positives and negatives of the training queries; UserError if no query has both."""
+    """Read the positives and the negatives of the training queries. UserError if no query has both."""
     queries, documents = corpus / "queries" / "train.parquet", corpus / "documents.parquet"
     q, d = relevant_pairs(corpus / "qrels" / "train.parquet", queries, documents)
     positives = lists_of(q, d, count_rows(queries))
     known = lists_of(*with_same_texts(q, d, same_fields(queries, QUERIES, q), same_fields(documents, DOCUMENTS, d)), count_rows(queries))
     hard = ranked_lists(negatives, queries, documents, window, scratch)
     listed = Groups(np.flatnonzero((positives.counts > 0) & (hard.counts > 0)), positives, hard, known)
-    more = known.counts > positives.counts  # for the others, the table leaves out what is known
+    more = known.counts > positives.counts  # for other queries, the table has no known documents
     both = np.array([query for query in listed.queries.tolist() if not more[query] or len(listed.negatives_of(query))], dtype=np.int64)
     if not len(both):
         raise UserError(
@@ -57,7 +57,7 @@ def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch:
 
 
 def same_fields(path: Path, schema: pa.Schema, of: Ints) -> SameTexts:
-    """The documents (or queries) whose field `text` is that of one of `of`, whatever their titles; the file is read twice, in parts."""
+    """Group the documents (or queries) whose `text` equals that of one of `of`, whatever their titles. Reads the file twice, in parts."""
     of, texts, start = np.unique(of), list[pa.Array](), 0
     for batch in read_batches(path, schema, ["text"]):
         own = of[np.searchsorted(of, start) : np.searchsorted(of, start + len(batch))] - start
@@ -77,7 +77,7 @@ def same_fields(path: Path, schema: pa.Schema, of: Ints) -> SameTexts:
 
 
 def draw_groups(groups: Groups, params: Reranker, step: int) -> list[Group]:
-    """The step's queries, each with its documents, the positive first; fewer negatives than requested are repeated."""
+    """Draw the groups of a step: queries, each with its documents, the positive first. If a query has too few negatives, some repeat."""
     total, size = len(groups.queries), min(params.batch_queries, len(groups.queries))
     rng = np.random.default_rng(draw_seed(params.seed, 2, step))
     drawn = []

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A step's groups: how many, and the parts that are computed here: where each begins, and its tokenized pairs."""
+    """The number of a step's groups, and the parts that this rank computes, as (first group, tokenized pairs)."""
 
     groups: int
     parts: list[tuple[int, Mapping[str, torch.Tensor]]]
 
 
 def parts_of(drawn: int, most: int, least: int) -> list[tuple[int, int]]:
-    """Where parts of `drawn` groups begin and end: of `most`, or, with `least`, of about as many each, for there to be so many parts."""
+    """Divide `drawn` groups into parts of at most `most`, as (begin, end). With `least` > 0: at least `least` parts of about equal size."""
     if not least:
         return [(start, min(start + most, drawn)) for start in range(0, drawn, most)]
     count = min(drawn, max(least, -(-drawn // most)))
@@ -46,9 +46,9 @@ def make_step(
     dtype: torch.dtype,
     gang: "Gang | None" = None,
 ) -> Steps[Drawn]:
-    """The steps that leave their gradients in the model; as many groups at once as batch_tokens allows.
+    """Make the steps of a training, which leave their gradients in the model. A part has as many groups as batch_tokens allows.
 
-    In a `gang`, a rank computes its share of the same parts, and leaves its share of the gradients. On GPUs there is a part for each.
+    In a `gang`, each rank computes its share of the same parts, and leaves its share of the gradients. On GPUs, each rank gets a part.
     """
     width = 1 + params.hard_negatives
     at_once = max(1, encoder.batch_tokens // (width * encoder.max_length))

@@ -1,4 +1,4 @@
-"""One cross-encoder, from folders to folders: what is read, trained and written."""
+"""One cross-encoder, from the folders it reads to the folders it writes."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """What a training reads, by its folders, and where it writes: `out` and `curves` are empty at first."""
+    """The settings and folders of a training. It writes to `out` and `curves`, which are empty at first."""
 
     args: Namespace
     params: Reranker
@@ -39,7 +39,7 @@ class Work:
 
 
 def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
-    """Train on `device`, alone or as a rank of `gang`, whose first one writes."""
+    """Train on `device`, alone or as a rank of `gang`. In a gang, only the first rank writes. Without steps, the model is only saved."""
     params, args, scratch = work.params, work.args, work.scratch
     model = load_classifier(work.source, params.seed if params.head == "new" else None)
     tokenizer = pair_tokenizer(model, work.source)

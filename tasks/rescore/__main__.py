@@ -25,11 +25,11 @@ from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.core.text.tokens import open_tokens
 from tasks.rescore.params import Rescore
 
-BLOCK = 1024  # queries whose lists are Python objects at any time
+BLOCK = 1024  # queries whose lists are Python objects at a time
 
 
 def columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArray]:
-    """A run as columns: its queries [Q], how many documents each has (at most `depth`), and these documents [P], in file order."""
+    """Read a run as columns, in file order: its queries [Q], the number of documents of each (at most `depth`), and these documents [P]."""
     lists, counts = read_run(run, depth), array("q")
     names, found = [pa.array([], pa.string())], [pa.array([], pa.string())]
     while block := list(islice(lists, BLOCK)):
@@ -42,15 +42,15 @@ def columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArr
 def rescored(
     run: Path, encoder: Path, tower: Encoder, embeddings: Embeddings, tokens: Path, params: Rescore, device: torch.device
 ) -> tuple[Iterator[pa.RecordBatch], float]:
-    """The rescored run (schema RANKED), BLOCK queries at a time, and milliseconds per query: encoding and scores, without startup.
+    """The rescored run (schema RANKED), BLOCK queries at a time, and the milliseconds per query for encoding and scoring.
 
-    `tower` is the query tower of `encoder`. All of `embeddings` must have been read once.
+    The time excludes startup. `tower` is the query tower of `encoder`. All of `embeddings` must have been read once before.
     """
     names, counts, found = columns(run, params.depth)
     queries = open_tokens(tokens)
     query = np.repeat(ordinals(names, tokens / "ids.parquet"), counts)
     document = ordinals(found, embeddings.folder / "ids.parquet")
-    encode_queries(encoder, queries, params.precision, device, most=1, tower=tower)  # a device's first products load its kernels
+    encode_queries(encoder, queries, params.precision, device, most=1, tower=tower)  # warm-up: loads the device's kernels
     started = time.perf_counter()
     vectors_QD = encode_queries(encoder, queries, params.precision, device, tower=tower)
     scores = embedded_scores(vectors_QD, embeddings, query, document)

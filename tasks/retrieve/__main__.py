@@ -17,7 +17,7 @@ from tasks.retrieve.params import Retrieve
 
 
 def arguments() -> Namespace:
-    """The command line: --candidates and --queries, or --encoder, --embeddings, and --tokens."""
+    """Parse the command line: either --candidates and --queries, or --encoder, --embeddings, and --tokens."""
     known = parser(__doc__, out="run folder to write, SPLIT.trec")
     known.add_argument("--name", required=True, help="the system's name, the tag of its runs")
     known.add_argument("--candidates", type=Path, help="folder of ranked lists, SPLIT.parquet")
@@ -46,7 +46,7 @@ def ranked_lists(given: Namespace, split: str, params: Retrieve) -> Iterable[pa.
         return without_identical_ids(candidates) if ignore else candidates
     from tasks.retrieve.dense import dense_run  # imports torch, which candidates do not need
 
-    depth = params.depth + ignore  # one more, in case the query's own document is among them
+    depth = params.depth + ignore  # one more, in case the query's own document is found
     lists = dense_run(given.encoder, given.embeddings, given.tokens, split, params.model_copy(update={"depth": depth}), given.index)
     return without_identical_ids(lists, params.depth) if ignore else lists
 

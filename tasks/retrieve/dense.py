@@ -20,9 +20,9 @@ from tasks.retrieve.params import Retrieve
 def dense_run(
     encoder: Path, embeddings: Path, tokens: Path, split: str, params: Retrieve, index: Path | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The best `params.depth` documents for every query of `split`: schema RANKED, by query, then rank; a part at a time.
+    """The best `params.depth` documents for every query of `split`: schema RANKED, by query, then rank, one part at a time.
 
-    The search is exact, or uses the faiss index in folder `index` if there is one.
+    The search is exact, unless the folder `index` has a faiss index.
     """
     queries = open_tokens(tokens / "queries" / split)
     if not len(queries):

@@ -21,18 +21,18 @@ INDENT = " " * 5
 
 
 def headline(rank: int, score: float, doc: str, title: str) -> str:
-    """The line above a text; always one line, whatever the title contains."""
+    """The line above a text. It is a single line, whatever the title contains."""
     return f"{rank:>3}  {score:.4f}  {escaped(doc)}" + (f"  {escaped(' '.join(title.split()))}" if title and title != doc else "")
 
 
 def paragraph(text: str) -> str:
-    """The beginning of a text below its headline, no wider than the terminal, if it goes to one."""
+    """The beginning of a text, to print below its headline, no wider than the terminal if the output goes to one."""
     width = min(WIDTH, max(20, shutil.get_terminal_size().columns - len(INDENT))) if sys.stdout.isatty() else WIDTH
     return textwrap.indent(textwrap.fill(escaped(shortened(text, 3 * WIDTH)), width), INDENT)
 
 
 def texts_found(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Title and text of what a search found. UserError for a document that the corpus lacks."""
+    """The title and text of the documents that a search found. UserError for a document that the corpus lacks."""
     texts = texts_of(path, pa.chunked_array([pa.array(documents, pa.string())]))
     if missing := [doc for doc in documents if doc not in texts]:
         raise UserError(f"{path}: no document {missing[0]}; the index is from another corpus, run the pipeline")
@@ -40,7 +40,7 @@ def texts_found(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, st
 
 
 def arguments() -> ArgumentParser:
-    """The command line: one --model, or the systems of a fusion and the fusions over them; the last one is searched with."""
+    """The command line: one --model, or the systems of a fusion and the fusions over them, of which the last is searched."""
     known = system_arguments(parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder"))
     known.add_argument("--query", required=True, help="what to search for")
     known.add_argument("--k", type=int, default=10, help="documents to show")
@@ -49,7 +49,7 @@ def arguments() -> ArgumentParser:
 
 
 def system_arguments(known: ArgumentParser) -> ArgumentParser:
-    """Adds the systems that are searched to a command line."""
+    """Add options for the systems that are searched to a command line."""
     known.add_argument("--model", nargs=3, action="append", default=[], metavar=("NAME", "ENCODER", "INDEX"), help="a model's folders")
     known.add_argument("--lexical", type=Path, metavar="INDEX", help="folder of BM25's index, for the system bm25")
     known.add_argument("--fusion", nargs=2, action="append", default=[], metavar=("NAME", "RECORD"), help="fusion.json; after its parts")
@@ -59,7 +59,7 @@ def system_arguments(known: ArgumentParser) -> ArgumentParser:
 
 
 def open_systems(given: Namespace, *, resident: bool = False) -> Systems:
-    """The systems of `system_arguments`."""
+    """Open the systems that the options of `system_arguments` name."""
     texts = texts_of_tokens(given.tokens)
     dense = {name: DenseSystem(texts, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in given.model}
     lexical = {"bm25": LexicalSystem(given.lexical, resident=resident)} if given.lexical else {}
@@ -68,7 +68,7 @@ def open_systems(given: Namespace, *, resident: bool = False) -> Systems:
 
 
 def as_json(found: dict[str, Any]) -> str:
-    """JSON with all letters as they are, or, where standard output has an encoding that lacks one, with escapes."""
+    """JSON with all letters as they are, or with escapes if the encoding of standard output lacks one of them."""
     text = json.dumps(found, indent=2, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")

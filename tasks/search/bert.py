@@ -1,7 +1,7 @@
-"""The vector of one query by an encoder built like BERT (Devlin et al. 2019), in numpy.
+"""Encode one query with an encoder built like BERT (Devlin et al. 2019), in numpy.
 
-A search is one short text, and importing torch and transformers takes longer than all the rest of it: 5 s of CPU. The arithmetic is
-that of transformers' BertModel in float32, without padding; weights are read from the file as each layer needs them.
+A search is one short text, and importing torch and transformers takes longer than everything else: 5 s of CPU. The arithmetic is
+that of transformers' BertModel in float32, without padding. Weights are read from the file as each layer needs them.
 
 Shapes: L tokens, H hidden width, A attention heads, D vector width.
 """
@@ -24,14 +24,14 @@ from tasks.core.stage.files import read_json
 Floats = npt.NDArray[np.float32]
 Read = Callable[[str], Floats]
 Open = Callable[[Path], AbstractContextManager[Any]]  # opens a safetensors file
-FAMILY = {"bert": 0, "roberta": None, "xlm-roberta": None}  # position of the first token; none: behind the padding's id (fairseq)
+FAMILY = {"bert": 0, "roberta": None, "xlm-roberta": None}  # position of the first token; None: padding id + 1 (fairseq)
 
 
 def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
-    """The vector float32 [1, D] of `text` (prefix included), cut to `max_length` tokens, by the query tower of an encoder folder.
+    """The vector, float32 [1, D], of `text` (prefix included), cut to `max_length` tokens, by the query tower of an encoder folder.
 
-    None for an encoder that is not built like BERT, has another pooling or head, adds no special tokens (a text may then have none), or
-    cannot be read: `tasks.core.models.bi_encoder` loads it, or says what is wrong.
+    None if the encoder is not built like BERT, has a pooling or head that is not supported here, adds no special tokens (a text may then
+    have no token at all), or cannot be read. Then use `tasks.core.models.bi_encoder`, which loads it or says what is wrong.
     """
     try:
         built = described(encoder)
@@ -45,9 +45,9 @@ def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
 
 
 def resident_vector(encoder: Path, max_length: int) -> Callable[[str], Floats] | None:
-    """`query_vector` as a function of the text alone, with everything in memory: the same arithmetic, so the same bits.
+    """Make `query_vector` a function of the text alone, with everything in memory. The same arithmetic gives the same bits.
 
-    None where `query_vector` returns None.
+    None if `query_vector` returns None.
     """
     if query_vector(encoder, "a query", max_length) is None or (built := described(encoder)) is None:
         return None
@@ -63,7 +63,7 @@ def resident_vector(encoder: Path, max_length: int) -> Callable[[str], Floats] |
 
 
 class Held:
-    """A safetensors file in memory, read as an open one is."""
+    """A safetensors file in memory, with the interface of an open one."""
 
     def __init__(self, path: Path) -> None:
         with _open(path) as file:
@@ -74,7 +74,7 @@ class Held:
         return self._tensors
 
     def get_tensor(self, name: str) -> Floats:
-        """A tensor, which must not be changed."""
+        """A tensor. The caller must not change it."""
         return self._tensors[name]
 
     get_slice = get_tensor
@@ -87,7 +87,7 @@ def _open(path: Path) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Built:
-    """A query tower: its folder, its transformer's configuration, and what is on top."""
+    """A query tower: its folder, its transformer's configuration, and its pooling and head."""
 
     tower: Path
     config: Mapping[str, Any]
@@ -95,7 +95,7 @@ class Built:
 
 
 def described(encoder: Path) -> Built | None:
-    """The query tower of an encoder folder; None for one that is not built like BERT."""
+    """The query tower of an encoder folder; None if it is not built like BERT, or has a pooling or head that is not supported here."""
     tower = encoder / "query" if (encoder / ROUTER).exists() else encoder
     config, shape = read_json(tower / "config.json"), read_shape(tower)
     if config.get("model_type") not in FAMILY or config.get("hidden_act") != "gelu" or config.get("is_decoder"):
@@ -106,7 +106,7 @@ def described(encoder: Path) -> Built | None:
 
 
 def vector(built: Built, tokenizer: Tokenizer, text: str, opened: Open) -> Floats:
-    """The vector float32 [1, D] of `text`; `opened` gives the tensors of a file."""
+    """The vector, float32 [1, D], of `text`. `opened` opens a file of tensors."""
     ids: list[int] = tokenizer.encode(text).ids
     with opened(built.tower / "model.safetensors") as weights:
         hidden_LH = last_hidden(weights, built.config, ids)
@@ -115,13 +115,13 @@ def vector(built: Built, tokenizer: Tokenizer, text: str, opened: Open) -> Float
 
 
 def read_tokenizer(encoder: Path, max_length: int) -> Tokenizer:
-    """The tokenizer of an encoder folder, which cuts texts to `max_length` tokens as the one of transformers does that saved it.
+    """The tokenizer of an encoder folder. It cuts texts to `max_length` tokens, as the transformers tokenizer that saved it does.
 
-    ValueError for a tokenizer.json that is missing or corrupt.
+    ValueError if tokenizer.json is missing or corrupt.
     """
     try:
         tokenizer = Tokenizer.from_file(str(encoder / "tokenizer.json"))
-    except Exception as error:  # tokenizers raises nothing more special
+    except Exception as error:  # tokenizers raises no more specific class
         raise ValueError(str(error)) from None
     side = read_json(encoder / "tokenizer_config.json").get("truncation_side", "right")
     tokenizer.enable_truncation(max_length, direction=side)
@@ -130,11 +130,11 @@ def read_tokenizer(encoder: Path, max_length: int) -> Tokenizer:
 
 
 def last_hidden(weights: Any, config: Mapping[str, Any], ids_L: list[int]) -> Floats:
-    """The last hidden states [L, H]. `weights` is an open safetensors file."""
+    """The last hidden states, [L, H]. `weights` is an open safetensors file."""
     read, epsilon = reader(weights), config["layer_norm_eps"]
     heads, first = config["num_attention_heads"], FAMILY[config["model_type"]]
     words, positions = (weights.get_slice(f"embeddings.{name}_embeddings.weight") for name in ("word", "position"))
-    if first is None:  # fairseq does not count padding's tokens within a text
+    if first is None:  # as in fairseq, padding tokens within a text do not count
         padding = config["pad_token_id"]
         counted_L = np.array(ids_L) != padding
         places_L = counted_L.cumsum() * counted_L + padding
@@ -158,7 +158,7 @@ def last_hidden(weights: Any, config: Mapping[str, Any], ids_L: list[int]) -> Fl
 
 
 def reader(weights: Any) -> Read:
-    """Reads a tensor by today's name from an open safetensors file, which may have TensorFlow's names of a LayerNorm's weights."""
+    """Make a function that reads a tensor by its current name, even if the file has TensorFlow's names for LayerNorm weights."""
     names = set(weights.keys())
 
     def read(name: str) -> Floats:
@@ -170,7 +170,7 @@ def reader(weights: Any) -> Read:
 
 
 def finished(pooled_H: Floats, shape: Shape, tower: Path, opened: Open = _open) -> Floats:
-    """A pooled vector [H] as a text's vector [D]: through the head, and of length 1 for cosine (`Encoder.finish`)."""
+    """Turn a pooled vector [H] into a text's vector [D]: apply the head, and scale to length 1 for cosine (`Encoder.finish`)."""
     found = pooled_H
     if shape.head != "none":
         with opened(tower / "2_Dense/model.safetensors") as weights:
@@ -198,6 +198,6 @@ def norm(x: Floats, name: str, read: Read, epsilon: float) -> Floats:
 
 
 def gelu(x: Floats) -> Floats:
-    """x times the standard normal distribution function."""
+    """x times the cumulative distribution function of the standard normal distribution."""
     out: Floats = x * (0.5 * (1 + erf(x / np.sqrt(2, dtype=np.float32))))
     return out

@@ -24,12 +24,12 @@ from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
 from tasks.search.__main__ import open_systems, system_arguments, texts_found
 from tasks.search.lists import LexicalSystem, Systems
 
-MOST = 100  # documents of an answer
-TYPED = "browse-"  # begins the ids of queries that are typed in the page
+MOST = 100  # documents in an answer
+TYPED = "browse-"  # prefix of the ids of queries that are typed in the page
 
 
 class Judgment(BaseModel):
-    """What a person clicked. Without `query`, the id of a query of the corpus, the query was typed in."""
+    """A judgment that a person clicked. `query` is the id of a query of the corpus; None: the query was typed in."""
 
     query: str | None = None
     text: str = Field(min_length=1, max_length=2000)
@@ -51,7 +51,7 @@ class Corpus:
         self.values = {name: _values(given.values / name / f"{given.split}.parquet", given.metric) for name in given.systems}
 
     def difference(self, first: str, second: str) -> list[dict[str, Any]]:
-        """Every query with both systems' values, those that `first` loses most first."""
+        """Every query with both systems' values. The queries on which `first` loses most come first."""
         one, other = self.values.get(first, {}), self.values.get(second, {})
         rows = [
             {"query": query, "text": self.queries[query], "first": one[query], "second": other[query]}
@@ -69,7 +69,7 @@ class Judgments:
         self._lock = Lock()
         self.grades: dict[tuple[str, str], int] = {}
         self._typed: dict[str, str] = {}
-        if self._qrels.exists():  # a session before this one
+        if self._qrels.exists():  # from an earlier start with the same batch
             with self._qrels.open(encoding="utf-8", newline="\n") as handle:
                 for query, doc, grade in (line.rstrip("\n").split("\t") for line in islice(handle, 1, None)):
                     self.grades[query, doc] = int(grade)
@@ -78,7 +78,7 @@ class Judgments:
             self._typed = {record["_id"]: record["text"] for record in records}
 
     def add(self, judgment: Judgment) -> str:
-        """Keep one, written to disk before this returns; the id of its query."""
+        """Add a judgment, write all to disk, and return the id of its query."""
         query = judgment.query or TYPED + blake2b(judgment.text.encode(), digest_size=8).hexdigest()
         if any(mark in query + judgment.doc for mark in "\t\n\r"):
             raise HTTPException(400, "an id with a tab or a line end cannot be written as qrels")
@@ -94,7 +94,7 @@ class Judgments:
 
 
 def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: LexicalSystem) -> FastAPI:
-    """The page and what it asks for. BM25's analysis, that of `lexical`, says what matches."""
+    """Make the app: the page, and the endpoints that it calls. Matching words are found by the analysis of `lexical`, BM25."""
     app = local_app("retemper browse")
     page = files("tasks.search").joinpath("browse.html").read_text(encoding="utf-8")
     searching = Lock()  # one at a time: the index and the encoder use all threads already
@@ -149,7 +149,7 @@ def _queries(path: Path) -> dict[str, str]:
 
 
 def _values(path: Path, metric: str) -> Mapping[str, float]:
-    """A system's values by query; empty where it was not measured."""
+    """A system's values by query; empty if it was not measured."""
     metrics = path.parent.parent.parent / "metrics" / f"{path.parent.name}.json"
     if not path.exists() or not metrics.exists():
         return {}

@@ -1,7 +1,7 @@
-"""The ranked lists of a system for some queries: from a model's index, from BM25, or from a fusion of such lists.
+"""The ranked lists of a system for queries: from a model's index, from BM25, or from a fusion of such lists.
 
-What a query gets does not depend on the queries beside it, to the last bit: each is encoded and searched for by itself. (faiss sums
-otherwise for a batch, and so does a product of matrices.)
+The result of a query does not depend on other queries in the batch, to the last bit, because each is encoded and searched by itself.
+(faiss adds in a different order for a batch, and so does a product of matrices.)
 """
 
 import sys
@@ -30,12 +30,12 @@ from tasks.core.text.analysis import analyzer, pieces, words
 from tasks.core.text.tokens import open_tokens
 from tasks.search.bert import Floats, query_vector, resident_vector
 
-Each = Callable[[Callable[[str], Any], Iterable[str]], Iterable[Any]]  # map, or that of a pool of threads
+Each = Callable[[Callable[[str], Any], Iterable[str]], Iterable[Any]]  # map, or the map of a thread pool
 
 
 @dataclass(frozen=True)
 class Texts:
-    """How queries are given to an encoder, and of which documents an index's rows are passages: `owners` int32 [R], `ids` [O]."""
+    """The encoder's settings for queries, and the documents behind an index's rows: `owners` int32 [R] are places in `ids` [O]."""
 
     query_prefix: str
     query_length: int
@@ -44,13 +44,13 @@ class Texts:
 
 
 def texts_of_tokens(tokens: Path) -> Texts:
-    """Those of a token folder. UserError if it is incomplete."""
+    """Read `Texts` from a token folder. UserError if it is incomplete."""
     documents, queries = open_tokens(tokens / "documents"), open_tokens(tokens / "queries" / "train")
     return Texts(queries.prefix, queries.max_length, documents.owners, StoredIds(tokens / "documents" / "ids.parquet"))
 
 
 class DenseSystem:
-    """A model and its index. With `resident` the query tower stays in memory; else each query reads it. Without torch if possible."""
+    """A model and its index. With `resident` the query tower stays in memory, else each query reads it. torch is avoided if possible."""
 
     def __init__(self, texts: Texts, *, encoder: Path, index: Path, resident: bool = False, each: Each = map) -> None:
         self.encoder = encoder
@@ -58,7 +58,7 @@ class DenseSystem:
         self._passages = rows_needed(1, texts.owners)
         self._vector = self._resident() if resident else self._read_vector
         self._index: Any = None
-        self._told = False  # that it finds too little
+        self._told = False  # whether the warning about short lists has been printed
         self._path = index / "index.faiss"
 
     def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
@@ -76,7 +76,7 @@ class DenseSystem:
         return lists
 
     def open(self, width: int) -> Any:
-        """The index, opened when it is first needed. UserError if it is unreadable, or not of these texts and vectors of `width`."""
+        """The index, opened at first use. UserError if it is unreadable, or does not fit these texts or vectors of `width`."""
         if self._index is None:
             self._index = open_index(self._path, len(self._texts.owners), width, mapped=True)
         return self._index
@@ -99,9 +99,9 @@ class DenseSystem:
 
 
 def resident_tower(encoder: Path, max_length: int, prefix: str) -> Callable[[str], Floats]:
-    """The function from a text to its vector [1, D] with `prefix` before it, by any encoder that the pipeline trains.
+    """Make a function from a text to the vector [1, D] of `prefix` and text. Works for any encoder that the pipeline trains, with torch.
 
-    UserError for one that cannot be loaded.
+    UserError if the encoder cannot be loaded.
     """
     from tasks.core.encoding.encode import encode_texts
     from tasks.core.retrieval.queries import query_tower
@@ -110,7 +110,7 @@ def resident_tower(encoder: Path, max_length: int, prefix: str) -> Callable[[str
 
     device = choose_device(read_runtime())
     tower, tokenizer = query_tower(encoder, "fp32", device), load_tokenizer(encoder)
-    alone = Lock()  # a tokenizer of transformers serves one thread at a time
+    alone = Lock()  # tokenizers of transformers are not thread-safe
 
     def vector(text: str) -> Floats:
         with alone:
@@ -126,7 +126,7 @@ class LexicalSystem:
         self._index, stored, analysis = load(index)
         self._ids = read_ids(stored.path) if resident else stored
         self.terms = analyzer(**analysis)
-        self.cut = words if analysis["cjk"] == "words" else pieces  # a text into what `terms` makes terms of, as it stands
+        self.cut = words if analysis["cjk"] == "words" else pieces  # cuts a text into pieces, unchanged, that `terms` can analyse
 
     def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
         """The `depth` best documents for each query."""
@@ -145,14 +145,14 @@ class Systems:
         depth: int,
         lexical_depth: int,
     ) -> None:
-        """`fusions`: files fusion.json, or what they hold. `depth`, `lexical_depth`: ranks of a model's and of BM25's list that count."""
+        """`fusions`: files fusion.json, or their content. `depth`, `lexical_depth`: ranks of a model's and BM25's list that are fused."""
         self._searched, self._fusions = searched, fusions
         self._depth, self._lexical_depth = depth, lexical_depth
         self._records = {name: self._record(name) for name in fusions}
 
     @property
     def names(self) -> list[str]:
-        """The systems, fusions last."""
+        """The names of all systems, fusions last."""
         return [*self._searched, *self._fusions]
 
     def search(self, query: str, name: str, k: int) -> Ranked:
@@ -168,7 +168,7 @@ class Systems:
         return [_fused(first, second, record, k) for first, second in zip(*lists, strict=True)]
 
     def _depth_of(self, part: str) -> int:
-        """How many ranks of a system's list are fused: as many as its run has."""
+        """The number of ranks of a system's list that are fused, which is the depth of its run."""
         if part in self._records:
             return int(self._records[part].get("depth", DEPTH))
         return self._lexical_depth if part == "bm25" else self._depth
@@ -195,7 +195,7 @@ def _numbers(count: int) -> pa.Array:
 
 
 def _split(tables: Iterator[pa.Table], count: int) -> list[Ranked]:
-    """The list of each of `count` queries, from tables (schema RANKED) whose queries are their numbers, in order."""
+    """Split tables (schema RANKED) into one list per query. Queries are named by their numbers, 0 to `count` - 1, in order."""
     table = pa.concat_tables(tables)
     ends = np.searchsorted(table["query"].to_numpy().astype(np.int64), np.arange(count + 1))
     docs, scores = table["doc"].to_pylist(), table["score"].to_numpy().astype(np.float64)

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def asked(tables: Iterable[pa.Table]) -> tuple[pa.Array, int]:
-    """The ids of the queries of `tables`, each once, and the number of rows."""
+    """The ids of all queries in `tables`, each once, and the total number of rows."""
     names, rows = pa.array([], pa.string()), 0
     for table in tables:
         names = pa.concat_arrays([names, table["query"].unique()]).unique()
@@ -32,19 +32,19 @@ def positives_of(queries: pa.Array, qrels: pa.Table, documents: Path) -> pa.Tabl
 
 
 def rescored(table: pa.Table, scores: Floats) -> pa.Table:
-    """`table` with other scores; ranks stay those of the source, so that a window keeps its meaning."""
+    """Replace the scores of `table`. Ranks stay those of the source, so that a window keeps its meaning."""
     return table.set_column(3, RANKED.field("score"), pa.array(scores, pa.float32()))
 
 
 def apart(negatives: pa.Table, positives: pa.Table, margin: float | None) -> pa.Table:
-    """The negatives that score at most their query's best positive less `margin`; all without a margin.
+    """The negatives that score at most their query's best positive minus `margin`; all if `margin` is None.
 
-    RocketQA (arXiv:2010.08191) denoises by a bound on a re-ranker's score itself; here the bound is the positive's score, less `margin`.
+    RocketQA (arXiv:2010.08191) denoises by a fixed bound on a re-ranker's score. Here the bound is the positive's score minus `margin`.
     """
     if margin is None:
         return negatives
     known = positives["query"].unique()
-    best = np.append(np.full(len(known), -np.inf), np.inf)  # the last: of queries without a positive
+    best = np.append(np.full(len(known), -np.inf), np.inf)  # the last is for queries without a positive
     np.maximum.at(best, pc.index_in(positives["query"], value_set=known).to_numpy(), positives["score"].to_numpy())
     place = pc.fill_null(pc.index_in(negatives["query"], value_set=known), len(known)).to_numpy()
     return negatives.filter(pa.array(negatives["score"].to_numpy() <= best[place] - margin))

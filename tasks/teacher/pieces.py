@@ -1,4 +1,4 @@
-"""Scores of many pairs, piece by piece: a kill loses only the pieces in progress."""
+"""Score many pairs, piece by piece. A kill loses only the pieces in progress."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -24,13 +24,13 @@ from tasks.core.workers.each import Workers
 from tasks.teacher.params import Teacher
 
 PIECE = 8192  # pairs
-TEXT = 2**24  # characters of their texts at once: tokenized, they take about 20 times as much
+TEXT = 2**24  # characters of text at a time; tokenized, they take about 20 times as much memory
 Floats = npt.NDArray[np.float32]
 Pair = tuple[str, str]
 
 
 class Piece(NamedTuple):
-    """Some pairs, queries by id and documents by ordinal, and the file of their scores."""
+    """A group of pairs, queries by id and documents by ordinal, and the file for their scores."""
 
     path: Path
     queries: list[str]
@@ -38,14 +38,14 @@ class Piece(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """How many pairs a piece has, and whether they were scored just now."""
+    """The number of pairs in a piece, and whether they were scored now, rather than found on disk."""
 
     pairs: int
     fresh: bool
 
 
 class Scores(Protocol):
-    """What scores a piece's pairs."""
+    """The model that scores a piece's pairs."""
 
     def texts(self, query: str, place: int) -> Pair: ...
 
@@ -54,11 +54,11 @@ class Scores(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    """The cross-encoder of a folder and the texts of a corpus, opened when they are first needed."""
+    """A cross-encoder and the texts of a corpus, both opened at first use."""
 
     reranker: Path
     corpus: Path
-    file: Path  # of the documents' texts, as corpus_texts wrote it
+    file: Path  # the documents' texts, as corpus_texts wrote them
     params: Teacher
     text: Text
     runtime: Runtime
@@ -83,7 +83,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Score:
-    """Writes and seals the scores of a piece, unless they are there and intact."""
+    """Writes and seals the scores of a piece, unless intact ones exist."""
 
     model: Scores
 
@@ -97,7 +97,7 @@ class Score:
         return Scored(len(piece.places), True)
 
     def _pairs(self, piece: Piece) -> Iterator[list[Pair]]:
-        """The texts of a piece's pairs, in order, until they fill TEXT characters."""
+        """The texts of a piece's pairs, in order, in batches of about TEXT characters."""
         held, size = list[Pair](), 0
         for query, place in zip(piece.queries, piece.places, strict=True):
             held.append(self.model.texts(query, place))
@@ -111,7 +111,7 @@ class Score:
 
 @dataclass
 class _Asked:
-    """A table whose scores are being computed: the files of its pieces, and how many are not there yet."""
+    """A table whose scores are being computed: the files of its pieces, and how many are still missing."""
 
     table: pa.Table
     paths: list[Path]
@@ -119,16 +119,16 @@ class _Asked:
 
 
 class Pieces:
-    """Scores of tables of pairs (query, doc); those of finished pieces are in `scratch`, and reused if intact."""
+    """Scores tables of pairs (query, doc). Scores of finished pieces are kept in `scratch`, and reused if intact."""
 
     def __init__(self, total: int, documents: Path, scratch: Path) -> None:
-        """`total` pairs in all; `documents`: the file of the documents."""
+        """`total`: the number of all pairs. `documents`: the corpus's file of documents."""
         self.documents, self.scratch = documents, scratch
         self.progress = Progress("teacher", total, "pairs")
         self.made = 0
 
     def scored(self, tables: Iterable[pa.Table], workers: Workers, score: Callable[[Piece], Scored]) -> Iterator[tuple[pa.Table, Floats]]:
-        """Each of `tables` and the scores of its rows, [len(table)]; tables must come in the same order every time."""
+        """Yield each table and the scores of its rows, [len(table)]. Tables must come in the same order every time."""
         asked: deque[_Asked] = deque()
 
         def pieces() -> Iterator[Piece]:
@@ -141,7 +141,7 @@ class Pieces:
             (self.progress.advance if done.fresh else self.progress.skip)(done.pairs)
             next(one for one in asked if one.missing).missing -= 1
             yield from _whole(asked)
-        yield from _whole(asked)  # of tables without rows
+        yield from _whole(asked)  # tables without rows at the end
 
     def _cut(self, table: pa.Table) -> Iterator[Piece]:
         rows = ordinals(table["doc"], self.documents)
@@ -152,7 +152,7 @@ class Pieces:
 
 
 def _whole(asked: deque[_Asked]) -> Iterator[tuple[pa.Table, Floats]]:
-    """The first tables in `asked` that lack no piece."""
+    """Take the first tables in `asked` that have all their pieces, with their scores."""
     while asked and not asked[0].missing:
         first = asked.popleft()
         pieces = [np.empty(0, dtype=np.float32), *(np.load(path, allow_pickle=False) for path in first.paths)]

@@ -36,7 +36,7 @@ def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def refuse_no_room(tokenizer: Any, text: Text, params: Tokenize) -> None:
-    """UserError where special tokens, prefix, and separator fill all tokens: all texts would be alike."""
+    """UserError if special tokens, prefix, and separator leave no room for a text: all texts would get the same tokens."""
     document = params.document_prefix + (text.separator if text.titles else "")
     for name, before, length in (("query", params.query_prefix, params.query_length), ("document", document, params.document_length)):
         held = len(tokenizer(before, verbose=False)["input_ids"])

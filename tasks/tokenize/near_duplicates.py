@@ -2,9 +2,9 @@
 
 Two documents are near-duplicates if the Jaccard similarity of their sets of SHINGLE consecutive tokens is at least a threshold.
 Candidates are documents that agree on all values of a band (locality-sensitive hashing). Each pair is then compared by its hashed
-shingles, so no pair below the threshold is linked. A pair at the threshold is a candidate with a probability of FOUND or more (from a
-threshold of 0.05 on), unless more than COMPARED documents stand between the two in their group. Bands are made one by one from the
-tokens on disk: memory is 8 bytes per document and value of a band.
+shingles, so no pair below the threshold is linked. A pair at the threshold (0.05 or more) is a candidate with a probability of at least
+FOUND, unless more than COMPARED documents stand between the two in their group. Bands are made one at a time from the tokens on disk,
+so memory is 8 bytes per document and value of a band.
 """
 
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ Hashes = npt.NDArray[np.uint64]
 SHINGLE = 3  # tokens
 VALUES = 64  # MinHash values of a document, in all bands together
 FOUND = 0.95
-COMPARED = 64  # documents of a band's group that one is compared with: those before it
+COMPARED = 64  # a document is compared with at most this many before it in its band's group
 NONE = np.uint64(2**64 - 1)
 
 
 def bands_of(threshold: float) -> tuple[int, int]:
-    """Number of bands and values in each: as many values as still find a pair at the threshold with a probability of FOUND.
+    """The number of bands, and of values in each: the most values that find a pair at the threshold with a probability of FOUND.
 
-    A band agrees with probability t^values, so one of `bands` does with 1 - (1 - t^values)^bands.
+    A pair agrees on a band with probability t^values, so on at least one of `bands` with 1 - (1 - t^values)^bands.
     """
     for values in range(VALUES, 1, -1):
         if 1 - (1 - threshold**values) ** (VALUES // values) >= FOUND:
@@ -37,7 +37,7 @@ def bands_of(threshold: float) -> tuple[int, int]:
 
 
 def first_of_near(tokens: Tokens, threshold: float) -> Ints:
-    """For each owner, the first one in its group, [O]: groups are linked by near-duplicates, and by equal texts."""
+    """For each document, the first document of its group, [O]. Groups are linked by near-duplicates and by equal texts."""
     first = first_of_same(tokens)
     owners = count_rows(tokens.folder / "ids.parquet")
     bands, values = bands_of(threshold)
@@ -53,7 +53,7 @@ def first_of_near(tokens: Tokens, threshold: float) -> Ints:
 
 
 def _groups(keys_O: Hashes) -> Iterator[list[int]]:
-    """Owners with the same key, where there are several, in their order."""
+    """Groups of two or more owners with the same key, each in order. Owners without tokens (NONE) are left out."""
     order = np.argsort(keys_O, kind="stable")
     begins = np.flatnonzero(np.append(True, np.diff(keys_O[order]) != 0)) if len(order) else order
     ends = np.append(begins[1:], len(order))
@@ -70,7 +70,7 @@ def _root(first: Ints, owner: int) -> int:
 
 
 def _band(tokens: Tokens, owners: int, draws_V2: Hashes) -> Hashes:
-    """One key per owner, [O]: owners with the same sets of shingles have the same. NONE for an owner without tokens."""
+    """One key per owner, [O]; owners with equal sets of shingles have equal keys. NONE for an owner without tokens."""
     least_VO = np.full((len(draws_V2), owners), NONE)
     for start in range(0, len(tokens), HASHED_ROWS):
         hashes, rows = _shingles(tokens, start, min(start + HASHED_ROWS, len(tokens)))
@@ -87,12 +87,12 @@ def _band(tokens: Tokens, owners: int, draws_V2: Hashes) -> Hashes:
 
 
 def _shingles(tokens: Tokens, start: int, end: int) -> tuple[Hashes, Ints]:
-    """Hashes of all shingles of rows `start` to `end` - 1, and their rows, in order. A row shorter than a shingle has one, of its own."""
+    """Hashes of all shingles of rows `start` to `end` - 1, and the row of each, in order. A row shorter than a shingle is one shingle."""
     offsets = np.asarray(tokens.offsets[start : end + 1])
     lengths, flat = np.diff(offsets), np.asarray(tokens.flat[offsets[0] : offsets[-1]]).astype(np.uint64) + np.uint64(1)
     row = np.repeat(np.arange(start, end), lengths)
     hashes = np.zeros(len(flat), dtype=np.uint64)
-    for step in range(SHINGLE):  # of what is left of the row
+    for step in range(SHINGLE):  # add the token `step` places ahead, if the row has it
         there = np.zeros(len(flat), dtype=bool)
         there[: len(flat) - step] = row[step:] == row[: len(flat) - step]
         moved = np.zeros(len(flat), dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""The documents as rows of tokens: a row group of their file at a time, by one process per core; a kill loses the pieces in progress."""
+"""Tokenize the documents, one row group of their file per piece, with one process per core. A kill loses only the pieces in progress."""
 
 from collections.abc import Iterator
 from functools import cache, partial
@@ -17,13 +17,13 @@ from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import Rows, rows_by
 from tasks.core.text.tokenizer import kept_tokenizer
 
-ALONE = 16  # row groups, seconds of work: fewer are not worth a process
+ALONE = 16  # row groups, seconds of work; fewer are not worth another process
 
-ARRAYS = ("flat", "lengths", "counts")  # of Rows
+ARRAYS = ("flat", "lengths", "counts")  # fields of Rows
 
 
 class Job(NamedTuple):
-    """What all pieces share; only names and settings, for it passes between processes."""
+    """The settings that all pieces share. It has only names and settings, because it is sent to processes."""
 
     documents: Path
     tokenizer: Path
@@ -33,12 +33,12 @@ class Job(NamedTuple):
 
 
 def large(documents: Path) -> bool:
-    """Whether there is enough to do for several processes, and for keeping finished pieces."""
+    """Whether there is enough work to use several processes and to keep finished pieces."""
     return count_groups(documents) > ALONE
 
 
 def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
-    """The rows of all documents, in order, for any number of processes; finished pieces are kept in `scratch`, if given."""
+    """The rows of all documents, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     groups = range(count_groups(job.documents))
     if scratch is None:
         for found in in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
@@ -49,7 +49,7 @@ def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
 
 
 def tokenize_group(job: Job, group: int) -> list[Rows]:
-    """The rows of the documents of one row group, at most TEXT_BYTES of text in each part."""
+    """The rows of the documents of one row group, in parts of at most TEXT_BYTES of text."""
     rows = _rows(job.tokenizer.resolve(), job.known, job.cut)
     return [rows(ids, texts) for ids, texts in texts_of(job, group)]
 
@@ -63,7 +63,7 @@ def texts_of(job: Job, group: int) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def keep_group(job: Job, group: int, path: Path) -> None:
-    """Write the rows of one row group to a file, without the ids, which its documents have."""
+    """Write the rows of one row group to a file, without their ids, which are in the file of documents."""
     found = tokenize_group(job, group)
     arrays = {f"{name}{number}": getattr(rows, name) for number, rows in enumerate(found) for name in ARRAYS}
     with path.open("wb") as out:
@@ -82,5 +82,5 @@ def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
 
 @cache
 def _rows(tokenizer: Path, known: Known | None, settings: Cut) -> Any:
-    """Once per process: it remembers words."""
+    """The tokenizing function; one per process, because it caches words."""
     return rows_by(kept_tokenizer(tokenizer, known), settings)

@@ -1,6 +1,6 @@
-"""The batch of a training step: queries, a positive and hard negatives of each, and all known positives.
+"""The batch of a training step: queries, one positive and the hard negatives of each, and a mask of all known positives.
 
-B queries, H hard negatives per query, S = B + B H candidate slots, U distinct documents among them, G = 1 + H: a query's own group.
+B queries, H hard negatives per query, S = B + B H candidate slots, U distinct documents in them, G = 1 + H slots in a query's own group.
 Every draw is a function of (seed, epoch) or (seed, step) alone.
 """
 
@@ -29,10 +29,10 @@ Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Queries with at least one positive: their rows, their positives and their hard negatives, best first.
+    """The queries that have at least one positive, with their positives and their hard negatives, best first.
 
-    `known` are the documents that are no negatives: positives, and all that have the same text as one. `pool` are the documents
-    that may be hard negatives, where not all may.
+    `known`: the documents that never count as negatives of a query, which are its positives and all documents with the text of one.
+    `pool`: the documents that may be hard negatives; None: all may.
     """
 
     queries: Ints  # [N] query ordinals
@@ -41,7 +41,7 @@ class TrainingSet:
     documents: int
     known: DocumentLists
     pool: Ints | None = None
-    weights: Floats | None = None  # of the positives, parallel to their values; None: all weigh the same
+    weights: Floats | None = None  # of the positives, parallel to positives.values; None: all weigh the same
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Batch:
     queries: Ints  # [B] query ordinals
     documents: Ints  # [U] document ordinals, distinct
     slots: Ints  # [S]
-    positive: Bools  # [B, S] known positives of the query and documents of their texts, its target among them
-    own: Bools  # [B, S] its own hard negatives
-    scores: Floats  # [B, G] of its own group in the table of negatives; NaN where that has none
+    positive: Bools  # [B, S] the query's known positives and documents with their texts; includes its own target
+    own: Bools  # [B, S] the query's own hard negatives
+    scores: Floats  # [B, G] of the query's own group, from the table of negatives; NaN where the table has none
     weights: Floats | None = None  # [B] of each query's drawn positive
 
 
@@ -73,10 +73,10 @@ def read_training_set(
     params: Round,
     scratch: Path,
 ) -> TrainingSet:
-    """Judgements and negatives of the training queries; UserError if there is nothing to train on.
+    """Read the judgments and the negatives of the training queries. UserError if there is nothing to train on.
 
-    `negatives` is a table; positives.parquet beside it has the scores of known positives, if its stage wrote them. With positive_ranks,
-    `qrels` are not read.
+    `negatives` is a table. If its stage also wrote positives.parquet beside it, that has the scores of known positives. With
+    positive_ranks, `qrels` is not read.
     """
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
     if params.positive_ranks is not None:
@@ -104,7 +104,10 @@ def _mask_of(documents: Ints, total: int) -> Bools:
 
 
 def with_weights(data: TrainingSet, queries: Tokens, documents: Tokens, qrels: Path, *, weights: Path) -> TrainingSet:
-    """`data` with the weights of its positives by a table of pairs (schema WEIGHTS), 1 where it has none; as it is if it has no pair."""
+    """Add weights of positives to `data`, from a table of pairs (schema WEIGHTS); a pair that is not listed gets 1.
+
+    If no pair of the table is known here, `data` is returned unchanged.
+    """
     table = read_table(weights, WEIGHTS)
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
     q, d, known = known_pairs(table, query_ids, document_ids)
@@ -120,10 +123,10 @@ def with_weights(data: TrainingSet, queries: Tokens, documents: Tokens, qrels: P
 
 
 def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
-    """`data` with params.train_queries or params.train_share of its queries, by params.split_seed, in their original order; or all.
+    """Sample params.train_queries or params.train_share of the queries of `data`, in their original order; keep all if neither is set.
 
-    They are the first of one permutation, so under one seed a smaller sample is a subset of a larger one, whichever of the two says how
-    large it is. A share is rounded to whole queries, one at least. UserError if there are too few.
+    The sample is the start of one permutation drawn by params.split_seed. So under one seed a smaller sample is a subset of a larger one,
+    whichever parameter sets the size. A share is rounded to whole queries, at least one. UserError if there are too few queries.
     """
     if params.train_queries is None and params.train_share == 1:
         return data
@@ -138,7 +141,10 @@ def sampled_queries(data: TrainingSet, params: Round) -> TrainingSet:
 
 
 def _top_ranks(negatives: Path, query_ids: Path, document_ids: Path, count: int, scratch: Path) -> tuple[Ints, Ints, Floats]:
-    """Query, document and score of the first `count` ranks of a table of negatives and positives.parquet beside it, as one list."""
+    """The first `count` ranks of each query, as (queries, documents, scores).
+
+    The ranking merges a table of negatives with the positives.parquet beside it.
+    """
     listed = ranked_lists(negatives, query_ids, document_ids, (1, count), scratch)
     table = read_table(negatives.with_name("positives.parquet"), RANKED)
     known_q, known_d, known = known_pairs(table, query_ids, document_ids)
@@ -146,14 +152,14 @@ def _top_ranks(negatives: Path, query_ids: Path, document_ids: Path, count: int,
     q = np.concatenate([known_q, np.repeat(np.arange(len(listed.counts)), listed.counts)])
     d = np.concatenate([known_d, listed.values])
     scores = np.concatenate([table["score"].to_numpy()[known], listed.scores])
-    order = np.lexsort((-scores, q))  # stable: a known positive comes first of equal scores
+    order = np.lexsort((-scores, q))  # stable: of equal scores, known positives come first
     q, d, scores = q[order], d[order], scores[order]
     top = np.arange(len(q)) - np.searchsorted(q, q) < count
     return q[top], d[top], scores[top]
 
 
 def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path, document_ids: Path, total: int) -> Floats | None:
-    """The score of each pair (query, document) in a table of positives, NaN if it is not listed; None without such a table."""
+    """The score of each (query, document) pair in the table of positives at `path`: NaN if not listed; None if there is no table."""
     if not path.exists():
         return None
     table = read_table(path, RANKED)
@@ -168,9 +174,10 @@ def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path
 
 
 def check_training_set(data: TrainingSet, params: Round) -> str:
-    """One line on how many negatives the queries have; UserError if there are none: a table is empty, or one query trains alone.
+    """Check that there are negatives to train with, and return one line that says how many.
 
-    Scores are required if sampling or loss uses them.
+    UserError if there are none (an empty table, or a single query without hard negatives), if there are too few, or if the sampling or the
+    loss uses scores and the table has none.
     """
     more = len(data.known.values) - len(data.positives.values)
     alike = f"; {counted(more, 'pairs masked for having the texts of known positives')}" if more else ""
@@ -225,9 +232,9 @@ def _fewer(data: TrainingSet, params: Round, most: int) -> str:
 
 
 def seen_before(state: Mapping[str, int], data: TrainingSet, params: Round) -> str:
-    """A warning if a round begins with the same queries as its initial model was trained on, although others are left.
+    """A warning if the round starts with the queries that its initial model was trained on, although others are left; otherwise "".
 
-    `state` is state.json of that model: `seed`, `queries` drawn, `of` how many. Otherwise empty.
+    `state` is that model's state.json: its `seed`, how many `queries` were drawn, and `of` how many.
     """
     drawn, total = state.get("queries", 0), len(data.queries)
     if (
@@ -240,14 +247,14 @@ def seen_before(state: Mapping[str, int], data: TrainingSet, params: Round) -> s
 
 
 def steps_of(data: TrainingSet, params: Round) -> int:
-    """Optimizer steps of a round; the last batch of an epoch is filled from the next epoch, so every batch is full."""
+    """The number of optimizer steps of a round. The last batch of an epoch is filled from the next epoch, so every batch is full."""
     if params.steps is not None:
         return params.steps
     return max(1, round(params.epochs * len(data.queries) / min(params.batch_queries, len(data.queries))))
 
 
 def schedule_of(steps: int, before: int, params: Round) -> Schedule:
-    """The part of the lr schedule that a round trains on after `before` steps; UserError if the schedule ends too early."""
+    """The part of the lr schedule that a round of `steps` uses, after `before` earlier steps. UserError if the schedule is too short."""
     total = params.schedule_steps or steps
     if before + steps > total:
         raise UserError(
@@ -258,10 +265,10 @@ def schedule_of(steps: int, before: int, params: Round) -> Schedule:
 
 
 def draw_batch(data: TrainingSet, params: Round, step: int) -> Batch:
-    """The batch of step `step`: queries in the order of a permutation per epoch, a positive of each drawn uniformly.
+    """Draw the batch of step `step`. Queries follow one permutation per epoch; each gets one of its positives, drawn uniformly.
 
-    Hard negatives are drawn as params.sampling says. A query with fewer than requested repeats some; one with none gets
-    random documents of the corpus (or of the pool), as does every query if params.negatives is random.
+    Hard negatives are drawn as params.sampling says. A query with fewer than requested repeats some. A query with none gets
+    random documents of the corpus (or of the pool), and so does every query if params.negatives is random.
     """
     size, hard = min(params.batch_queries, len(data.queries)), params.hard
     queries = data.queries[batch_places(len(data.queries), size, params.seed, step)]
@@ -288,7 +295,7 @@ def _taken(lists: DocumentLists, places: Ints) -> _Draw:
 
 
 def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params: Round, rng: np.random.Generator) -> _Draw:
-    """Hard negatives of each query, [B, H]; `positive_B` are the scores of the drawn positives."""
+    """Draw the hard negatives of each query, [B, H]. `positive_B`: the scores of the positives drawn before."""
     number = params.hard
     documents = rng.integers(data.documents if data.pool is None else len(data.pool), size=(len(queries), number))
     documents = documents if data.pool is None else data.pool[documents]
@@ -301,13 +308,13 @@ def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params
         if count:
             weights = _log_weights(data.negatives, first, count, float(positive_B[row]), params)
             own = _taken(data.negatives, first + _places(count, number, weights, params.sampling, rng))
-            named = np.ones(number, dtype=bool) if data.negatives.scores is None else ~np.isnan(own.scores)  # else random, of a mix
+            named = np.ones(number, dtype=bool) if data.negatives.scores is None else ~np.isnan(own.scores)  # NaN: a mix's random slot
             documents[row, named], scores[row] = own.documents[named], own.scores
     return _Draw(documents, scores)
 
 
 def _log_weights(negatives: DocumentLists, first: int, count: int, positive: float, params: Round) -> Floats | None:
-    """SimANS (Zhou et al., arXiv 2210.11773, Eq. 3): log p = -a (s- - s+ - b)^2 up to a constant; None: uniform, as without scores."""
+    """SimANS (Zhou et al., arXiv 2210.11773, Eq. 3): log p = -a (s- - s+ - b)^2 up to a constant. None: sample uniformly (no scores)."""
     if params.sampling != "simans" or negatives.scores is None or not np.isfinite(positive):
         return None
     distance = negatives.scores[first : first + count].astype(np.float64) - positive - params.simans_b
@@ -316,11 +323,11 @@ def _log_weights(negatives: DocumentLists, first: int, count: int, positive: flo
 
 
 def _places(count: int, number: int, log_weights: Floats | None, sampling: str, rng: np.random.Generator) -> Ints:
-    """`number` of 0..count-1, without replacement if there are enough; otherwise repeated, at random (uniform) or in turn."""
+    """Draw `number` of 0..count-1, without replacement if there are enough. Otherwise some repeat: at random if uniform, else in turn."""
     if sampling == "top":
         return np.arange(number) % count
     if log_weights is None:
         drawn: Ints = rng.choice(count, size=number, replace=count < number)
         return drawn
-    keys = log_weights + rng.gumbel(size=count)  # the largest keys are a weighted sample without replacement; no weight underflows
+    keys = log_weights + rng.gumbel(size=count)  # Gumbel top-k: a weighted sample without replacement, without underflow
     return np.argsort(-keys, kind="stable")[np.arange(number) % count]

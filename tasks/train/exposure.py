@@ -1,4 +1,4 @@
-"""The records of a round, step by step: the batches that tasks.train.step draws, and who is a negative of whom in its loss."""
+"""The records of a round, step by step: the batches that tasks.train.step draws, and the role of each record in the loss."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,8 +15,8 @@ from tasks.train.validation import hold_out
 def roles_of(batch: Batch, params: Round) -> Roles:
     """The records of one step by role.
 
-    Negatives are candidates: `guide` and `hardest` choose among them by the weights of the step. A distillation without nll_weight
-    compares a query's own documents only.
+    Negatives are candidates only: `guide` and `hardest` choose among them by the model's weights at that step. A distillation without
+    nll_weight compares only a query's own documents.
     """
     negative_BS = ~batch.positive
     hard_S = (negative_BS & batch.own).any(0)
@@ -32,9 +32,10 @@ def roles_of(batch: Batch, params: Round) -> Roles:
 
 
 def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int = 0, taken: int | None = None) -> Replay:
-    """A round's steps. `paths` are the stage's arguments; `behind` steps of earlier rounds come before it where it continues them.
+    """Replay the steps of a round.
 
-    `taken`: how many steps the saved weights have had, None for all that params ask for.
+    `paths` are the stage's arguments. `behind`: steps of earlier rounds, counted if this round continues them. `taken`: the steps that the
+    saved weights were trained for; None: all that params ask for.
     """
     documents, queries = open_tokens(paths["tokens"] / "documents"), open_tokens(paths["tokens"] / "queries" / "train")
     ids = documents.folder / "ids.parquet", queries.folder / "ids.parquet"

@@ -1,4 +1,4 @@
-"""Scores of towers as they are, without gradients: what validation measures, and what a guide says of a batch."""
+"""Scores by a frozen copy of the towers, without gradients, for validation and for a guide."""
 
 import copy
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tasks.train.step import best_passage
 
 @dataclass(frozen=True)
 class Frozen:
-    """Copies of towers, in eval mode and in the dtype that they compute in."""
+    """A copy of both towers in eval mode, in the dtype they compute in, with the tokens that they encode."""
 
     towers: Towers
     queries: Tokens
@@ -27,7 +27,7 @@ class Frozen:
 
     @classmethod
     def of(cls, towers: Towers, queries: Tokens, documents: Tokens, device: torch.device, dtype: torch.dtype) -> "Frozen":
-        """A copy of `towers` as they are now, their adapters merged as those of the round's result will be."""
+        """Copy `towers` as they are now. Adapters are merged, as in the encoder that the round saves."""
         copied = copy.deepcopy(towers)  # shared towers stay shared
         merge(copied)
         for tower in (copied.query, copied.document):
@@ -35,7 +35,7 @@ class Frozen:
         return cls(copied, queries, documents, device, dtype)
 
     def scores(self, queries: Ints, documents: Ints) -> Floats:
-        """Inner products float32 [Q, U] of queries [Q] and documents [U]; a document's is that of its best passage."""
+        """Inner products, float32 [Q, U], of queries [Q] and documents [U]. A document scores as its best passage."""
         rows_UP = self.documents.rows_of(documents)
         held_UP = rows_UP >= 0
         scores_QR = (

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., ICLR 2022, arXiv:2106.09685): low-rank adapters of linear layers, trained by peft and merged into what is saved."""
+"""LoRA (Hu et al., ICLR 2022, arXiv:2106.09685): low-rank adapters of linear layers, trained by peft and merged into the saved encoder."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from tasks.core.stage.errors import UserError
 from tasks.train.params import Lora
 
 STREAM = 7  # of draws
-LINEAR = (nn.Linear, Conv1D)  # the latter has its weights transposed: GPT-2's
-PROBED = 8  # tokens of a text
+LINEAR = (nn.Linear, Conv1D)  # Conv1D: GPT-2's linear layer, with transposed weights
+PROBED = 8  # tokens of each text in the probe of read_uncalled
 
 
 def peft_version() -> str:
-    """The version of peft; empty if it is not installed, which `adapt` refuses."""
+    """The version of peft, or "" if it is not installed (`adapt` then raises)."""
     try:
         return version("peft")
     except PackageNotFoundError:
@@ -32,7 +32,8 @@ def peft_version() -> str:
 def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
     """Freeze `towers`, in place, and add adapters: a layer W x becomes W x + alpha / rank B A x (section 4.1), A drawn from `seed`, B 0.
 
-    Returns how many weights train, in words. UserError naming `where` (the parameter) if peft is not installed or no layer is named so.
+    Return a line that says how many weights train. UserError, with the parameter `where`, if peft is not installed or a target matches no
+    layer.
     """
     try:
         import peft
@@ -55,7 +56,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
             torch.manual_seed(draw_seed(seed, STREAM))
             try:
                 tower.transformer = peft.get_peft_model(tower.transformer, config)
-            except ValueError as error:  # of Mamba's layers
+            except ValueError as error:  # for layers of Mamba
                 raise UserError(f"{where}.targets: peft refuses one of these layers ({one_line(error)}); name others") from None
         layers += names
     weights = [weight for tower in _each(towers) for weight in tower.parameters()]
@@ -65,7 +66,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
 
 
 def adapted_layers(transformer: nn.Module, targets: Sequence[str] | None, where: str) -> list[str]:
-    """Full names of the linear layers that `targets` end, all if None. A pooler is left out: no vector depends on it."""
+    """Full names of the linear layers whose names end with one of `targets`; None: all. A pooler is left out: no vector depends on it."""
     linear = [name for name, module in transformer.named_modules() if type(module) in LINEAR and "pooler" not in name.split(".")]
     if not linear:
         raise UserError(f"{where}: found a transformer without linear layers, expected some; set lora: null")
@@ -77,9 +78,10 @@ def adapted_layers(transformer: nn.Module, targets: Sequence[str] | None, where:
 
 
 def read_uncalled(tower: Encoder, names: Sequence[str]) -> list[str]:
-    """Those of the linear layers `names` whose weights a few tokens reach although no layer is called, as `dt_proj` of Mamba and Jamba.
+    """The layers among `names` whose weights get a gradient although the layer is never called, such as `dt_proj` of Mamba and Jamba.
 
-    What these tokens do not reach at all, such as an expert, may be called for others. The weights of `tower` are frozen, before and after.
+    Probed with a few tokens. A layer that they do not reach at all, such as an expert, is not listed: other tokens may call it. The weights
+    of `tower` are frozen before and after.
     """
     called, reached = set[str](), set[str]()
 
@@ -88,7 +90,7 @@ def read_uncalled(tower: Encoder, names: Sequence[str]) -> list[str]:
 
     def reach(name: str, weight: torch.Tensor) -> None:
         reached.add(name)
-        weight.grad = None  # one at a time is in memory
+        weight.grad = None  # so that only one gradient is in memory at a time
 
     training, hooks = tower.training, list[Any]()
     weights = {name: tower.transformer.get_submodule(name).weight for name in names}
@@ -109,9 +111,9 @@ def read_uncalled(tower: Encoder, names: Sequence[str]) -> list[str]:
 
 
 def merge(towers: Towers) -> None:
-    """Replace `towers`' adapted layers, in place, by plain ones of weights W + alpha / rank B A; all other weights stay as they are.
+    """Replace adapted layers, in place, by plain ones with weights W + alpha / rank B A. All other weights stay as they are.
 
-    Nothing is done where there are none.
+    Towers without adapters are left alone.
     """
     for tower in _each(towers):
         if hasattr(tower.transformer, "merge_and_unload"):

@@ -18,7 +18,7 @@ Weights = torch.Tensor | None  # [B] of the queries; None: all weigh the same
 
 
 def mean_over(values_BX: torch.Tensor, mask_BX: torch.Tensor, weight_B: Weights) -> torch.Tensor:
-    """Mean of the values in a mask, 0 if there is none."""
+    """Mean of the values where the mask is set; 0 if it is set nowhere."""
     if weight_B is None:
         return (values_BX * mask_BX).sum() / mask_BX.sum().clamp(min=1)
     weights_BX = mask_BX * weight_B.view(-1, *[1] * (mask_BX.dim() - 1))
@@ -40,7 +40,7 @@ def nll(scores_BS: torch.Tensor, negative_BS: torch.Tensor, weight_B: Weights = 
 
 
 def hardest(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
-    """Each query's highest-scoring negative (the first of equals), as a mask [B, S]; none for a query without negatives.
+    """A mask [B, S] of each query's highest-scoring negative (of equals, the first). The row of a query without negatives is empty.
 
     NCE Neg, ANCE (arXiv:2007.00808), section 5: only the hardest negative of the batch is in the loss.
     """
@@ -49,7 +49,7 @@ def hardest(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
 
 
 def pair_losses(scores_BS: torch.Tensor) -> torch.Tensor:
-    """RankNet of every (positive, candidate) pair, [B, S]: log(1 + e^(s- - s+)), STAR (arXiv:2104.08051), Eq. 14."""
+    """The RankNet loss of every (positive, candidate) pair, [B, S]: log(1 + e^(s- - s+)), STAR (arXiv:2104.08051), Eq. 14."""
     return F.softplus(scores_BS - scores_BS.diagonal().unsqueeze(1))
 
 

@@ -201,7 +201,7 @@ class Round(Params):
         return self
 
     def _refuse_contradictions(self) -> None:
-        """Settings that contradict each other whether or not the round trains."""
+        """Refuse settings that contradict each other whether or not the round trains."""
         if not 1 <= self.window[0] <= self.window[1]:
             raise ValueError(f"window {self.window}: expected [first, last] with 1 <= first <= last")
         if self.alpha is not None and not (self.loss == "ranknet" and self.in_batch):
@@ -210,7 +210,7 @@ class Round(Params):
             raise ValueError("train_queries and train_share both say how many queries to train on; set one of them")
 
     def _refuse_no_negatives(self) -> None:
-        """Settings that leave a query without negatives, or with too few."""
+        """Refuse settings that leave a query without negatives, or with too few."""
         if self.positive_ranks is not None and self.hard and self.window[0] <= self.positive_ranks:
             raise ValueError(
                 f"window {list(self.window)}: begins among the positive_ranks ({self.positive_ranks}); expected a first rank after them"
@@ -229,7 +229,7 @@ class Round(Params):
             )
 
     def _refuse_no_scores(self) -> None:
-        """Losses and samplings that need more of the hard negatives than there is."""
+        """Refuse losses and samplings that need hard negatives, scores, or a guide that the round does not have."""
         if self.guide_margin and self.guide == "none":
             raise ValueError("guide_margin needs a guide; set guide: init, or guide_margin: 0")
         if self.distill and ":" not in self.loss:
@@ -247,7 +247,7 @@ class Round(Params):
             raise ValueError(f"hardest uses one negative, but loss {self.loss} uses the whole group; choose one of them")
 
     def _refuse_no_state(self) -> None:
-        """Continued optimizers and schedules that lack what they continue."""
+        """Refuse to continue an optimizer, schedule, or average that has nothing to continue from."""
         if self.optimizer_from != "fresh" and self.projector != "none":
             raise ValueError(f"projector {self.projector} adds weights that the continued optimizer has no state for; set projector: none")
         if self.start_share and self.projector != "none":
@@ -273,7 +273,7 @@ class Round(Params):
 
     @property
     def adapters(self) -> Lora | None:
-        """`lora`, if the round trains."""
+        """`lora`, or None if the round does not train."""
         return None if self.steps == 0 else self.lora
 
     @property

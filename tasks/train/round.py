@@ -1,4 +1,4 @@
-"""One round, from folders to folders: what is read, trained and written."""
+"""One round, from the folders it reads to the folders it writes."""
 
 from argparse import Namespace
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class Outs:
 def train_round(
     args: Namespace, params: Round, runtime: Runtime, scratch: Path, outs: Outs, device: torch.device, gang: "Gang | None" = None
 ) -> None:
-    """Train the round that the command line `args` names on `device`, alone or as a rank of `gang`, whose first one writes."""
+    """Train the round that the command line `args` names, alone or as a rank of `gang`. In a gang, only the first rank writes."""
     name, dtype = args.name, compute_dtype(device, params.precision)
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
@@ -96,13 +96,13 @@ def train_round(
         merge(towers)
     if params.start_share:
         average_with(towers, load_towers(args.init), params.start_share)
-    write_json(outs.curves / "round.json", {"steps": steps})  # a round of no steps has no curve, and DVC keeps no empty folder
+    write_json(outs.curves / "round.json", {"steps": steps})  # without steps there is no curve, and DVC does not keep an empty folder
     texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
     save_towers(towers, tokenizer, outs.encoder, queries.max_length, **texts)
 
 
 def shape(towers: Towers, args: Namespace, params: Round) -> None:
-    """Bring the towers that a round starts from to its own form: width, adapters, projector."""
+    """Give the initial towers, in place, the width, adapters, and projector that the round asks for."""
     if params.width is not None:
         truncate(towers, params.width, f"params.yaml: rounds.{args.name}.width")
     if params.adapters:
@@ -112,8 +112,9 @@ def shape(towers: Towers, args: Namespace, params: Round) -> None:
 
 
 def training_data(args: Namespace, params: Round, queries: Tokens, documents: Tokens, scratch: Path) -> tuple[TrainingSet, Sample | None]:
-    """What is trained on: judged queries with their negatives, without those that are not replayed, held out, or left out of a sample. And
-    what is held out for validation, if any.
+    """Read the training set, and the sample that is held out for validation, or None.
+
+    The training set has the judged queries with their negatives, except those that are not replayed, held out, or not in the sample.
     """
     qrels, sample = args.corpus / "qrels" / "train.parquet", None
     data = read_training_set(queries, documents, qrels, args.negatives / "train.parquet", params, scratch)

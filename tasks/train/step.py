@@ -22,13 +22,13 @@ from tasks.train.batches import Batch, TrainingSet, draw_batch
 from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
 
-Rows = npt.NDArray[np.int64]  # [U, P]: the rows of each of a batch's documents, -1 where it has fewer
+Rows = npt.NDArray[np.int64]  # [U, P]: the rows of each document of a batch, -1 where it has fewer
 
 
 def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor:
-    """Scores of documents by their best passages, [B, U], from scores of the passages: MaxP, ANCE (arXiv:2007.00808), section 5.
+    """Document scores [B, U] from passage scores [B, R], each by its best passage: MaxP, ANCE (arXiv:2007.00808), section 5.
 
-    `held_UP` says which passages a document has; rows are numbered along it.
+    `held_UP` says which passages a document has. Its true entries, in order, are the R passages.
     """
     if held_UP.shape[1] == 1:
         return scores_BR
@@ -37,9 +37,9 @@ def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor
 
 
 def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Every `step`-th of each document's rows, from a first one that is drawn: [U, ceil(P / step)], -1 where a document has fewer.
+    """Every `step`-th row of each document, from a random first one: [U, ceil(P / step)], -1 where a document has fewer.
 
-    Each document keeps one row at least.
+    Each document keeps at least one row.
     """
     counts_U1 = (rows_UP >= 0).sum(1, keepdims=True)
     places_UN = rng.integers(np.minimum(step, counts_U1)) + np.arange(0, rows_UP.shape[1], step)
@@ -48,7 +48,7 @@ def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generato
 
 
 def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, Figures]:
-    """The round's loss over the scores of one batch's documents, and the fraction of queries whose positive scores highest."""
+    """The round's loss for one batch, and its accuracy: the fraction of queries whose positive scores above all negatives."""
     device = scores_BU.device
     scores_BS = scores_BU[:, sent(batch.slots, device)] / params.temperature
     own_BS = sent(batch.own, device)
@@ -78,7 +78,7 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
 
 
 def own_loss(loss: object, name: str) -> torch.Tensor:
-    """What a function that params.yaml names has returned. UserError if it is not one number of a tensor."""
+    """Check the value that a loss named in params.yaml returned: UserError if it is not a tensor of no dimensions."""
     if not isinstance(loss, torch.Tensor) or loss.dim():
         found = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
         raise UserError(f"{name}: returned {found}, expected a tensor of no dimensions; take the mean over queries")
@@ -86,7 +86,7 @@ def own_loss(loss: object, name: str) -> torch.Tensor:
 
 
 def own_slots(own_BS: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """The slots of each query's own hard negatives, in order, [B, H]; every query has as many."""
+    """The slots of each query's own hard negatives, in order, [B, H]. Every query has the same number."""
     slots: npt.NDArray[np.int64] = own_BS.nonzero()[1].reshape(len(own_BS), -1)
     return slots
 
@@ -99,9 +99,9 @@ def distillation(
     params: Round,
     weight_B: Weights = None,
 ) -> torch.Tensor:
-    """Distillation loss over each query's own group, plus the weighted nll. Documents without a teacher's score are excluded.
+    """Distillation loss over each query's own group, plus nll_weight times the nll. Documents without a teacher's score are excluded.
 
-    `own_BH` are the slots of a query's own hard negatives, in order.
+    `own_BH`: the slots of each query's own hard negatives, in order.
     """
     rows_B1 = torch.arange(len(own_BH), device=own_BH.device).unsqueeze(1)
     group_BG = torch.cat([scores_BS.diagonal().unsqueeze(1), scores_BS[rows_B1, own_BH]], dim=1)
@@ -125,9 +125,9 @@ def make_step(
     behind: int = 0,
     guide: Callable[[Batch], Batch] | None = None,
 ) -> Steps[tuple[Batch, Rows]]:
-    """The steps that leave their gradients in the towers; `behind` steps of earlier rounds come before them.
+    """Make the steps of a round, which leave their gradients in the towers. `behind`: steps of earlier rounds that come before.
 
-    `guide` takes likely positives from a batch's negatives (tasks.train.guide).
+    `guide` removes likely positives from a batch's negatives (tasks.train.guide).
     """
     both = [towers.query, towers.document]
     unpadded = unpadded_towers(both, compute.device, compute.dtype)

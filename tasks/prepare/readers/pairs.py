@@ -1,14 +1,14 @@
 """One file of queries, each with a passage that answers it, as a dataset. Its columns: tasks.core.sources.pairs.
 
-Texts that are equal but for case and blanks are one document, or one query, under the id and in the words of the first row that has
-them; without an id, it is 16 hexadecimal digits of the SHA-256 of such a text. So a query may have several relevant documents, and a
+Texts that differ only in case and blanks are one document, or one query, with the id and the words of the first row that has them. If the
+file has no ids, an id is 16 hexadecimal digits of the SHA-256 of such a text. So a query may have several relevant documents, and a
 document several queries. Negatives are documents, too.
 
-Without a column split, every query is of train. Where no row is of dev or test, a tenth of the training queries becomes that split, by a
-hash of their text: a query stays where it is when the file grows, and equal ones are in one split. Beside another data set (`Beside`), a
-query of that one stays where that one has it.
+Without a column split, every query is in train. If no row is in dev, a tenth of the training queries becomes dev, by a hash of their text;
+likewise test. So a query keeps its split when the file grows, and equal queries are in one split. If the file adds to another data set
+(`Beside`), a query that is there keeps its split there.
 
-In memory at any time: 100 bytes a document, and where there are ids, three times as much again a document and a query.
+Memory holds 100 bytes per document. If the file has ids, it holds another 300 bytes per document and per query.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ NEEDED = f"{' | '.join(ANCHORS)}, {' | '.join(PASSAGES)}"
 
 
 class Row(NamedTuple):
-    """A row. `document` and `query_id` are empty where the file has none; `split` is what the column says, else train."""
+    """A row. `document` and `query_id` are empty if the file has no such column. `split` is the column's value, or train without one."""
 
     at: At
     query: str
@@ -44,14 +44,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids that a column gives, by the `digest` of their texts, and the texts by their ids."""
+    """The ids in a column: `found` has the id by the `digest` of its text, `texts` the digest by the id."""
 
     role: str
     found: dict[str, str] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
     def add(self, at: At, given: str, text: str) -> None:
-        """The first id of a text is its own. UserError where it is another text's too."""
+        """Add an id. The first id of a text counts. UserError if it is also the id of another text."""
         if self.found.setdefault(text, given) == given and self.texts.setdefault(given, text) != text:
             raise Invalid(
                 where=str(at),
@@ -63,8 +63,8 @@ class Ids:
 
 @dataclass(frozen=True)
 class Beside:
-    """The data set that a file adds to: `known` are its queries' splits by the `digest` of their texts, `splits` those of which its own
-    file has rows."""
+    """The data set that a file adds to. `known`: the splits of its queries, by the `digest` of their texts. `splits`: the splits that its
+    own file has rows of."""
 
     known: Mapping[str, str] = field(default_factory=dict)
     splits: Collection[str] = ()
@@ -72,8 +72,8 @@ class Beside:
 
 @dataclass(frozen=True)
 class Names:
-    """The columns that the SPEC asks for, the ids that the file gives, by `digest`, the shares of its training queries that become dev
-    and test, and the splits of `known` ones."""
+    """How records get their ids and splits: the columns that the SPEC asks for, the file's ids by `digest`, the shares of the training
+    queries that become dev and test, and the splits of queries that are `known` already."""
 
     asked: str
     documents: dict[str, str]
@@ -92,7 +92,7 @@ class Names:
         return self.queries.get(found, found)
 
     def split(self, row: Row) -> str:
-        """A row of dev or test is one; a row of train is where its query is known to be, or by a hash of it."""
+        """The split of a row. A row of dev or test stays there. A row of train goes to its query's known split, or by the query's hash."""
         known = self.known.get(digest(row.query)) if self.known and row.split == "train" else None
         return known or self.shares.split(row.split, row.query)
 
@@ -101,9 +101,9 @@ class Names:
 
 
 def read(file: Path, asked: str = "", beside: Beside | None = None) -> Source:
-    """The pairs of `file`, whose columns the SPEC may have `asked` for; it is read once for its ids and splits before this returns.
+    """The pairs of `file` as a data set. Before this returns, the file is read once for its ids and splits.
 
-    `beside`: the data set that they are added to.
+    `asked`: the columns that the SPEC names, if it does. `beside`: the data set that the pairs are added to.
     """
     beside = beside or Beside()
     documents_of, queries_of, splits = Ids("id"), Ids("query_id"), {*beside.splits}
@@ -123,7 +123,7 @@ def read(file: Path, asked: str = "", beside: Beside | None = None) -> Source:
 
 
 def shares_of(splits: Collection[str]) -> Shares:
-    """The shares of the training queries that become dev and test, where a file has rows of `splits`."""
+    """The shares of the training queries that become dev and test: 0 for a split that is in `splits`, which the file has rows of."""
     return Shares(*(SHARE * (split not in splits) for split in ("dev", "test")))
 
 
@@ -158,7 +158,7 @@ def negatives(file: Path, names: Names) -> Iterator[Negative]:
 
 
 def rows(file: Path, asked: str) -> Iterator[Row]:
-    """Every row. UserError, with the place, for columns that are not there, and for what cannot be read."""
+    """Every row. UserError, with the place, for a missing column or a cell that cannot be read."""
     for at, columns, cells in _cells(file, asked):
 
         def cell(place: int | None, values: Sequence[Any] = cells) -> Any:
@@ -178,7 +178,7 @@ def rows(file: Path, asked: str) -> Iterator[Row]:
 
 
 def columns_in(file: Path, asked: str) -> Columns | None:
-    """The places of the columns of `file`; None where it has no row."""
+    """The places of the columns in `file`, or None if it has no rows."""
     return next((columns for _, columns, _ in _cells(pairs_file(file), asked)), None)
 
 
@@ -198,7 +198,7 @@ def _cells(file: Path, asked: str) -> Iterator[tuple[At, Columns, Sequence[Any]]
     else:
         names, columns = [], None
         for at, record in read_objects(file, NEEDED):
-            if columns is None:  # the keys of the first line are those of the file
+            if columns is None:  # the keys of the first line are the file's columns
                 names, columns = list(record), columns_of(str(at), list(record), asked)
             yield at, columns, [record.get(name) for name in names]
         if columns is None:

@@ -34,11 +34,11 @@ QREL_QUERY = ("query-id", "query_id", "qid", "query")
 QREL_DOC = ("corpus-id", "corpus_id", "docid", "doc_id", "doc", "pid")
 QREL_GRADE, WEIGHT = ("score", "grade", "relevance"), ("weight",)
 T = TypeVar("T")
-SHARD = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # Hugging Face's, of old with a hash
+SHARD = re.compile(r"-\d+-of-\d+(-[0-9a-f]{8,})?$")  # Hugging Face's shard names; older ones end with a hash
 
 
 class Batch(NamedTuple):
-    """Rows of a file behind the first `start`: those of a batch as an Arrow stream, or without one, all the rest."""
+    """Rows of a file after the first `start`: the rows in `raw`, an Arrow stream, or if it is None, all the rest."""
 
     file: Path
     start: int
@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 
 def read(folder: Path, *, needs_qrels: bool = True) -> Source:
-    """The tables in `folder`; documents alone if it has no qrels and `needs_qrels` is false."""
+    """The tables in `folder`. Documents alone if it has no qrels and `needs_qrels` is false."""
     parquet_files(folder)
     corpus = tuple(file for files in _tables(folder, "documents", "corpus").values() for file in files)
     if not any((folder / f"{name}{end}").exists() for name in ("qrels", "default") for end in ("", ".parquet")):
@@ -73,7 +73,7 @@ def read(folder: Path, *, needs_qrels: bool = True) -> Source:
 
 
 def parts(files: Files) -> Iterator[Documents]:
-    """The documents in parts of a batch of rows. Where a file is unreadable, the rest of it is left to whoever reads that part."""
+    """Cut the documents into parts of one batch. If reading a file fails, the last part stands for its rest, and raises when it is read."""
     for file in files:
         row = 0
         try:
@@ -110,7 +110,7 @@ def negatives(files: Files) -> Iterator[Negative]:
 
 
 def _tables(folder: Path, *names: str) -> dict[str, Files]:
-    """The files of the one of `names` that is there, keyed by split or shard name; "" if they have none."""
+    """The files of the table with one of `names`, by split or shard name ("": files without either). UserError if none or two exist."""
     found = {name: files for name in names if (files := _table(folder, name))}
     if len(found) > 1:
         raise UserError(f"{folder}: found tables {' and '.join(found)}, expected only one of them; keep one")
@@ -121,7 +121,7 @@ def _tables(folder: Path, *names: str) -> dict[str, Files]:
 
 
 def _table(folder: Path, name: str) -> dict[str, Files]:
-    """The files of a table; empty where it is not there."""
+    """The files of a table, by split or shard name; empty if there is no such table."""
     single, many = folder / f"{name}.parquet", folder / name
     if single.is_file() and many.is_dir():
         raise UserError(f"{single}: the folder {many.name}/ exists too, expected only one of them; keep one")
@@ -139,7 +139,7 @@ def _table(folder: Path, name: str) -> dict[str, Files]:
 
 
 def _by_split(tables: dict[str, Files]) -> dict[str, Files]:
-    """Keyed by split if every key names one, else all files under ""."""
+    """The files by split if every key is the name of a split, otherwise all files under ""."""
     if not set(tables) <= set(SPLIT_NAMES):
         return {"": tuple(file for files in tables.values() for file in files)}
     splits: dict[str, Files] = {}
@@ -166,7 +166,7 @@ def _saved(folder: Path) -> Files:
 
 
 def _json(path: Path, read: Callable[[Any], T]) -> T:
-    """What `read` takes from a JSON file of a dataset saved on disk; UserError where it cannot."""
+    """Apply `read` to the content of a JSON file of a saved dataset. UserError if it does not have the form that `read` expects."""
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
     except (KeyError, TypeError, AttributeError):
@@ -178,7 +178,7 @@ def _json(path: Path, read: Callable[[Any], T]) -> T:
 def read_rows(
     files: Files | tuple[Batch], wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[At, tuple[Any, ...]]]:
-    """Row by row, the value of each of `wanted` (a column's possible names); None for an `optional` column that is absent."""
+    """For every row, its values in the columns `wanted`, each given by its possible names; None for an `optional` column that is absent."""
     for part in files:
         file, start, raw = part if isinstance(part, Batch) else Batch(part, 0)
         row = 0 if raw is None else start
@@ -197,10 +197,10 @@ def read_rows(
 
 
 def _serialized(batch: pa.RecordBatch) -> bytes:
-    """A batch of documents as an Arrow stream, less columns that no reader asks for."""
+    """A batch of documents as an Arrow stream, without the columns that no reader asks for."""
     known = [name for names in (DOCUMENT_ID, TITLE, TEXT) for name in names if name in batch.schema.names]
     named = {*known} & {*DOCUMENT_ID} and {*known} & {*TEXT} and len({*batch.schema.names}) == len(batch.schema.names)
-    kept = batch.select(known) if named else batch  # an error names all columns
+    kept = batch.select(known) if named else batch  # if a column is missing, the error must list all
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, kept.schema) as stream:
         stream.write_batch(kept)
@@ -225,7 +225,7 @@ def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional:
         if (times := batch.schema.names.count(found)) > 1:
             raise UserError(f"{file}: found column {found} {times} times, expected it once; rename or drop one")
         kind = batch.schema.field(found).type
-        if pa.types.is_temporal(kind):  # of which Python does not take every value
+        if pa.types.is_temporal(kind):  # Python cannot represent every such value
             raise UserError(f"{file}: found column {found} of type {kind}, expected strings or numbers; convert it")
         values: list[Any] = batch.column(found).to_pylist()
         return values
@@ -235,7 +235,7 @@ def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional:
 
 
 def names_of(file: Path) -> list[str]:
-    """The columns of a Parquet file."""
+    """The names of a Parquet file's columns."""
     try:
         with open_parquet(file) as table:
             return list(table.schema_arrow.names)
@@ -254,7 +254,7 @@ def as_id(at: At, value: object) -> str:
 
 
 def as_text(at: At, value: object) -> str:
-    """A null is an empty text, as an empty cell of a CSV file is: prepare.empty_texts says what becomes of it."""
+    """The text in a cell. A null is an empty text, like an empty cell of a CSV file; prepare.empty_texts decides what happens to it."""
     return "" if value is None else as_string(at, "text", value)
 
 

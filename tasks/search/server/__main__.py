@@ -19,11 +19,11 @@ from tasks.search.server.measures import Measures
 from tasks.search.server.served import Current
 
 KEY = "RETEMPER_API_KEY"
-GRACE_SECONDS = 10  # for requests in progress, from the signal that ends the server
+GRACE_SECONDS = 10  # for requests in progress, after the signal that ends the server
 
 
 def arguments() -> ArgumentParser:
-    """The command line. The caller has bound the socket, so that a port that is taken is known before anything is loaded."""
+    """The command line. The caller binds the socket, so that a port in use is noticed before anything is loaded."""
     known = parser(__doc__ or "", served="exported folder, or a link to one that may be changed")
     known.add_argument("--socket", type=int, required=True, help="number of the open, bound socket")
     known.add_argument("--host", action="append", default=[], help="name by which the server may be asked for; default: any")
@@ -53,7 +53,7 @@ def main() -> None:
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after it has ended as asked
+        signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after its shutdown
     with socket.socket(fileno=given.socket) as listener:
         host, port = listener.getsockname()[:2]
         _say(f"serving {current.served.label} at http://{f'[{host}]' if ':' in host else host}:{port}/")

@@ -24,13 +24,13 @@ from tasks.search.server.measures import Measures
 from tasks.search.server.served import Current, Served
 
 SOURCES = "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
-OPEN = ("/", "/health")  # what needs no key: the page asks for it, and a probe has none
+OPEN = ("/", "/health")  # need no key: the page asks the user for it, and a probe has none
 KNOWN = (*OPEN, "/search", "/click", "/metrics")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Who may ask (`key` empty: everyone; `hosts`: names by which the server is asked for), and how many queries may wait."""
+    """Settings of the server. `key`: the API key; empty: none is required. `hosts`: accepted names of the server. `waiting`: queue size."""
 
     key: str = ""
     hosts: Sequence[str] = ("*",)
@@ -38,7 +38,7 @@ class Settings:
 
 
 def create_app(current: Current, measures: Measures, log: Log | None, settings: Settings) -> FastAPI:
-    """The application. It searches while its lifespan lasts; what it was asked before the end is answered."""
+    """Make the application. It searches during its lifespan; requests from before the end are answered."""
     batches = Batches(lambda: current.served, most=limits.BATCH, waiting=settings.waiting, searched=measures.searched)
     measures.queued(lambda: batches.queued)
     page = files("tasks.search.server").joinpath("page.html").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
 
 
 def guard(app: FastAPI, measures: Measures, settings: Settings) -> None:
-    """Refuse who has no key, or asks for another host; answer every failure in one form; measure every answer."""
+    """Refuse requests without the key or with a wrong host, answer every failure in one form, and measure every answer."""
 
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -144,7 +144,7 @@ def route(app: FastAPI, current: Current, measures: Measures, *, log: Log | None
 
 
 def hits(served: Served, ranked: Ranked) -> list[dict[str, Any]]:
-    """A list as JSON: rank, id and score, and title and text where the server has them."""
+    """A list as JSON: rank, id, and score, with title and text if the server has them."""
     found = [
         {"rank": rank, "id": doc, "score": float(score)}
         for rank, (doc, score) in enumerate(zip(ranked.documents, ranked.scores, strict=True), 1)
@@ -156,5 +156,5 @@ def hits(served: Served, ranked: Ranked) -> list[dict[str, Any]]:
 
 
 def refusal(status: int, why: str) -> JSONResponse:
-    """An answer in the form of FastAPI's own refusals."""
+    """A refusal in the form of FastAPI's own."""
     return JSONResponse({"detail": why}, status_code=status)

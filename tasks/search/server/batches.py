@@ -1,6 +1,6 @@
-"""Concurrent requests as batches: what waits when a batch ends is the next one, so a lone query never waits for others.
+"""Search concurrent requests in batches. The requests that wait when a batch ends are the next batch, so a lone query never waits.
 
-The queue is bounded: what does not fit is refused at once instead of answered late.
+The queue is bounded. A request that does not fit is refused at once, not answered late.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from tasks.search.server.served import Served
 
 
 class Full(Exception):
-    """More queries wait than the queue holds."""
+    """The queue has no room for a request."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The lists of one request, all of one model."""
+    """The lists of one request, all by the same model."""
 
     served: Served
     lists: Sequence[Ranked]
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asked:
-    """The queries of one request, and who waits for them."""
+    """The queries of one request, and the future that its answer goes to."""
 
     queries: Sequence[str]
     k: int
@@ -35,17 +35,17 @@ class Asked:
 
 
 class Batches:
-    """Searches in a thread of its own, at most `most` queries at a time (a larger request is a batch of its own)."""
+    """Searches in its own thread, at most `most` queries at a time. A larger request is a batch by itself."""
 
     def __init__(self, current: Callable[[], Served], *, most: int, waiting: int, searched: Callable[[int], None] = lambda _: None) -> None:
-        """`waiting`: queries that may wait. `searched` is told the number of queries of every batch."""
+        """`waiting`: the number of queries that may wait. `searched` is called with the number of queries of every batch."""
         self._current, self._most, self._waiting, self._searched = current, most, waiting, searched
         self._queue: asyncio.Queue[Asked] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
         self.queued = 0  # queries
 
     async def ask(self, queries: Sequence[str], k: int) -> Answer:
-        """The answer to a request. Full if the queue has no room for it; whatever the search raises."""
+        """The answer to a request. Raises Full if the queue has no room for it, and any error of the search."""
         if self.queued + len(queries) > self._waiting:
             raise Full
         asked = Asked(queries, k, asyncio.get_running_loop().create_future())
@@ -55,7 +55,7 @@ class Batches:
 
     async def run(self) -> None:
         """Answer requests until this is cancelled."""
-        held: Asked | None = None  # did not fit into the batch before
+        held: Asked | None = None  # a request that did not fit into the last batch
         while True:
             batch = [held or await self._queue.get()]
             count, held = len(batch[0].queries), None
@@ -70,8 +70,8 @@ class Batches:
             await self._answer([asked for asked in batch if not asked.answer.done()])
 
     async def _answer(self, batch: Sequence[Asked]) -> None:
-        """One search for all requests of equal k; if it fails, each by itself, so that none fails for another's sake."""
-        loop, served = asyncio.get_running_loop(), self._current()  # an exchange meanwhile counts for the next batch
+        """Search all requests with the same k at once. If that fails, search each by itself, so that none fails because of another."""
+        loop, served = asyncio.get_running_loop(), self._current()  # a new model counts from the next batch on
         for k in sorted({asked.k for asked in batch}):
             together = [asked for asked in batch if asked.k == k]
             try:

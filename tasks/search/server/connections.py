@@ -1,4 +1,4 @@
-"""Open connections, bounded in number and in time: one that asks for nothing must not keep those out who ask."""
+"""Bound open connections in number and time, so that idle ones do not keep out clients with requests."""
 
 import asyncio
 import resource
@@ -6,13 +6,13 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST = 4096  # open at a time; more are closed at once
-WAIT_SECONDS = 10.0  # for a request's head
-RESERVE = 256  # open files for all but connections
+MOST = 4096  # open connections; more are closed at once
+WAIT_SECONDS = 10.0  # for the head of a request
+RESERVE = 256  # open files for everything else
 
 
 def allowed() -> int:
-    """How many connections may be open: MOST, or as many as the system's limit of open files leaves room for; the limit is raised."""
+    """Raise the limit of open files if possible, and return how many connections may be open: MOST, or fewer if the limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + RESERVE if hard == resource.RLIM_INFINITY else min(hard, MOST + RESERVE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -21,7 +21,7 @@ def allowed() -> int:
 
 
 class Bounded(H11Protocol):
-    """A connection that is closed where the head of a request takes too long, or where there are too many."""
+    """A connection that is closed if the head of a request takes too long, or if there are too many connections."""
 
     _late: asyncio.TimerHandle | None = None
 
@@ -34,9 +34,9 @@ class Bounded(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:  # a request's head is here
+        if self.cycle is not None and not self.cycle.response_complete:  # the head of a request is complete
             self._stop_waiting()
-        elif self._late is None:  # part of the next one's
+        elif self._late is None:  # part of the next head
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""Titles and texts of a corpus by document id, for many lookups: mapped from a file, so memory does not grow with the corpus."""
+"""Titles and texts of a corpus by document id, for many lookups. They are mapped from a file; only ids are in memory."""
 
 import tempfile
 from bisect import bisect_left, bisect_right
@@ -16,10 +16,10 @@ SHOWN = pa.schema([DOCUMENTS.field(name) for name in ("title", "text")])
 
 
 class Documents:
-    """The documents of a documents.parquet. A copy that can be mapped is made in the folder for temporary files; no name of it stays."""
+    """The documents of a documents.parquet. They are copied to an unnamed temporary file, which can be mapped."""
 
     def __init__(self, path: Path) -> None:
-        """UserError if the file is missing or corrupt, or the disk is full."""
+        """Copy the documents of `path`. UserError if the file is missing or corrupt, or the disk is full."""
         ids, self._starts, rows = [], [0], 0
         with tempfile.NamedTemporaryFile(prefix="retemper-", suffix=".arrow") as copy:
             with pa.ipc.new_file(copy, SHOWN) as writer:
@@ -37,7 +37,7 @@ class Documents:
         return len(self.ids)
 
     def texts(self, documents: Sequence[str]) -> list[tuple[str, str]]:
-        """Title and text of each of `documents`, by id; UserError for one that is not here."""
+        """The title and text of each of `documents`, given by id. UserError for an unknown id."""
         return [self._at(self._row(document)) for document in documents]
 
     def _row(self, document: str) -> int:

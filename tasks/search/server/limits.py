@@ -1,4 +1,4 @@
-"""What a request may be: bounded in every direction, and only of those who may ask."""
+"""Limits of requests: who may send them, and how large and how slow they may be."""
 
 import asyncio
 import hmac
@@ -11,12 +11,12 @@ from starlette.requests import ClientDisconnect
 
 from tasks.core.stage.errors import printable
 
-QUERY = 2000  # characters of a query
-MOST_K = 100  # documents of an answer
-MOST_QUERIES = 64  # of a request
-SHOWN = 64  # characters of a wrong value
-BODY = 256 * 1024  # bytes of a request's body
-BODY_SECONDS = 10.0  # for a request's body to come
+QUERY = 2000  # characters in a query
+MOST_K = 100  # documents in an answer
+MOST_QUERIES = 64  # in a request
+SHOWN = 64  # characters of a wrong value that are shown
+BODY = 256 * 1024  # bytes in a request's body
+BODY_SECONDS = 10.0  # for a request's body to arrive
 BATCH = 16  # queries searched together
 QUEUE = 256  # queries that wait; more are refused
 
@@ -29,11 +29,11 @@ class Search(BaseModel):
     model_config = ConfigDict(extra="forbid")
     query: str | None = Field(None, max_length=QUERY)
     queries: list[str] | None = Field(None, min_length=1, max_length=MOST_QUERIES)
-    k: int = Field(10, ge=1, le=MOST_K, strict=True)  # true is no 1
+    k: int = Field(10, ge=1, le=MOST_K, strict=True)  # strict: true is not 1
 
 
 class Click(BaseModel):
-    """The body of POST /click: which document of which search was opened, and where in the list it was (from 1)."""
+    """The body of POST /click: the search, the document that was opened, and its position in the list (from 1)."""
 
     model_config = ConfigDict(extra="forbid")
     query_id: str = Field(pattern=r"^[0-9a-f]{32}$")
@@ -54,20 +54,22 @@ ENDPOINTS = tuple(f"{', '.join(form.model_fields)} ({path})" for path, form in (
 
 
 def checked(query: str) -> str:
-    """A query that can be searched for; HTTPException 400 for one that cannot."""
+    """The query, if it can be searched. HTTPException 400 if it is empty or too long."""
     if not query.strip():
         raise HTTPException(400, "the query is empty; enter some words")
     if len(query) > QUERY:
         raise HTTPException(400, f"the query has {len(query):,} characters, expected at most {QUERY:,}")
-    return query.encode(errors="replace").decode()  # half of a surrogate pair is no text
+    return query.encode(errors="replace").decode()  # a lone surrogate cannot be encoded
 
 
 async def body(request: Request, form: type[Body]) -> Body:
-    """The JSON body of a request; HTTPException 415 if it does not say so, 413 if it is too large, 408 if it takes too long, 400 if the
-    client leaves before it is complete, 422 if it is something else.
+    """The JSON body of a request.
+
+    HTTPException 415 if its content type is not JSON, 413 if it is too large, 408 if it takes too long, 400 if the client leaves before it
+    is complete, 422 if it is not valid.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "expected content-type: application/json")  # which another site's page cannot send unasked
+        raise HTTPException(415, "expected content-type: application/json")  # a page of another site cannot send this unasked
     held = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -86,7 +88,7 @@ async def body(request: Request, form: type[Body]) -> Body:
 
 
 def told(fault: Any) -> str:
-    """A fault of pydantic's in one line: what was found, and what is allowed. A place of the URL's query is named as its key is."""
+    """An error of pydantic in one line: what was found, and what is allowed. A parameter of the URL is named by its key alone."""
     place = [str(part) for part in fault["loc"] if part != "query" or len(fault["loc"]) == 1]
     where, what = ".".join(place), EXPECTED.get(place[0] if place else "")
     if place[1:]:  # an item of a list
@@ -102,7 +104,7 @@ def told(fault: Any) -> str:
 
 
 def _found(value: object) -> str:
-    """A wrong value: texts and lists by their length where they are long."""
+    """A wrong value, for an error. Long texts and lists are described by their length."""
     match value:
         case str() if len(value) > QUERY:
             return f"{len(value):,} characters"
@@ -114,12 +116,15 @@ def _found(value: object) -> str:
 
 
 def shown(text: str) -> str:
-    """What a client sent, cut, and without control characters."""
+    """A client's text, cut, and without control characters."""
     return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} …")
 
 
 def may(request: Request, key: str) -> bool:
-    """Whether a request has the key (Authorization: Bearer KEY, or X-API-Key: KEY), compared in constant time. No key: everyone may."""
+    """Whether a request is allowed: it has the key (Authorization: Bearer KEY, or X-API-Key: KEY), or `key` is empty.
+
+    Keys are compared in constant time.
+    """
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     given = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
     return not key or hmac.compare_digest(given.encode("latin-1"), key.encode())  # the bytes that were sent

@@ -1,9 +1,9 @@
-"""The log of queries and clicks, JSON Lines, as the intake of click logs reads it. Off unless asked for: people's words are private.
+"""The log of queries and clicks, JSON Lines, as the intake of click logs reads it. It is off by default, because queries are private.
 
     {"event": "search", "id": ..., "time": ..., "query": ..., "shown": [document ids, best first], "model": ...}
-    {"event": "click",  "id": (that of the search), "time": ..., "doc": ..., "position": (from 1)}
+    {"event": "click",  "id": (of the search), "time": ..., "doc": ..., "position": (from 1)}
 
-`hashed`: in place of a query is a keyed hash, so equal queries can be counted and nobody without the key can try out words.
+`hashed`: a keyed hash replaces the query, so equal queries can be counted, and nobody without the key can guess words.
 """
 
 import errno
@@ -25,26 +25,26 @@ KEY_BYTES = 32
 
 
 class Log:
-    """Appends to a file that is opened for every line, so it may be moved away at any time. Only its owner may read it."""
+    """Appends lines to a file that only its owner may read. It is opened for every line, so it may be renamed at any time."""
 
     def __init__(self, path: Path, form: Form, failed: Callable[[OSError], None]) -> None:
-        """A line that cannot be written is lost, and `failed` is told: no answer fails for it. OSError if none can be, now.
+        """Open the log. OSError if the file cannot be written now, UserError if the key of hashes is incomplete.
 
-        UserError for a key that is incomplete.
+        A later line that cannot be written is lost, and `failed` is called with the error. Answers do not fail because of it.
         """
         self._path, self._form, self._failed = path, form, failed
-        self._torn = False  # the last line is incomplete, since the disk was full
+        self._torn = False  # whether the last line is incomplete, because the disk was full
         path.parent.mkdir(parents=True, exist_ok=True)
         self._append(b"")
         self._key = self._read_key() if form == "hashed" else b""
 
     def searched(self, name: str, query: str, shown: Sequence[str], model: str) -> None:
-        """A query was answered; `name` is the id that a click gives."""
+        """Log an answered query. `name`: the id by which a click refers to it."""
         text = query if self._form == "plain" else "blake2b:" + blake2b(query.encode(), key=self._key, digest_size=16).hexdigest()
         self._write({"event": "search", "id": name, "time": _now(), "query": text, "shown": list(shown), "model": model})
 
     def clicked(self, name: str, doc: str, position: int) -> None:
-        """A document that was shown for the search `name` was opened."""
+        """Log that a document was opened that the search `name` had shown."""
         self._write({"event": "click", "id": name, "time": _now(), "doc": doc, "position": position})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Log:
     def _append(self, line: bytes) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            written = os.write(file, line)  # one call: lines of several servers do not mix
+            written = os.write(file, line)  # a single call, so that lines of several servers do not mix
             self._torn = written < len(line)
             if self._torn:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
@@ -64,7 +64,7 @@ class Log:
             os.close(file)
 
     def _read_key(self) -> bytes:
-        """The key of this log, made once: hashes stay comparable over restarts. It appears complete, whatever is killed."""
+        """The key of this log, made once, so that hashes stay comparable over restarts. A kill leaves no incomplete key."""
         path = self._path.with_name(f"{self._path.name}.key")
         if not path.exists():
             with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as new:  # only its owner may read it

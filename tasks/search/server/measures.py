@@ -1,4 +1,4 @@
-"""What the server counts, as Prometheus reads it: requests, errors, latency, batches, the model and its replacements."""
+"""The server's metrics, for Prometheus: requests, errors, latency, batches, the model and its replacements."""
 
 import math
 from collections import deque
@@ -8,13 +8,13 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 QUANTILES = (0.5, 0.99)
-KEPT = 10_000  # requests whose latency gives the quantiles
+KEPT = 10_000  # latest searches whose latencies give the quantiles
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Measures:
-    """Counters of one server. Latency: seconds from a search's head to its answer, of those that succeed."""
+    """The metrics of one server. Latency: seconds from the head of a search request to its answer, for searches that succeed."""
 
     def __init__(self) -> None:
         new = self._registry = CollectorRegistry()
@@ -36,14 +36,14 @@ class Measures:
             self._swaps.labels(result)
         self._last: deque[float] = deque(maxlen=KEPT)
         self.count = {"requests": 0, "errors": 0, "swaps": 0}
-        self.lost = 0  # lines of the query log
+        self.lost = 0  # lines of the query log that could not be written
 
     def queued(self, waiting: Callable[[], float]) -> None:
-        """Set what says how many queries wait."""
+        """Set the function that returns the number of queries that wait."""
         self._queued.set_function(waiting)
 
     def answered(self, endpoint: str, status: int, seconds: float) -> None:
-        """A request has been answered."""
+        """Count an answered request."""
         self.count["requests"] += 1
         self._requests.labels(endpoint, str(status)).inc()
         self._errors.labels(endpoint).inc(status >= 500)
@@ -53,26 +53,26 @@ class Measures:
             self._last.append(seconds)
 
     def searched(self, queries: int) -> None:
-        """A batch of that many queries has been searched."""
+        """Count a batch of `queries` queries that was searched."""
         self._batches.observe(queries)
 
     def swapped(self, result: str) -> None:
-        """The model was replaced (`done`), or could not be (`failed`)."""
+        """Count a replacement of the model: `done` or `failed`."""
         self._swaps.labels(result).inc()
         self.count["swaps"] += result == "done"
 
     def unlogged(self) -> None:
-        """A line of the query log could not be written."""
+        """Count a line of the query log that could not be written."""
         self._unlogged.inc()
         self.lost += 1
 
     def quantile(self, part: float) -> float:
-        """The latency, in seconds, that `part` of the last searches did not exceed (nearest rank); NaN before the first."""
+        """The quantile `part` of the latency of the last searches, in seconds (nearest rank); NaN before the first."""
         known = sorted(self._last)
         return known[max(1, math.ceil(part * len(known))) - 1] if known else float("nan")
 
     def text(self, model: str, *, problem: bool) -> bytes:
-        """Everything in Prometheus's text format."""
+        """All metrics in Prometheus's text format."""
         self._model.clear()
         self._model.labels(model).set(1)
         self._problem.set(problem)

@@ -1,4 +1,4 @@
-"""What answers queries at a time: the systems of an export, in memory. It is replaced as a whole, between two batches."""
+"""The model that answers queries: the systems of an export, in memory. It is replaced as a whole, between two batches."""
 
 import os
 import threading
@@ -20,12 +20,12 @@ from tasks.search.lists import DenseSystem, Each, LexicalSystem, Systems, Texts
 from tasks.search.server.documents import Documents
 
 POLL_SECONDS = 0.5
-AGAIN_SECONDS = 60.0  # until a model that could not be loaded is tried again: its files may still be on their way
+AGAIN_SECONDS = 60.0  # until a model that could not be loaded is tried again, as its files may have been incomplete
 
 
 @dataclass(frozen=True)
 class Served:
-    """A model that is ready: `place` is its folder, `label` what it is called in answers."""
+    """A loaded model. `place`: its folder; `label`: its name in answers."""
 
     place: Path
     label: str
@@ -35,14 +35,14 @@ class Served:
     count: int  # documents
 
     def search(self, queries: Sequence[str], k: int) -> list[Ranked]:
-        """The `k` best documents of each query: what `retemper search` finds, to the last bit."""
+        """The `k` best documents of each query, the same as by `retemper search`, to the last bit."""
         return self.systems.search_many(queries, self.model, k)
 
 
 def load(folder: Path, each: Each = map) -> Served:
-    """Check and load an exported folder, and answer one query with it; `each` maps over the queries of a batch.
+    """Check and load an exported folder, and try it with one query. `each` maps over the queries of a batch.
 
-    UserError, one line, for whatever is wrong with it.
+    UserError, one line, for any fault of the folder.
     """
     export = read_record(folder)
     refuse_damaged(folder, export)
@@ -62,14 +62,14 @@ def load(folder: Path, each: Each = map) -> Served:
     served = Served(folder, export.label or export.model, export.model, systems, documents, counts.pop())
     if export.model not in systems.names:
         raise Corrupt(f"{folder}: has no system {export.model}, expected one of {', '.join(systems.names)}; export again")
-    found = served.search(["a query"], 1)[0]  # reads the index; the first user does not wait for it
+    found = served.search(["a query"], 1)[0]  # reads the index, so that the first user does not wait for it
     if documents:
         documents.texts(found.documents)
     return served
 
 
 def texts_of(folder: Path, export: Export, index: str) -> Texts:
-    """What an index's rows stand for, all in memory. Corrupt if owners.npy is not of these ids."""
+    """The documents behind an index's rows, all in memory. Raises Corrupt if owners.npy is unreadable or does not fit the ids."""
     path = folder / index / "owners.npy"
     ids = read_ids(folder / index / "ids.parquet")
     try:
@@ -90,27 +90,27 @@ def _lexical(folder: Path) -> LexicalSystem:
 
 
 class Current:
-    """The model that is served now. A thread follows `place`, a folder or a link to one, and replaces the model where it changes.
+    """The model that is served now. A thread watches `place`, a folder or a link to one, and replaces the model when it changes.
 
-    The new one is loaded beside the old one, which answers meanwhile; if it cannot be loaded, the old one stays.
+    The new model is loaded while the old one answers. If it cannot be loaded, the old one stays.
     """
 
     def __init__(self, place: Path, swapped: Callable[[str], None], say: Callable[[str], None], *, problem: Path | None = None) -> None:
-        """Loads the first one. `swapped` is told `done` or `failed` of each later one, `say` one line. UserError as `load`.
+        """Load the first model. UserError as in `load`. For each later one, `swapped` is called with `done` or `failed`, `say` with a line.
 
-        `problem`: a file that exists while a later model is known of, but cannot be put into place, and says why.
+        `problem`: a file that exists while a newer model cannot be put into place, and says why.
         """
         self._place, self._swapped, self._say, self._noted = place, swapped, say, problem
         self._seen = self._stamp()
         self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="query")
         self.served = load(place.resolve(), self._pool.map)
         self.since = time.time()
-        self._failed, self._again = "", 0.0  # why the last swap failed, and when it is tried again
+        self._failed, self._again = "", 0.0  # why the last swap failed, and when to try again
         self._stopping = threading.Event()
 
     @property
     def problem(self) -> str:
-        """Why the model is not the one that should be served; empty where it is."""
+        """Why the current model is not the one that should be served; empty if it is."""
         noted = ""
         if self._noted:
             with suppress(OSError):
@@ -118,15 +118,15 @@ class Current:
         return "; ".join(filter(None, (noted, self._failed)))
 
     def watch(self) -> None:
-        """Start to follow the place, until `stop`."""
+        """Start to watch `place`, until `stop`."""
         threading.Thread(target=self._watch, daemon=True).start()
 
     def stop(self) -> None:
-        """Follow it no longer."""
+        """Stop watching."""
         self._stopping.set()
 
     def look(self) -> None:
-        """Replace the model if the place is another one now."""
+        """Replace the model if `place` has changed, or if a failed replacement is due for another try."""
         stamp = self._stamp()
         known = stamp == self._seen
         if stamp is None or (known and not (self._failed and time.monotonic() >= self._again)):
@@ -140,7 +140,7 @@ class Current:
             line = str(error) if isinstance(error, UserError) else disk_fault(error) or f"{type(error).__name__}: {error}"
             before, self._failed = self._failed, printable(" ".join(line.split()))
             self._again = time.monotonic() + AGAIN_SECONDS
-            if known and self._failed == before:  # it has been said
+            if known and self._failed == before:  # already reported
                 return
             self._swapped("failed")
             self._say(f"warning: {self.served.label} stays, the next one cannot be loaded: {self._failed}")
@@ -150,7 +150,7 @@ class Current:
             self.look()
 
     def _stamp(self) -> tuple[str, int] | None:
-        """What shows that the place is another one: where its link goes, and the record, which is written last."""
+        """A stamp that changes with the model: the target of the link, and the time of the record, which is written last. None: missing."""
         try:
             folder = self._place.resolve()
             return str(folder), (folder / RECORD).stat().st_mtime_ns
