@@ -171,9 +171,9 @@ def use_server() -> Server | None:
 
 @contextmanager
 def without_heartbeats() -> Iterator[None]:
-    """Flow runs in here send none. Nobody asks a server of ours whether its run is alive, and the end of a run would wait half a second.
+    """Switch off the heartbeats of flow runs. Nobody asks our own server whether its run is alive, and they delay a run's end by .5 s.
 
-    In Prefect 3.8 the thread that sends them sleeps for whole seconds; the setting's None cannot be given by the environment.
+    In Prefect 3.8 the thread that sends them sleeps for whole seconds; an environment variable cannot set None.
     """
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 

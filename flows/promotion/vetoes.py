@@ -47,8 +47,8 @@ def find_vetoes(
 
 
 def loses(seen: Draws, margin: float) -> float:
-    """p of "the mean is at least -margin": by Student's t over groups that share no document, or without a spread, the greatest chance that
-    no query differs."""
+    """p of "the mean is at least -margin", by Student's t over groups that share no document. Without a spread: the greatest chance that no
+    query differs."""
     if not seen.spread:
         return chance_of_none(-float(seen.differences.mean()), margin, seen.sizes)
     t = (float(seen.differences.mean()) + margin) / (seen.spread / math.sqrt(seen.groups))
