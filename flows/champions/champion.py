@@ -127,7 +127,7 @@ def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion
 
 
 def parts_at(project: Path, champion: Champion) -> Parts:
-    """What makes up a champion: its outs by path, as its commit has them."""
+    """The parts of a champion: its outs by path, as in its commit."""
     commit, where = champion.commit, describe(champion)
     return parts_of(locked(project, commit), champion.model, partial(read_out, project, commit), where=where)
 
@@ -269,7 +269,7 @@ def table(champions: list[Champion]) -> str:
 
 
 def details(champion: Champion) -> str:
-    """What the champion is, when it came, from which data."""
+    """Lines on the champion: its model, since when it is champion, its figures, and its data."""
     lines = [
         describe(champion),
         f"  since     {champion.when}" + (f", in place of champion/{champion.replaced}" if champion.replaced else ""),

@@ -104,7 +104,7 @@ def parted(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> 
 
 
 def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> Met:
-    """Move what only this side has behind what the other side has, in one transaction. The objects of `there` have been received."""
+    """Append what only this side has to what the other side has, in one transaction. The objects of `there` have been received."""
     champions = {f"{TAGS}{one.number}": one for one in champion.read_champions(project)}
     clash = any(here[name] != digest for name, digest in there.items() if name in here and name.startswith(TAGS))
     ours = [one for name, one in champions.items() if there.get(name) != here[name]] if clash else []

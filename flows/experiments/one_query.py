@@ -86,7 +86,7 @@ def show(names: Sequence[str], query: str, *, split: str, measure: str | None, a
 
 
 def answer(sides: Sequence[Side], query: str, *, split: str, measure: str, least: int) -> Answer:
-    """What the systems find for `query`."""
+    """Look up what the systems find for `query`. Raises UserError if the split lacks it, or a run is missing."""
     from tasks.core.metrics.qrels import load_qrels
 
     lock, asked = lock_here(), questions(split)
@@ -182,7 +182,7 @@ def _digest(lock: Lock, corpus: Path) -> str:
 
 
 def text(found: Answer) -> str:
-    """The query, the systems' values, what each finds, and where the relevant documents are."""
+    """The query, the systems' values, what each system finds, and the ranks of the relevant documents."""
     values = [[one.name, "not measured" if one.value is None else f"{one.value:.4f}"] for one in found.systems]
     parts = [f"{found.split} {found.query}: {found.text}", text_table(["system", found.measure], values)]
     for one in found.systems:

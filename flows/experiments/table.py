@@ -65,7 +65,7 @@ def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[
 
 
 def collect(found: Sequence[tuple[Setting, Experiment]], layout: Layout, split: str) -> Cells:
-    """The values of every setting, in the order of the sweep; then those of the references, which are the same in all."""
+    """The values of every setting, in the sweep's order, then those of the references, which no setting changes."""
     cells: Cells = {}
     for setting, one in found:
         row = cells.setdefault(setting, {})

@@ -62,7 +62,7 @@ def orders(groups: Sequence[Group], seed: int) -> list[list[Group]]:
 
 
 def merged(groups: Sequence[Group], invalid: Iterable[Coalition]) -> list[Group]:
-    """`groups` with two of them merged: the pair that most of the `invalid` coalitions separate, which are then no longer needed.
+    """`groups` with two of them merged: the pair that the largest number of `invalid` coalitions separates. These are not needed then.
 
     Raises ValueError if no invalid coalition separates a pair, so that merging cannot avoid it.
     """

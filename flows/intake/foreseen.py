@@ -20,7 +20,7 @@ EMPTY = hashes([""])[0]
 
 
 class Settings(NamedTuple):
-    """How prepare treats the merged data set: what it refuses (`unknown` documents, `empty` texts), and its `leaks` parameter.
+    """How prepare treats the merged data set: whether it refuses `unknown` documents, `empty` texts, and `white_ids`; its `leaks` setting.
 
     `negatives`: it reads the source's negatives. `whole`: each batch is a data set by itself. `qrels`: that needs judgments. `train`: also
     of the train split, because some model learns from them.

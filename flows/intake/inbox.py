@@ -293,9 +293,9 @@ class Inbox:
         return [result[path] for path in found]
 
     def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:
-        """The batches whose acceptance is still valid. None, if the source or a batch of the last merge has changed: others may need it.
+        """The batches whose acceptance is still valid: batch and source are unchanged, and they were accepted by the present rules.
 
-        Those accepted by other rules are not valid either; they are named in a line.
+        None, if a batch of the last merge is not among them: others may need it. Batches accepted by other rules are named in a line.
         """
         beside, rules = self.beside(), self.rules()
         accepted = {path: one for path in found if (one := self.remembered(path)) and (one.state, one.beside) == ("accepted", beside)}

@@ -192,7 +192,7 @@ class Crew:
 
 
 def _watched(stage: Stage) -> dict[str, str]:
-    """Environment that tells a stage which files outside the project it may read, and that they are those it depends on."""
+    """Environment variables that name the stage's record of outside files: those it may read, as DVC knows them (`watch`)."""
     if not stage.sources:
         return {}
     path = WATCHED / f"{stage.name}.json"

@@ -34,7 +34,7 @@ class Plan:
     changed: frozenset[str]
     remote: str | None  # the team's remote
     reached: bool  # whether it answered
-    code: Path | None  # the frozen copy of the code that stages execute, where the project has code of its own
+    code: Path | None  # the frozen copy of the code that stages execute, if the project has its own code
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
     here: Mapping[str, str] = field(default_factory=dict)  # by whom and at which commit, when the code was frozen (flows.storage.makings)
     costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order

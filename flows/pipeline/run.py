@@ -55,8 +55,8 @@ def run(
     `quiet`, for a worktree of ours: if nothing has changed, print nothing and do not start Prefect.
     `with_dev`: refuse a data set without dev.
     `ignore_disk`: begin although the estimated new files do not fit.
-    A run that is refused calls `undo` of its `edits`, which brings what stages read up to date, too. A data set may turn out unfit only
-    once it is prepared (splits.Unfit): then dvc.lock and data/ are restored as well.
+    `undo` reverts the `edits` of a run that is refused, also in what stages read. If a data set turns out unfit only once it is prepared
+    (splits.Unfit), dvc.lock and data/ are restored as well.
     """
     started = time.monotonic()
     processes = Processes()
@@ -158,7 +158,7 @@ def _recorded(plan: Plan) -> AbstractContextManager[Recorder | None]:
 
 
 def _told_folder(whole: bool) -> Path | None:
-    """The current folder as pages show it: absolute in another command's worktree (`whole`), None if that is removed afterwards."""
+    """The current folder as shown to the user: absolute in another command's worktree (`whole`), None if that is removed afterwards."""
     here = Path.cwd()
     return None if worktree.is_passing(here) else here if whole or worktree.SECOND in os.environ else Path()
 

@@ -12,7 +12,7 @@ from tasks.core.stage.errors import UserError
 STATS = Path("data/corpus/stats.json")
 STAGE = "prepare"  # which writes it
 LEARNING = {"train": "rounds", "reranker": "rerankers", "adore": "adore", "study": "study"}  # stage, section of params.yaml
-NO_STEPS = {"train": None, "reranker": 0}  # `steps` where params.yaml does not set it
+NO_STEPS = {"train": None, "reranker": 0}  # default of `steps`, for stages that train nothing with 0 steps
 
 
 class Unfit(UserError):

@@ -32,7 +32,7 @@ EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exite
 
 
 class Slots:
-    """What stages may keep busy: each GPU by its number, or the one CPU. Each serves one stage at a time."""
+    """The devices that stages may take: each GPU by its number, or the one CPU. Each serves one stage at a time."""
 
     def __init__(self, devices: list[str]) -> None:
         self._free, self._count = list(devices), len(devices)

@@ -73,7 +73,7 @@ def shows_more(
 ) -> npt.NDArray[np.bool_]:
     """Whether "the mean is at most c" is rejected at level `alpha` [...], for a c that was set beforehand.
 
-    Never where the mean of the sequence is at most c: bets may be won early, and the mean fall afterwards.
+    It is never rejected if the mean of the sequence is at most c: bets may be won early, and the mean fall afterwards.
     """
     won = log_capital(differences, c, alpha, sizes=sizes, bets=bets) >= math.log(1 / alpha)
     found: npt.NDArray[np.bool_] = won & (_mean(differences, sizes) > c)

@@ -81,7 +81,7 @@ def fresh(project: Path, now: Champion, made: Parts, *, queries: Collection[str]
 
 
 def slices(corpus: Path) -> dict[str, list[str]]:
-    """The groups of dev queries of a corpus folder; none where it has no table of them."""
+    """The groups of dev queries, by name, of a corpus folder; empty if it has no dev queries."""
     path = corpus / "queries/dev.parquet"
     if not path.exists():
         return {}
@@ -91,5 +91,5 @@ def slices(corpus: Path) -> dict[str, list[str]]:
 
 
 def groups(corpus: Path) -> dict[str, str]:
-    """The group of each dev query of a corpus folder among those that share a relevant document."""
+    """By dev query of a corpus folder: its group of queries that share a relevant document."""
     return read_groups(corpus / "qrels/dev.parquet")

@@ -18,7 +18,7 @@ NEAR = 3.0  # times the loss that may be unseen: a half-width of t below that is
 
 @dataclass(frozen=True)
 class Draws:
-    """`differences` of Q queries, and the number of each one's group, from 0 in the order in which groups are bet on."""
+    """`differences` of Q queries, and the number of each query's group, counted from 0 in the order in which groups are bet on."""
 
     differences: Floats
     numbers: Numbers
@@ -43,7 +43,7 @@ class Draws:
 
     @property
     def sums(self) -> Floats:
-        """The mean difference of each group [G], times `sizes`; the differences, where each query is a group."""
+        """The mean difference of each group [G], times `sizes`; just the differences if each query is its own group."""
         found: Floats = np.bincount(self.numbers, self.differences) / np.bincount(self.numbers) * self.sizes
         return found
 
@@ -126,7 +126,7 @@ def unseen(value: float, sizes: Floats, alpha: float) -> float:
 
 
 def chance_of_none(value: float, c: float, sizes: Floats) -> float:
-    """The greatest chance that no group differs from `value`, where the mean difference is at most c: one over the capital of that bet."""
+    """The greatest chance that no group differs from `value`, if the mean difference is at most c: one over the capital of that bet."""
     return math.exp(_log_chance(value, c, sizes))
 
 

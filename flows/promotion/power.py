@@ -1,4 +1,4 @@
-"""What the next comparison can show, said before training: from the spread of the last one's differences."""
+"""The power of the next comparison, shown before training, from the spread of the last comparison's differences."""
 
 import math
 from collections.abc import Callable, Mapping

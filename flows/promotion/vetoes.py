@@ -1,4 +1,4 @@
-"""Groups of dev queries that veto a promotion: where the new model is shown to lose more than the margin against the champion.
+"""Groups of dev queries that veto a promotion, because the new model is shown to lose more than the margin against the champion there.
 
 The groups are those of stage failures: length in words, question word, and the source's own columns. "The mean difference is at least
 -margin" must be rejected twice. (1) By betting (flows.promotion.betting), which holds for any differences in [-1, 1] and any number of

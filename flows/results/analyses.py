@@ -1,4 +1,4 @@
-"""The papers' analyses of rounds (stage analyses) as charts, each with its figures beside it."""
+"""The papers' analyses of rounds (stage analyses), as charts with their figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from tasks.core.charts.vega import Line, Point, bars, figure, legend, lines, sca
 from tasks.core.stage.files import read_json
 
 FOLDER = Path("data/analyses")
-MAPPED = ("query", "relevant", "both", "bm25")  # kinds of points, in the order of the legend; another one is the round's own
+MAPPED = ("query", "relevant", "both", "bm25")  # kinds of points, in the legend's order; any other is the round's
 OVERVIEW = (
     "Errors are pairwise errors a query, over the whole corpus and in the top {depth} (STAR and ADORE, Eq. 5 and Table 1). Alignment is "
     "the mean squared distance of a query and its relevant documents, uniformity the log mean kernel of random pairs (Wang and Isola "

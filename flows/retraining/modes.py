@@ -136,5 +136,5 @@ def _due(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choic
 
 
 def _unless(refused: Mapping[Mode, str], choice: Choice) -> Choice:
-    """`choice`, or a full retraining where the champion rules it out."""
+    """`choice`, or a full retraining if the champion rules that mode out."""
     return Choice("full", f"{refused[choice.mode]}, so no {choice.mode}") if choice.mode in refused else choice

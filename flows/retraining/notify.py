@@ -82,7 +82,7 @@ def _send(address: str, event: str, text: str) -> None:
 
 
 def _service(address: str) -> Any:
-    """The service of an apprise URL; raises Invalid, without the address, where apprise does not know it."""
+    """The service of an apprise URL. Raises Invalid, without the address, if apprise does not know it."""
     import apprise
 
     asset = apprise.AppriseAsset(app_id="Retemper", app_desc="Retemper", default_service_retry=RETRIES, default_service_wait=WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""How a retraining ended, on the page of its report: the candidate beside the champions that it was measured against."""
+"""The outcome of a retraining, on the page of its report: the candidate and the champions that it was compared with."""
 
 import contextlib
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def section(ended: Ended) -> pages.Section:
 
 
 def _against(value: float, old: Mapping[str, Any], measure: str) -> list[str | Cell]:
-    """A champion's mean, and the difference from it; empty where it was not measured."""
+    """A champion's mean, and the candidate's difference from it; empty if the champion was not measured."""
     there = old.get(measure)
     return [number(there), Cell(f"{value - there:+.4f}", value - there)] if isinstance(there, (int, float)) else ["", ""]
 

@@ -51,7 +51,7 @@ class Outlook:
 
     @property
     def end(self) -> str:
-        """What a new model is compared with, and by which rule; or that there will be none."""
+        """A line on what a new model will be compared with, and by which rule, or on why there is no comparison."""
         if self.planned.choice.mode == "skip":
             return "nothing to do: the retraining would end as unchanged"
         if self.now is None:

@@ -57,7 +57,7 @@ class Start:
 
 
 def entry_of(recipe: Sections, section: str, name: str) -> dict[str, Any]:
-    """An entry of params.yaml, empty where there is none."""
+    """An entry of params.yaml; empty if there is none."""
     found = (recipe.get(section) or {}).get(name)
     return dict(found) if isinstance(found, Mapping) else {}
 
@@ -183,7 +183,7 @@ def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:
 
 
 def _negatives(named: str, dense: str) -> str:
-    """Negatives that need no model but the champion: those given by the data, else mined by it."""
+    """The source of negatives: `named` if the data gives them, else those that the champion mines (`dense`)."""
     return named if named in GIVEN_NEGATIVES else dense
 
 

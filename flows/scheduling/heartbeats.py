@@ -31,7 +31,7 @@ def frequency() -> int:
 
 
 def silent_runs(tag: str, seconds: int) -> AutomationCore:
-    """The automation for runs with `tag`, and pipelines in them, that send a heartbeat every `seconds`: it acts on MISSED missing in a row.
+    """The automation that marks runs with `tag`, and pipelines in them, as Crashed if MISSED heartbeats, one every `seconds`, are missing.
 
     Prefect names the event of an end after the state's name. After an end that is not expected here, a run would be marked Crashed.
     """

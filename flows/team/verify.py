@@ -32,7 +32,7 @@ def verify_cache() -> int:
 
 
 def verify_remote(name: str) -> int:
-    """Verify the objects of a remote, all of which are downloaded for it; return the exit status as above.
+    """Verify the objects of a remote, which downloads all of them; return the exit status, as `verify_cache` does.
 
     A folder's listing is removed too if one of its objects is corrupt or missing: DVC assumes that all objects of a listing exist, and
     would never send them again.
