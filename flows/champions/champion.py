@@ -48,7 +48,7 @@ class Champion:
 
 
 def read_champions(project: Path) -> list[Champion]:
-    """Every champion there was, by number; UserError for a tag that holds no record."""
+    """All champions so far, by number. Raises UserError for a tag that holds no record."""
     form = "%(refname:strip=3)%00%(*objectname)%00%(contents:body)%01"
     found = []
     for entry in git("for-each-ref", f"--format={form}", TAGS.rstrip("/"), folder=project).split("\x01"):
@@ -71,9 +71,9 @@ def current(project: Path) -> Champion | None:
 
 
 def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | None = None) -> Champion:
-    """Make the tag, in one transaction with the branch's move to `branch` (new, old), if any.
+    """Make the tag, in one transaction with moving the branch as `branch` (new, old) says, if given.
 
-    GitFailed where the number is taken (another was crowned meanwhile) or the branch has moved: then nothing has changed.
+    Raises GitFailed if the number is taken (another was crowned meanwhile) or the branch has moved; then nothing has changed.
     """
     tag = tag_object(project, champion)
     moves = [f"update {BRANCH} {branch[0]} {branch[1] or ZERO}"] if branch else []
@@ -82,7 +82,7 @@ def crown(project: Path, champion: Champion, branch: tuple[str, str | None] | No
 
 
 def tag_object(project: Path, champion: Champion) -> str:
-    """Write the annotated tag of a champion, which no name leads to yet; returns its digest."""
+    """Write the annotated tag object of a champion, without a reference to it yet; return its digest."""
     record = {name: value for name, value in asdict(champion).items() if name not in ("number", "commit")}
     message = f"{describe(champion)}\n\n{json.dumps(record, indent=1, ensure_ascii=False)}\n"
     stamp = f"{int(datetime.now(UTC).timestamp())} +0000"
@@ -99,9 +99,9 @@ def describe(champion: Champion) -> str:
 
 
 def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
-    """What dvc.lock and data/source.json of `commit` say of `model`: digests and data.
+    """What dvc.lock and data/source.json of `commit` say about `model`: digests and data.
 
-    UserError where it has no encoder there, or another than its index was made with.
+    Raises UserError if the model has no encoder there, or its index was made with another encoder.
     """
     lock = locked(folder, commit)
     _refuse_uncommitted(folder, commit, model, lock=lock)
@@ -113,7 +113,7 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
 
 
 def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) -> None:
-    """UserError where `model` is in the dvc.lock of the folder, and not yet in that of `commit` (`lock`)."""
+    """Raise UserError if `model` is in the folder's dvc.lock but not in that of `commit` (`lock`)."""
     encoder, present = f"data/encoders/{model}", folder / LOCK
     if encoder in outs_of(lock) or not present.exists() or present.read_text("utf-8").strip() == (show(folder, commit, LOCK) or "").strip():
         return
@@ -122,12 +122,12 @@ def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) ->
 
 
 def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion]:
-    """The champions, with the settings that their commits have where their records have none."""
+    """The champions; those whose records have no settings get them from their commits."""
     return [one if one.settings else replace(one, settings=settings_of(locked(project, one.commit), one.model)) for one in champions]
 
 
 def parts_at(project: Path, champion: Champion) -> Parts:
-    """What makes up a champion: its outs by path, as its commit has them."""
+    """The parts of a champion: its outs by path, as in its commit."""
     commit, where = champion.commit, describe(champion)
     return parts_of(locked(project, commit), champion.model, partial(read_out, project, commit), where=where)
 
@@ -135,7 +135,7 @@ def parts_at(project: Path, champion: Champion) -> Parts:
 def taken_back(champions: Sequence[Champion], made: Parts) -> Champion | None:
     """Find the earlier champion with these parts, if someone has since replaced it manually.
 
-    Over the present one's own model only the whole of them counts: the same model with other data is another thing.
+    For the present champion's own model, all parts must be the same: the same model over other data was not taken back.
     """
     chosen = next((one for one in reversed(champions) if one.cause != "data"), None)
     if chosen is None or chosen.cause not in ("set", "rollback"):
@@ -155,7 +155,7 @@ def locked(folder: Path, commit: str) -> Lock:
 
 
 def show(folder: Path, commit: str, name: str) -> str | None:
-    """A file of the project in `commit`, None where it has none."""
+    """The text of a project file in `commit`; None if the commit lacks it."""
     if not git("ls-tree", commit, "--", name, folder=folder):
         return None
     return git("show", f"{commit}:./{name}", folder=folder)
@@ -194,7 +194,7 @@ def choose(project: Path, wanted: str) -> Champion:
 
 
 def metrics_of(project: Path, commit: str, model: str) -> dict[str, dict[str, float]]:
-    """The metrics of `model` in `commit`, by split; none where neither the cache nor the remote has them."""
+    """The metrics of `model` in `commit`, by split; empty if neither the cache nor the remote has them."""
     try:
         return dict(read_out(project, commit, str(METRICS / f"{model}.json")))
     except UserError:
@@ -202,7 +202,7 @@ def metrics_of(project: Path, commit: str, model: str) -> dict[str, dict[str, fl
 
 
 def roll_back(project: Path) -> Champion:
-    """Make the champion before the present one champion again; once more goes back further. UserError where there is none."""
+    """Make the previous champion champion again; calling it again goes back further. Raises UserError if there is none."""
     champions = {champion.number: champion for champion in read_champions(project)}
     if not champions:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
@@ -218,7 +218,7 @@ def roll_back(project: Path) -> Champion:
 
 
 def original(champions: Sequence[Champion], champion: Champion) -> Champion:
-    """The champion that `champion` is again, after a rollback or a set: the earliest of the same model, commit and digests; or itself."""
+    """The earliest champion with the same model, commit, and digests: what a rollback or set brought back; else `champion` itself."""
     same = (champion.model, champion.commit, champion.digests)
     return next((one for one in champions if (one.model, one.commit, one.digests) == same), champion)
 
@@ -230,15 +230,15 @@ def _again(project: Path, old: Champion, now: Champion | None, cause: str, previ
 
 
 def _crown_by_hand(project: Path, champion: Champion) -> Champion:
-    """Crown it; UserError where a part of it is lost, so that no server could have it."""
+    """Crown it. Raises UserError if a part of it is lost, since no server could load it."""
     outs.refuse_lost(parts_at(project, champion).paths.values(), project=project, lock=locked(project, champion.commit))
     return crown(project, champion)
 
 
 def tell_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
-    """A warning where an encoder of the champion is lost, before hours of training: the comparison needs it.
+    """Warn, before hours of training, if an encoder of the champion is lost: the comparison needs it.
 
-    Not an error: the same recipe over the same data makes it again.
+    It is not an error, because the same recipe over the same data makes it again.
     """
     try:
         parts = parts_at(project, now)
@@ -269,7 +269,7 @@ def table(champions: list[Champion]) -> str:
 
 
 def details(champion: Champion) -> str:
-    """What the champion is, when it came, from which data."""
+    """Lines on the champion: its model, since when it is champion, its figures, and its data."""
     lines = [
         describe(champion),
         f"  since     {champion.when}" + (f", in place of champion/{champion.replaced}" if champion.replaced else ""),
@@ -288,7 +288,7 @@ def details(champion: Champion) -> str:
 
 
 def _shown(source: str) -> str:
-    """A source as another machine may read it: a path within the project from there, any other absolute one by its last part."""
+    """A source as another machine may show it: a path in the project relative to it, any other absolute path by its last part."""
     kind, colon, place = source.rpartition(":")
     path = Path(place)
     if not path.is_absolute():
@@ -309,5 +309,5 @@ def read_out(project: Path, commit: str, path: str) -> Any:
 
 
 def get_out(project: Path, commit: str, path: str, out: Path) -> None:
-    """Copy an out of `commit` from the cache (or the remote) to `out`, which is whole or absent; UserError where neither has it."""
+    """Copy an out of `commit` from the cache (or the remote) to `out`, completely or not at all. UserError if neither has it."""
     outs.get(path, out, project=project, commit=commit, lock=locked(project, commit))

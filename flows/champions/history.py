@@ -30,7 +30,7 @@ class Ended:
     candidate: str | None = None
     commit: str | None = None
     metrics: Mapping[str, Any] | None = None  # model, split, measure; includes the champion's own on the new data
-    comparison: Mapping[str, Any] | None = None  # the verdict, also where it is a refusal
+    comparison: Mapping[str, Any] | None = None  # the verdict, also of a refusal
     how: Mapping[str, Any] | None = None  # mode and why, and what a later retraining needs to know (flows.retraining.plan)
     intake: Sequence[Mapping[str, Any]] | None = None  # each batch of the inbox: flows.intake.verdict.Batch
 
@@ -40,11 +40,11 @@ class Ended:
 
 
 def read_history(project: Path) -> list[Ended]:
-    """Every retraining known here, in the order in which they ended: that of the branch, and between its records that of this folder."""
+    """Every retraining known here, in the order in which they ended: in the branch's order, with those only in this folder in between."""
     local: list[dict[str, Any]] = []
     if (project / HISTORY).exists():
         for line in (project / HISTORY).read_bytes().split(b"\n"):
-            with contextlib.suppress(ValueError):  # a line that a full disk truncated, in a character perhaps
+            with contextlib.suppress(ValueError):  # a line that a full disk truncated, perhaps within a character
                 local.append(json.loads(line))
     branch: dict[str, Ended] = {}
     if tree.resolve(project, tree.BRANCH):
@@ -62,14 +62,14 @@ def read_history(project: Path) -> list[Ended]:
 
 
 def _as_on_branch(entry: Ended, shared: Ended | None) -> Ended:
-    """What all machines say of a retraining: a champion of this one may have been superseded since."""
+    """The entry as the branch, shared by all machines, has it: this machine's champion may have been superseded since."""
     if shared is None or (shared.result, shared.champion) == (entry.result, entry.champion):
         return entry
     return replace(entry, result=shared.result, reason=shared.reason, champion=shared.champion, commit=shared.commit)
 
 
 def recorded(project: Path, commit: str) -> Ended | None:
-    """How the retraining that made `commit` of the branch ended; None where the commit holds no record."""
+    """How the retraining that made `commit` of the branch ended; None if the commit holds no record."""
     entry = json.loads(champion.show(project, commit, tree.RECORD) or "{}")
     return from_record(Ended, entry | {"commit": commit}) if entry else None
 
@@ -77,7 +77,7 @@ def recorded(project: Path, commit: str) -> Ended | None:
 def read_events(project: Path) -> list[Ended]:
     """What has happened to the champion: every retraining known here, every rollback and champion set by hand; oldest first.
 
-    A clock may have been set back: champions are in the order of their numbers, and times only say which failures came before one.
+    Clocks may be set back, so champions are in the order of their numbers; times only place failures before or after them.
     """
     champions, events = champion.read_champions(project), read_history(project)
     for one in champions:
@@ -100,9 +100,9 @@ def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
 
 
 def remember_killed(project: Path) -> Ended | None:
-    """A run that left its note was killed: remember that, unless it got as far as its last act, the record.
+    """Add a killed run, which is one that left its note, to the history, unless it still wrote its record, its last act.
 
-    Returns what is on record then, None where no run was killed.
+    Returns the run's entry in the history, None if no run was killed.
     """
     try:
         found = from_record(Ended, json.loads((project / AT_WORK).read_text(encoding="utf-8")))
@@ -116,9 +116,9 @@ def remember_killed(project: Path) -> Ended | None:
 
 
 def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
-    """Append to the history, safely on disk before the run's note is removed. A full disk is a warning.
+    """Append to the history, safely on disk before the run's note is removed. A full disk only gives a warning.
 
-    Of consecutive runs that find the same thing unchanged, only the first is kept.
+    Of consecutive runs that are unchanged for the same reason, only the first is kept.
     """
     try:
         known = read_history(project)

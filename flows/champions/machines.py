@@ -1,8 +1,8 @@
-"""What several machines have in common: the branch and the tags, in a git remote. No push is forced, and no record is lost.
+"""What several machines share: the branch and the tags, in a git remote. No push is forced, and no record is lost.
 
-Where two machines retrained at once, the one whose push is rejected takes over what the other recorded (`settle`). Its own records
+If two machines retrained at once, the one whose push is rejected takes over what the other recorded (`settle`). Its own records
 follow on the branch. A champion that it crowned without knowing the other's is superseded: its record says so, its tag is kept as
-`superseded/champion-N-DIGEST`, and the next retraining decides against the champion of now. A model crowned by hand stays crowned,
+`superseded/champion-N-DIGEST`, and the next retraining is compared with the current champion. A model crowned by hand stays crowned,
 under the next number.
 """
 
@@ -19,15 +19,15 @@ from flows.repository.git import NOBODY, GitFailed, git
 
 SUPERSEDED = "refs/tags/superseded/"
 ASK_SECONDS, SEND_SECONDS = 60, 300  # to a git remote, at most
-TRIES = 5  # pushes, where others push at the same time
+TRIES = 5  # pushes, if others push at the same time
 NO_ATOMIC = "does not support --atomic"
 
 
 @dataclass(frozen=True)
 class Met:
-    """What came of meeting the remote. `problem`: it is unavailable; `told`: how two histories became one; each a line or None.
+    """The result of a fetch or push. `problem`: the remote is unavailable; `told`: how two histories were merged; each a line or None.
 
-    `again`: a promotion from here is superseded, so that the comparison should be made again.
+    `again`: a promotion from here is superseded, so the comparison should be made again.
     """
 
     problem: str | None = None
@@ -36,15 +36,15 @@ class Met:
 
 
 def fetch(project: Path) -> Met:
-    """Take over what other machines have added to the branch and the tags; settle where both sides have.
+    """Take over what other machines have added to the branch and the tags; settle if both sides have added something.
 
-    The caller holds the lock of retrainings, or does nothing that depends on the branch. GitFailed where another process moved it.
+    The caller holds the lock of retrainings, or does nothing that depends on the branch. Raises GitFailed if another process moved it.
     """
     return _met(project, lambda here, there: settle(project, here, there))
 
 
 def peek(project: Path) -> str | None:
-    """`fetch` for one that only reads champions: where both sides have added something, nothing is moved. One line, or None."""
+    """`fetch` for a caller that only reads champions: if both sides have added something, move nothing. Return one line, or None."""
     told = "there are other champions than this machine's, which retrained at the same time; the next retraining settles it"
     return _met(project, lambda *_: Met(f"git remote {_remote(project)}: {told}")).problem
 
@@ -67,7 +67,7 @@ def _met(project: Path, where_parted: Callable[[Mapping[str, str], Mapping[str, 
 
 
 def push(project: Path) -> Met:
-    """Push branch and tags to the git remote, all or none. Where another machine was first, settle, and push what that gives."""
+    """Push branch and tags to the git remote, all or none. If another machine was first, settle and push the result."""
     remote, met = _remote(project), Met()
     if not (remote and _refs(project)):
         return met
@@ -104,7 +104,7 @@ def parted(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> 
 
 
 def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> Met:
-    """Put what only this side has after what the other side has, in one transaction. The objects of `there` have been received."""
+    """Append what only this side has to what the other side has, in one transaction. The objects of `there` have been received."""
     champions = {f"{TAGS}{one.number}": one for one in champion.read_champions(project)}
     clash = any(here[name] != digest for name, digest in there.items() if name in here and name.startswith(TAGS))
     ours = [one for name, one in champions.items() if there.get(name) != here[name]] if clash else []
@@ -115,7 +115,7 @@ def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> 
     tip = _replayed(project, here.get(BRANCH), there.get(BRANCH), lost=lost, now=latest or None)
     updates = [f"update {BRANCH} {tip} {here.get(BRANCH, ZERO)}"] if tip and tip != here.get(BRANCH) else []
     new = {name: digest for name, digest in there.items() if name != BRANCH}
-    new |= {f"{TAGS}{one.number}": "" for one in ours if f"{TAGS}{one.number}" not in there}  # deleted, unless renumbered to
+    new |= {f"{TAGS}{one.number}": "" for one in ours if f"{TAGS}{one.number}" not in there}  # deleted, unless the number is reused
     given: dict[int, int] = {}
     for one in ours:
         if one.number in lost:
@@ -134,7 +134,7 @@ def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> 
 
 
 def _superseded(ours: Sequence[Champion]) -> set[int]:
-    """Numbers of ours that a retraining crowned, and of rollbacks that only took such a one back."""
+    """Numbers of our champions that a retraining crowned, and of rollbacks that only undid one of these."""
     lost: set[int] = set()
     for one in ours:
         if one.cause not in ("set", "rollback") or (one.cause == "rollback" and one.replaced in lost):
@@ -143,7 +143,7 @@ def _superseded(ours: Sequence[Champion]) -> set[int]:
 
 
 def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[int], now: int | None) -> str | None:
-    """The branch's new tip: each commit that only we have, as one more after theirs. The former commit is its second parent, and kept."""
+    """The branch's new tip: each commit that only we have is made again on top of theirs. Its second parent keeps the former commit."""
     if not ours or (theirs and is_ancestor(project, ours, theirs)):
         return theirs
     if not lost and (not theirs or is_ancestor(project, theirs, ours)):
@@ -190,7 +190,7 @@ def _remote(project: Path) -> str:
 
 
 def _refs(project: Path) -> dict[str, str]:
-    """Digest of the branch and of every champion's tag here, superseded ones too, by name."""
+    """By name, the digests of the branch and of all champions' tags here, also superseded ones."""
     names = (BRANCH, TAGS.rstrip("/"), SUPERSEDED.rstrip("/"))
     listed = git("for-each-ref", "--format=%(refname) %(objectname)", *names, folder=project)
     return dict(line.split() for line in listed.splitlines())
@@ -202,7 +202,7 @@ def _refs_of(project: Path, remote: str) -> dict[str, str]:
 
 
 def _received(project: Path, remote: str) -> dict[str, str]:
-    """What the remote has, with its objects here; no name of ours is moved."""
+    """Fetch the remote's objects without moving a reference of ours; return its references."""
     here, there = _refs(project), _refs_of(project, remote)
     if new := [name for name, digest in there.items() if here.get(name) != digest]:
         git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote, *new, timeout=SEND_SECONDS, folder=project)
@@ -210,7 +210,7 @@ def _received(project: Path, remote: str) -> dict[str, str]:
 
 
 def _send(project: Path, remote: str, names: Sequence[str]) -> None:
-    """Push all of `names` or none; one after another where the remote's server cannot do that."""
+    """Push all of `names` or none; one after another if the remote's server cannot do that."""
     command = ["push", "--quiet", "--no-verify"]
     try:
         git(*command, "--atomic", remote, *names, timeout=SEND_SECONDS, folder=project)
@@ -221,7 +221,7 @@ def _send(project: Path, remote: str, names: Sequence[str]) -> None:
 
 
 def _moved(project: Path, remote: str, there: Mapping[str, str]) -> bool:
-    """Whether the remote has other references than we have just seen."""
+    """Whether the remote's references have changed since we saw them."""
     try:
         return _refs_of(project, remote) != there
     except GitFailed:

@@ -36,7 +36,7 @@ class NotComparable(UserError):
 
 
 def lost_index(project: Path, now: Champion) -> str | None:
-    """Why the champion cannot be searched over other documents; None if it can. It has then what each of its indexes has learned."""
+    """Why the champion cannot be searched over other documents; None if it can, because what its indexes have learned is kept."""
     own = parse_yaml(champion.show(project, now.commit, "params.yaml") or "") or {}
     for name in champion.parts_at(project, now).encoders:
         if has_own_index(own, name) and not champion.read_out(project, now.commit, f"data/indexes/{name}/index.json").get("trained"):
@@ -45,7 +45,7 @@ def lost_index(project: Path, now: Champion) -> str | None:
 
 
 def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], None]) -> None:
-    """Warn, before a training, where `evaluate_champion` will find that the champion cannot be measured."""
+    """Warn, before a training, if `evaluate_champion` will not be able to measure the champion."""
     with suppress(UserError):  # it is lost, and the run may make it again
         if lost := lost_index(project, now):
             warn(f"{lost}, so a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
@@ -54,10 +54,10 @@ def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], N
 def evaluate_champion(project: Path, now: Champion, *, processes: Processes, display: Display) -> dict[str, Any]:
     """Metrics of the champion on the new corpus and queries; values by query are in SCRATCH/values afterwards.
 
-    A second tree measures it by an ordinary run: its encoders are rounds of no steps with its own text and token settings, as it is
-    served; a fusion has its own weights, and BM25 is built with its own settings. How deep it is searched and what is measured are as
-    now. Shards come from the shard store where documents have not changed. A compressed index that it was trained with is filled with the
-    new documents. UserError where an encoder is lost; NotComparable where what such an index has learned was not kept.
+    A second tree measures it by an ordinary run, as it is served: its encoders are rounds of no steps with its own text and token
+    settings; a fusion keeps its weights, and BM25 its settings. Search depth and measures are the present ones. Shards of unchanged
+    documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Raises
+    UserError if an encoder is lost, and NotComparable if what such an index has learned was not kept.
     """
     name = f"champion/{now.number}"
     remove_worktree(SCRATCH)
@@ -98,7 +98,7 @@ def evaluate_champion(project: Path, now: Champion, *, processes: Processes, dis
 
 
 def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable[[str], None]) -> tuple[int, list[Problem]]:
-    """An ordinary run in a second tree, whose sources are those of this one. It does without a Prefect server that is unavailable."""
+    """Run a target in a second tree, with the sources of this one. If the Prefect server is unavailable, run again without it."""
     command, env = (*RUN, target), {STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
     ended = run_in(tree, command, processes, show=show, env=env)
     if ended[0] and server.is_configured() and not server.answers():
@@ -107,7 +107,7 @@ def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable
 
 
 def values(folder: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """`measure` of every dev query, from the values of a model with the metrics `measured`; UserError where there is no dev."""
+    """`measure` of every dev query, from the values of a model whose metrics are `measured`. Raises UserError if there is no dev."""
     import pyarrow as pa
 
     from tasks.core.tables.parquet import read_table

@@ -1,4 +1,4 @@
-"""The outs of a commit's dvc.lock: copied from the cache or the remote, with the content that is on record, or found to be lost."""
+"""The outs of a commit's dvc.lock: copied from the cache or the remote and checked against their digests, or reported as lost."""
 
 import json
 import shutil
@@ -16,9 +16,9 @@ from tasks.core.stage.errors import UserError, redacted
 
 
 def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None:
-    """Copy an out of `commit`, whose dvc.lock is `lock`, or a path in one, to `out`, which is whole or absent.
+    """Copy an out of `commit`, or a path in one, to `out`, completely or not at all. `lock`: the commit's dvc.lock.
 
-    UserError where it is neither in the cache nor on the remote, or corrupt there.
+    Raises UserError if it is neither in the cache nor on the remote, or corrupt there.
     """
     temporary, where = out.with_name(f".{out.name}.partial"), f"{path} of {commit[:12]}"
     _remove(temporary)
@@ -32,7 +32,7 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
         except ValueError as error:
             _remove(temporary)
             raise UserError(f"{where}: neither in the cache nor on the remote{f' ({error})' if str(error) else ''}") from None
-        for one in hashes:  # DVC takes what it downloads for intact
+        for one in hashes:  # DVC does not check what it downloads
             if one["md5"] and file_md5(temporary / one["path"] if temporary.is_dir() else temporary) != one["md5"]:
                 _remove(temporary)
                 raise UserError(f"{where}: {one['path']} is corrupt on the remote; push it again from a machine that has it (dvc push)")
@@ -41,7 +41,7 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
 
 
 def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
-    """Remove from the cache at `root` what an out is made of and has another content than its digest: DVC would copy it unread."""
+    """Remove an out's objects whose content does not match their digest from the cache at `root`: DVC would copy them unchecked."""
     for digest in set(objects(root, path, lock)):
         if not intact(root, digest):
             with suppress(PermissionError):
@@ -49,7 +49,7 @@ def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
 
 
 def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
-    """UserError for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded."""
+    """Raise UserError for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded."""
     root = cache_of(project) / "files/md5"
     missing = {one: path for path in paths for one in objects(root, path, lock) if not object_path(root, one).exists()}
     if not missing:
@@ -69,7 +69,7 @@ def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
 
 
 def objects(root: Path, path: str, lock: Lock) -> Iterator[str]:
-    """Digests of what an out, or a path in one, is made of: by the lock, and by the out's listing in the cache at `root`."""
+    """Digests of the objects that an out, or a path in one, consists of, from the lock and the out's listing in the cache at `root`."""
     for entry in lock.values():
         for out in entry.get("outs", []):
             if out.get("md5") and f"{path}/".startswith(f"{out['path']}/"):
@@ -80,7 +80,7 @@ def objects(root: Path, path: str, lock: Lock) -> Iterator[str]:
 
 
 def _dvc(*words: str) -> str:
-    """What a command of DVC prints; ValueError with DVC's own word, which may be none, where it fails."""
+    """Run a command of DVC; return what it prints. If it fails, raise ValueError with DVC's error, which may be empty."""
     done = subprocess.run([*DVC, *words], env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(next((line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")), ""))

@@ -1,4 +1,4 @@
-"""What makes up a model as it is served, by a dvc.lock: encoders, indexes, corpus, settings; of a fusion also BM25, and its weights."""
+"""The parts of a model as it is served, from a dvc.lock: encoders, indexes, corpus, settings; for a fusion also BM25 and its weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from tasks.core.retrieval.fusion import DEPTH
 from tasks.core.stage.errors import UserError
 
 OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
-INDEXED = ("index", "centroids", "centroid_lr", "scores", "nprobe", "ef_search", "k_factor")  # of an entry of adore: what its index is
+INDEXED = ("index", "centroids", "centroid_lr", "scores", "nprobe", "ef_search", "k_factor")  # keys of an entry of adore, for its index
 DOCUMENTS = "_documents"  # end of the name of a round that only encodes documents for an index
-SETTING = ("first", "second", "method", "weight", "k")  # of a fusion.json, what decides how runs are fused
+SETTING = ("first", "second", "method", "weight", "k")  # keys of a fusion.json that decide how runs are fused
 
 
 class Served(Protocol):
-    """A model as it is served: a champion, or what would be one."""
+    """A model as it is served: a champion, or a candidate."""
 
     @property
     def digests(self) -> Mapping[str, str]: ...
@@ -45,7 +45,7 @@ class Parts:
 
 
 def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str) -> Parts:
-    """The parts of `model` by the entries of dvc.lock; `read` gives a JSON file in an out. UserError, naming `where`, for a missing one."""
+    """The parts of `model` by the entries of dvc.lock. `read` reads JSON files of outs. UserError, naming `where`, for a missing part."""
     outs, sections = outs_of(stages), _sections(stages)
     searched, dense, fused = _made_from(model, sections)
     for name in dense:
@@ -73,7 +73,7 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
 
 
 def settings_of(stages: Lock, model: str) -> dict[str, Any]:
-    """The sections OWN of params.yaml, as the stages of `model` read them, and the factories of its own indexes, if it has some."""
+    """The sections OWN of params.yaml as the stages of `model` read them, and the factories of its own indexes, if any."""
     sections, read = _sections(stages), dict(parameters(stages.get("tokenize", {})))
     for name in _made_from(model, sections)[1]:
         for stage in ("encode", "index"):
@@ -85,13 +85,13 @@ def settings_of(stages: Lock, model: str) -> dict[str, Any]:
 
 
 def _made_from(model: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-    """What a model searches with, which of that are encoders, and the fusions on the way to it."""
+    """The systems that a model searches with, those of them that are encoders, and the fusions that combine them."""
     searched, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
     return searched, [name for name in searched if name != BM25 or not fused], fused
 
 
 def is_same_model(one: Served, other: Served) -> bool:
-    """Whether two models are the same but for the corpus and what is made of it: indexes."""
+    """Whether two models are the same, apart from the corpus and the indexes made from it."""
 
     def model(served: Served) -> tuple[dict[str, str], Mapping[str, Any], Mapping[str, Any]]:
         encoders = {kind: digest for kind, digest in served.digests.items() if kind.startswith("encoder")}
@@ -107,19 +107,19 @@ def has_own_index(sections: Mapping[str, Any], name: str) -> bool:
 
 
 def documents_of(sections: Mapping[str, Any], name: str) -> str:
-    """The name of the round of no steps that is to encode documents for model `name`: its own, unless an entry of adore has that."""
+    """The name of the round of no steps that encodes documents for model `name`: the same name, unless an entry of adore has it."""
     return f"{name}{DOCUMENTS}" if has_own_index(sections, name) else name
 
 
 def with_its_index(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The entry of adore that is model `name` over other documents: they go into its index, as that was trained."""
+    """The entry of adore for model `name` over other documents, which are added to its index as it was trained."""
     entry = sections["adore"][name]
     own = {key: entry[key] for key in INDEXED if key in entry}
     return {"round": documents_of(sections, name), "negatives": "none", "steps": 0, "quantizer": "given", **own}
 
 
 def outs_of(stages: Lock) -> dict[str, str]:
-    """Digest of every out in a dvc.lock, by path. A query tower without an index of its own has its round's, which serves it."""
+    """Digest of every out in a dvc.lock, by path. A query tower without its own index gets that of its round, in which it is searched."""
     outs = {out["path"]: out.get("md5", "") for stage in stages.values() for out in stage.get("outs", [])}
     for name in stages:
         model = name.removeprefix("adore@")
@@ -131,7 +131,7 @@ def outs_of(stages: Lock) -> dict[str, str]:
 
 
 def _sections(stages: Lock) -> dict[str, dict[str, Any]]:
-    """Entries of rounds, adore and fuse whose stages have run."""
+    """The entries of rounds, adore, and fuse whose stages have run."""
     found: dict[str, dict[str, Any]] = {"rounds": {}, "adore": {}, "fuse": {}}
     for stage in stages:
         kind, _, name = stage.partition("@")

@@ -28,7 +28,7 @@ ZERO = "0" * 40
 
 
 def resolve(folder: Path, revision: str) -> str | None:
-    """The commit that `revision` names, None where there is none."""
+    """The commit that `revision` names, None if there is none."""
     try:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder)
     except GitFailed:
@@ -36,7 +36,7 @@ def resolve(folder: Path, revision: str) -> str | None:
 
 
 def resolve_followed(project: Path, follow: str) -> str:
-    """The commit that retrainings follow; UserError where there is none."""
+    """The commit that retrainings follow. Raises UserError if there is none."""
     if followed := resolve(project, follow):
         return followed
     git("rev-parse", "--git-dir", folder=project)  # where git itself refuses, it says why
@@ -45,7 +45,7 @@ def resolve_followed(project: Path, follow: str) -> str:
 
 
 def uncommitted(project: Path) -> list[str]:
-    """The project's settings that differ from those of HEAD, or that git does not have."""
+    """The project's settings files that differ from HEAD or are not in git."""
     return [name for name in SETTINGS if git("status", "--porcelain", "--", name, folder=project)]
 
 
@@ -61,9 +61,9 @@ class Tree:
 
 @contextmanager
 def alone(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the worktree for a retraining; UserError where another one does.
+    """Hold the worktree for a retraining. Raises UserError if another retraining holds it.
 
-    A dry run is waited for, after `waiting` is called: one that a person makes at three at night must not cost the week's retraining.
+    If a dry run holds it, call `waiting` and wait: a dry run at three at night must not cost the week's retraining.
     """
     with ExitStack() as held:
         with locks.in_turn(project / LOOK, waiting):
@@ -73,7 +73,7 @@ def alone(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator
 
 @contextmanager
 def looking(project: Path) -> Iterator[None]:
-    """Hold the worktree for a dry run, after another one; UserError where a retraining holds it."""
+    """Hold the worktree for a dry run, after waiting for any other. Raises UserError if a retraining holds it."""
     with locks.in_turn(project / LOOK), locks.only_run(project / LOCK):
         yield
 
@@ -84,11 +84,11 @@ def folder_of(project: Path) -> Path:
 
 
 def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
-    """The worktree at commit `follow` of `project`'s repository; made again if it is missing or a kill left it half-made.
+    """Check out commit `follow` of `project`'s repository in the worktree, made again if it is missing or a kill left it half-made.
 
-    `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. One process at a time
-    (the caller is `alone`, or `looking`): git locks found here were left by a process that died. `meet` then takes over what other
-    machines did.
+    `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. Only one process may call this
+    at a time (it is `alone` or `looking`), so git locks found here were left by a process that died, and are removed. `meet` then takes
+    over what other machines did.
     """
     followed = resolve_followed(project, follow)
     root = (project / FOLDER).resolve()
@@ -109,7 +109,7 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
 
 
 def refuse_taken_names(project: Path) -> None:
-    """UserError if a branch or tag has a name that ours need as a folder: git would refuse them only after everything has run."""
+    """Raise UserError if a branch or tag has a name that ours need as a folder: git would refuse ours only after everything has run."""
     for name, move in ((BRANCH.rpartition("/")[0], "git branch -m {0} NEW"), (TAGS.rstrip("/"), "git tag NEW {0} && git tag -d {0}")):
         if name in git("for-each-ref", "--format=%(refname)", name, folder=project).splitlines():
             short = name.rpartition("/")[2]
@@ -117,7 +117,7 @@ def refuse_taken_names(project: Path) -> None:
 
 
 def commit(tree: Tree, message: str) -> str:
-    """Make a commit of what a retraining made, after the branch's last one and the followed one; no branch moves yet."""
+    """Commit the files of a retraining on top of the branch's tip and the followed commit; return the commit. No branch moves yet."""
     here = [name for name in COMMITTED if (tree.folder / name).exists()]
     git("add", "--force", "--", *here, folder=tree.folder)
     content = git("write-tree", folder=tree.root)
@@ -133,7 +133,7 @@ def move(folder: Path, updates: Sequence[str]) -> None:
 
 
 def records(folder: Path, *span: str) -> list[str]:
-    """The commits of the branch in `span` (as for `git rev-list`) that bring a record of their own, oldest first."""
+    """The commits of the branch in `span` (as for `git rev-list`) that add a record of their own, oldest first."""
     commits = git("rev-list", "--first-parent", "--reverse", *span, folder=folder).split()
     path = git("rev-parse", "--show-prefix", folder=folder) + RECORD
     names = "".join(f"{commit}:{path}\n" for commit in (f"{commits[0]}^", *commits)) if commits else ""

@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 from tasks.core.stage.errors import UserError
 
-Check = Callable[[], None]  # what must hold of params.yaml before a run
+Check = Callable[[], None]  # checks params.yaml before a run
 Assignments = Annotated[
     list[str] | None,
     typer.Option(

@@ -88,7 +88,7 @@ def convert(
 
 
 def _report(folder: Path, made: "Converted", shares: "Shares", *, mentioned: bool) -> list[str]:
-    """Say what was written, and what is odd about it; returns the `--set` that it asks for. `mentioned`: there are no other documents."""
+    """Print what was written, and what is odd about it; return the `--set` options needed. `mentioned`: no corpus file was given."""
     from tasks.core.stage.errors import printable
 
     by_form: dict[str, list[Path]] = {}
@@ -121,7 +121,7 @@ def _report(folder: Path, made: "Converted", shares: "Shares", *, mentioned: boo
         )
         sets.append("--set text.titles=true")
     if made.leaks:
-        every = made.leaks >= made.queries["train"]  # to drop them would leave nothing to train on
+        every = made.leaks >= made.queries["train"]  # dropping them would leave nothing to train on
         way = "they are all of train; give other files as dev and test" if every else "prepare.leaks=drop removes them from train"
         print(f"training queries that are in dev or test too: {made.leaks:,}; {way}")
         sets += [] if every else ["--set prepare.leaks=drop"]
@@ -135,7 +135,7 @@ def _report(folder: Path, made: "Converted", shares: "Shares", *, mentioned: boo
 
 @contextmanager
 def _unwritten() -> Iterator[None]:
-    """Where it is stopped, say so."""
+    """Print that nothing was written if the command is stopped."""
     try:
         yield
     except KeyboardInterrupt as stopped:
@@ -145,7 +145,7 @@ def _unwritten() -> Iterator[None]:
 
 
 def _tell(folder: Path, made: Mapping[str, Any]) -> None:
-    """What became of a data set (tasks.prepare.beir_folder), and what to type now."""
+    """Print what was written of a data set (the answer of tasks.prepare.beir_folder), and the next command."""
     from tasks.core.stage.errors import printable
 
     parts = [counted(made["documents"], "documents")]
@@ -179,7 +179,7 @@ def _next(folder: Path, sets: Sequence[str]) -> None:
 
 
 def _inbox() -> Path | None:
-    """The inbox of the project in the current folder; None where there is none, or retraining.yaml is malformed."""
+    """The inbox of the project in the current folder; None if there is none, or retraining.yaml is malformed."""
     from flows.explaining.data import intake
     from tasks.core.stage.errors import UserError
 

@@ -50,8 +50,8 @@ from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable, reader_left
 
 NAME = "retemper"
-ESCAPED = "retemper-json"  # how the codecs know `_escaped`
-OWN = [Path(name) for name in ("flows/cli/__main__.py", "tasks", "dvc.yaml", "params.yaml")]  # a project that has them runs by its own code
+ESCAPED = "retemper-json"  # the name under which codecs know `_escaped`
+OWN = [Path(name) for name in ("flows/cli/__main__.py", "tasks", "dvc.yaml", "params.yaml")]  # a project with these runs its own code
 BRING_OURS = ("new", "upgrade")  # commands that bring this code to a project
 EXAMPLES = (  # a command, and what it does
     ("retemper new my-project", "a project for your own data: five questions, or flags"),
@@ -90,7 +90,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper serve", "answer queries with the champion, and follow its promotions"),
 )
 
-MORE_EXAMPLES = (  # of commands that are needed less often: below their own help alone
+MORE_EXAMPLES = (  # for commands that are needed less often: shown only in their own help
     ("retemper experiments", "parameters and metrics of all sweeps"),
     ("retemper reproduce HEAD~1", "whether a commit gives the same results again"),
     ("retemper cache share /srv/retemper-cache", "one cache for all users of this machine"),
@@ -106,7 +106,7 @@ PANELS = {  # the commands in groups, as `retemper --help` shows them
     "Explain": (lineage.app, why.app, bisect.app, exposure.app),
     "Share and clean up": (remote.app, remote.cache, merge.app, gc.app, forget.app),
 }
-FEW = 10  # commands of a group that are all named where another one is asked for
+FEW = 10  # up to so many commands of a group are all named when an unknown one is typed
 
 
 class Root(TyperGroup):
@@ -196,7 +196,7 @@ def run_own_code(arguments: Sequence[str]) -> None:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """A package that the code needs and Python lacks, in a line: the project's own code may need others than what is installed has."""
+    """One line on a missing package: a project's own code may need packages that this installation lacks."""
     code = Path(__file__).resolve().parents[2]
     return f"{error.name}: not installed in {sys.prefix}, expected what {code} needs; run make run there, then {code}/.venv/bin/retemper"
 
@@ -209,34 +209,35 @@ def _usage(error: typer.TyperException) -> str:
     message = printable(" ".join(error.format_message().split()).rstrip(".?"))
     if context and (name := re.match(r"No such command '([^']*)'", message)):
         message = f"{name[0]}{_instead(name[1], context.command.commands, message.removeprefix(name[0]))}"
-    if isinstance(cause := error.__cause__, ValueError) and hasattr(cause, "errors"):  # pydantic's, which does not say what was found
+    if isinstance(cause := error.__cause__, ValueError) and hasattr(cause, "errors"):  # a pydantic error, which does not say what was found
         message += f" (found {printable(repr(cause.errors()[0]['input']))})"
     return f"{command}{': ' if command else ''}{message[:1].lower()}{message[1:]}; see {path} --help"
 
 
 def _instead(name: str, commands: Mapping[str, Any], alike: str) -> str:
-    """What may be meant by a command that is not there: one within a group, `alike` of typer, or any of a small group."""
+    """A suggestion for an unknown command: one within a group, typer's own (`alike`), or all commands of a small group."""
     if found := [f"'{group} {name}'" for group, inner in commands.items() if name in getattr(inner, "commands", {})]:
         return f". Did you mean {', '.join(found)}"
     return alike or (f", expected one of {', '.join(sorted(commands))}" if len(commands) <= FEW else "")
 
 
 def _open_streams(arguments: Sequence[str]) -> None:
-    """Streams that the caller has closed (`>&-`) read and write nothing; otherwise the next opened file would take their number. What
-    the encoding of standard output lacks is printed as `?`, or in JSON, whose texts alone have it, as `\\uXXXX`.
+    """Open streams that the caller has closed (`>&-`) on /dev/null; otherwise the next opened file would get their number.
+
+    Characters that the encoding of standard output lacks are printed as `?`, or in JSON, where only texts have them, as `\\uXXXX`.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):  # the latter where LC_ALL is C
-        codecs.register_error(ESCAPED, _escaped)  # a title in Greek, on a terminal of Latin letters
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):  # the latter if LC_ALL is C
+        codecs.register_error(ESCAPED, _escaped)  # for example for a Greek title on a Latin-1 terminal
         sys.stdout.reconfigure(errors=ESCAPED if "--json" in arguments else "replace")
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """What an encoding lacks as JSON's escapes: one for a character, two for one beyond U+FFFF."""
+    """Characters that an encoding lacks, as JSON's escapes: one per character, two for one beyond U+FFFF."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
@@ -244,7 +245,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 @contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt with their number, so that what a command undoes on Ctrl-C is undone."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt with their number, so that a command cleans up as on Ctrl-C."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         with suppress(OSError):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DOCS = Path("docs")
 COMMAND = "python -m flows.cli.reference"
-SAFETY = (2**31 - 1, 2**32 - 1, 1e6)  # of tasks.core.stage.numbers: the introduction says them once
+SAFETY = (2**31 - 1, 2**32 - 1, 1e6)  # bounds of tasks.core.stage.numbers, which only the introduction mentions
 Schema = dict[str, Any]
 
 INTRODUCTION = """\
@@ -165,7 +165,7 @@ def _paragraph(model: type[Params]) -> str:
 
 
 def _without_titles(node: Any) -> Any:
-    """`node` without the titles that pydantic makes of field names; they say nothing more."""
+    """`node` without the titles that pydantic makes from field names, which add nothing."""
     if isinstance(node, dict):
         return {key: _without_titles(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
     return [_without_titles(value) for value in node] if isinstance(node, list) else node

@@ -34,7 +34,7 @@ def retrain(
         outlook.foresee(Path.cwd(), follow, context.obj or check_parameters)
         return 0
     ended = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
-    if changed:  # the first line is far up by now
+    if changed:  # the first warning has scrolled far up by now
         display.warn(f"{changed}: this retraining did not have the changes, as they are not committed")
     return 1 if ended.result == "failed" else 0
 

@@ -12,7 +12,7 @@ from flows.cli.command import group
 from flows.cli.retrain import Follow, Name, Pool, Timezone
 
 app = group()
-MOVED = "Moved"  # panel of what is an option of schedule now
+MOVED = "Moved"  # panel of options that have moved to schedule
 
 
 class LogQueries(StrEnum):

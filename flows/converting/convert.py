@@ -1,8 +1,8 @@
-"""Training data of other tools as a BEIR folder: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, and negatives.tsv where there are any.
+"""Convert training data of other tools to a BEIR folder: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, and negatives.tsv if there are any.
 
-Files are read in this order: corpora, queries, training files by split, qrels. Every passage that a training file mentions is a document,
-in the order in which they come. Where there are no files of dev or test, a share of the training queries becomes that split, by a
-hash of a query's text: the same text is always in the same split, in every run, whatever else is in the files.
+Files are read in this order: corpora, queries, training files by split, qrels. Every passage of a training file becomes a document, in
+order of appearance. Without files of dev or test, a share of the training queries becomes that split, by a hash of a query's text: the same
+text is in the same split in every run, whatever else is in the files.
 """
 
 import json
@@ -40,8 +40,8 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written. `titled`: documents with a title; `queries` and `judgments`: by split; `white`: ids with white space; `leaks`:
-    queries of train in dev or test.
+    """Counts of what was written. `titled`: documents with a title; `queries` and `judgments`: by split; `white`: ids with white space;
+    `leaks`: training queries that are in dev or test too.
     """
 
     forms: dict[Path, str]
@@ -56,7 +56,7 @@ class Converted:
 
 
 def parse_qrels(given: str) -> tuple[str, Path]:
-    """SPLIT=FILE; validation is dev."""
+    """Parse SPLIT=FILE; validation means dev."""
     name, _, place = given.partition("=")
     if name not in SPLIT_NAMES or not place:
         raise UserError(f"--qrels {given}: expected SPLIT=FILE with split train, dev, or test")
@@ -64,7 +64,7 @@ def parse_qrels(given: str) -> tuple[str, Path]:
 
 
 def shares_of(inputs: Inputs, dev: float | None, test: float | None) -> Shares:
-    """The shares that are wanted: by default SHARE of each split without a file. UserError for those that make no sense."""
+    """The shares of queries for dev and test: by default SHARE for each split without a file. Raises UserError for invalid ones."""
     there = inputs.splits()
     found = {}
     for split, share in (("dev", dev), ("test", test)):
@@ -81,7 +81,7 @@ def shares_of(inputs: Inputs, dev: float | None, test: float | None) -> Shares:
 
 
 def refuse_place(folder: Path) -> None:
-    """UserError where nothing can be written: something is there, or the folder above it is not."""
+    """Raise UserError if `folder` cannot be written: something is there, or the folder above it is missing."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: found a file, expected a new folder as the first argument; name another")
     if folder.is_dir() and (any(folder.iterdir()) or folder.samefile(Path.cwd())):
@@ -91,7 +91,7 @@ def refuse_place(folder: Path) -> None:
 
 
 def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
-    """Write `folder`, which appears only when it is complete. UserError, with file and line, for anything malformed."""
+    """Write `folder`, which appears only when it is complete. Raises UserError, with file and line, for malformed input."""
     if not inputs.splits():
         raise UserError("convert: found no training file, no --qrels, and no --data, expected one; see retemper convert --help")
     if bool(inputs.queries) > bool(inputs.qrels):
@@ -115,7 +115,7 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
 
 
 def convert_source(folder: Path, source: str) -> Mapping[str, Any]:
-    """Write a data set that stage prepare reads to `folder`; returns the answer of tasks.prepare.beir_folder."""
+    """Write a data set that stage prepare can read to `folder`; return the answer of tasks.prepare.beir_folder."""
     refuse_place(folder)
     spec = parse_dataset(source)
     with new_place(folder) as made:
@@ -186,7 +186,7 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
 
 
 def _lines(path: Path, lines: Iterable[str], *, header: str = "") -> int:
-    """Write lines to a file; returns how many, without the header."""
+    """Write lines to a file; return how many, without the header."""
     count = 0
     with path.open("w", encoding="utf-8", newline="\n") as handle:
         if header:

@@ -1,4 +1,4 @@
-"""Training files of other tools. A form is known by the keys of a file's first row, and reads rows as queries with passages.
+"""Training files of other tools. A form is recognized by the keys of a file's first row, and reads rows as queries with passages.
 
     Tevatron (passages)    query_id, query, positive_passages and negative_passages [{docid, title (optional), text}]
     Tevatron (ids)         query_id, query_text or query, positive_document_ids, negative_document_ids; the texts are in a corpus
@@ -8,8 +8,8 @@
                            and label may be lists of one length (its labeled-list)
 
 Formats: Tevatron's TrainDataset (src/tevatron/retriever/dataset.py), FlagEmbedding's examples/finetune, and sentence-transformers'
-Dataset Overview and mine_hard_negatives. sentence-transformers goes by the order of columns, not by names; here names count, so a file
-with other ones is refused.
+Dataset Overview and mine_hard_negatives. sentence-transformers goes by the order of columns, not by their names; here names count, so a
+file with other names is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ MORE = ("answers", "metadata")
 
 
 class Passage(NamedTuple):
-    """A passage as a row has it. Without an id, it is named after its text; without a text, a corpus has it."""
+    """A passage as in a row. Without an id, its id is made from its text; without a text, the text is in a corpus."""
 
     id: str | None
     title: str
@@ -40,7 +40,7 @@ class Passage(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A query with its passages; without an id, it is named after its text."""
+    """A query with its passages. Without an id, its id is made from its text."""
 
     at: str
     id: str | None
@@ -52,7 +52,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """How to read a file: `columns` are the keys that are read; `by_text`: its passages have no ids."""
+    """How to read a file. `columns`: the keys to read; `by_text`: its passages have no ids."""
 
     name: str
     columns: tuple[str, ...]
@@ -61,7 +61,7 @@ class Form:
 
 
 def form_of(at: str, keys: Sequence[str]) -> Form:
-    """The form of a file whose first row has `keys`; UserError if there is none."""
+    """The form of a file whose first row has `keys`. Raises UserError if there is none."""
     readers = (_tevatron, _tevatron_ids, _flag_embedding, _sentence_transformers)
     if form := next(filter(None, (known(at, keys) for known in readers)), None):
         return form
@@ -69,7 +69,7 @@ def form_of(at: str, keys: Sequence[str]) -> Form:
 
 
 def identifier(at: str, name: str, value: object) -> str:
-    """An id, which may be an integer; UserError for one that no qrels could hold."""
+    """An id, which may be an integer. Raises UserError for one that qrels cannot hold."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
     found = str(value)
@@ -85,7 +85,7 @@ def string(at: str, name: str, value: object) -> str:
 
 
 def more_of(at: str, row: Row) -> dict[str, Any]:
-    """What BEIR's form keeps of a query beside its text; UserError for answers that are no strings."""
+    """The keys of a query, other than its text, that BEIR's form keeps. Raises UserError for answers that are not strings."""
     found = {name: row[name] for name in MORE if row.get(name)}
     if not is_answers(found.get("answers", [])):
         refuse(f"{at}: found {_what('answers', found['answers'])}, expected a list of strings")
@@ -150,7 +150,7 @@ def _sentence_transformers(at: str, keys: Sequence[str]) -> Form | None:
         raise UserError(f"{at}: found column {', '.join(other)}, expected those of sentence-transformers ({wanted}); remove or rename it")
     query, text = roles["query"][0], roles["text"][0]
     negatives = tuple(sorted(numbers, key=lambda key: numbers[key]))
-    label = "" if negatives else "".join(roles["label"])  # beside negatives, it is a teacher's score
+    label = "" if negatives else "".join(roles["label"])  # with negatives, it is a teacher's score
     columns = (query, text, *negatives, *roles["label"])
     read = partial(_pair, query=query, text=text, negatives=negatives, label=label, columns=columns)
     return Form("sentence-transformers", columns, read, by_text=True)

@@ -1,4 +1,4 @@
-"""Rows of a file: JSON lines (plain or gzip), Parquet, or lines of text. Each has its place, FILE:LINE, or FILE:ROW for Parquet."""
+"""Rows of a file: JSON lines (plain or gzip), Parquet, or lines of text, each with its place: FILE:LINE, or FILE:ROW for Parquet."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -9,16 +9,16 @@ from tasks.core.stage.errors import UserError
 
 Row = dict[str, Any]
 PARQUET = b"PAR1"  # first bytes of a file
-PARQUET_ROWS = 1024  # in memory at a time: some have images in columns that are not read
+PARQUET_ROWS = 1024  # rows in memory at a time; some files also have images, in columns that are not read
 
 
 def refuse(line: str) -> NoReturn:
-    """Stop at a malformed line."""
+    """Raise UserError for a malformed line."""
     raise UserError(f"{line}; fix the file")
 
 
 def keys(path: Path, expected: str) -> tuple[str, list[str]]:
-    """The place of a file's first row, and its keys in order. UserError for an empty file; `expected` names what it should have."""
+    """The place of a file's first row, and its keys in order. `expected`: the keys it should have. Raises UserError for an empty file."""
     if is_parquet(path):
         return f"{path}:1", _columns(path)
     for at, row in objects(path, expected, refuse):
@@ -27,12 +27,12 @@ def keys(path: Path, expected: str) -> tuple[str, list[str]]:
 
 
 def rows(path: Path, expected: str, wanted: Collection[str]) -> Iterator[tuple[str, Row]]:
-    """Every row; of Parquet, the columns that are `wanted`. UserError with the place for what cannot be read."""
+    """Every row with its place; from Parquet, only the `wanted` columns. Raises UserError, with the place, for an unreadable row."""
     return _parquet(path, wanted) if is_parquet(path) else objects(path, expected, refuse)
 
 
 def cells(path: Path, names: tuple[str, ...], separator: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Lines of exactly the columns `names`, separated by `separator`, or where that is None, by blanks and tabs."""
+    """Lines with exactly the columns `names`, separated by `separator`, or by blanks and tabs if that is None."""
     for number, line in lines(path, refuse):
         at, found = f"{path}:{number}", line.split(separator)
         if len(found) != len(names):

@@ -1,6 +1,6 @@
-"""What a conversion knows of documents, queries, and pairs: a database on disk, so that memory does not grow with the corpus.
+"""The documents, queries, and pairs of a conversion, in a database on disk, so that memory does not grow with the corpus.
 
-Texts of documents go straight to corpus.jsonl when they are first seen; the database keeps a digest of each, and where it came from.
+A document's text is written to corpus.jsonl when it is first seen; the database keeps its digest, and its place in the input.
 """
 
 import json
@@ -21,7 +21,7 @@ from tasks.core.tables.trec_ids import WHITE
 from tasks.core.text.plain import plain
 
 ENCODER = json.JSONEncoder(ensure_ascii=False)
-DIGITS = 16  # of SHA-256 in hexadecimal: the id of a text that has none
+DIGITS = 16  # of SHA-256 in hexadecimal, for the id of a text that has none
 SCHEMA = """
 CREATE TABLE documents (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, digest BLOB NOT NULL, empty INTEGER NOT NULL, at BLOB NOT NULL);
 CREATE TABLE queries (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, plain BLOB NOT NULL, more TEXT NOT NULL,
@@ -36,19 +36,19 @@ HELD_OUT = "SELECT o.plain FROM judged j JOIN queries o ON o.place = j.query WHE
 
 
 class Store:
-    """Documents, queries, and pairs, each once and in the order given. `corpus`: where documents are written."""
+    """Documents, queries, and pairs, each once and in the order given. `corpus`: the file that documents are written to."""
 
     def __init__(self, database: sqlite3.Connection, corpus: TextIO) -> None:
         self._database, self._corpus = database, corpus
-        self.documents = self.titled = self.white = 0  # documents that were written, and those with a title; ids with white space
+        self.documents = self.titled = self.white = 0  # documents written, those with a title, and ids with white space
         self.left_out: Counter[str] = Counter()
 
     def index_texts(self) -> None:
-        """Before passages without ids: they are documents of the corpus with the same text, where there are any."""
+        """Call this before adding passages without ids, so that they are matched with documents of the same text."""
         self._database.execute("CREATE INDEX IF NOT EXISTS by_digest ON documents (digest)")
 
     def document(self, at: str, passage: Passage) -> int | None:
-        """A document's number; None where it has no text. UserError for an unknown id, or one id with two texts."""
+        """Add a document, if new; return its number, None if it has no text. UserError for an unknown id, or an id with two texts."""
         if passage.text is None:
             known = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
             if known is None:
@@ -78,9 +78,9 @@ class Store:
         return None if empty else place
 
     def query(self, at: str, name: str | None, text: str, *, more: Mapping[str, Any] | None = None) -> int | None:
-        """A query's number; None where it has no text. Without a name, its text gives it one. UserError for one id with two texts.
+        """Add a query, if new; return its number, None if it has no text. UserError for an id with two texts.
 
-        `more`: other keys of its line, of which those said first count.
+        Without a `name`, its id is made from its text. `more`: other keys of its line; the first ones given count.
         """
         raw = _encoded(at, plain(text))
         name = text_id(text) if name is None else name
@@ -99,14 +99,14 @@ class Store:
         return place if raw else None
 
     def query_of(self, at: str, name: str) -> tuple[int | None, str]:
-        """The number (None where it has no text) and text of a query by its id; UserError if it is unknown."""
+        """The number (None if it has no text) and text of a query by its id. Raises UserError if it is unknown."""
         known = self._one("SELECT place, text, plain FROM queries WHERE id = ?", name)
         if known is None:
             raise UserError(f"{at}: query {shown(name)} is unknown, expected its text; give the file that has it with --queries")
         return int(known[0]) if known[2] else None, known[1]
 
     def judge(self, at: str, query: int, *, split: str, doc: int | None, grade: int) -> None:
-        """Add a judgment; UserError for two grades of one pair."""
+        """Add a judgment. Raises UserError for two grades of one pair."""
         if doc is None:
             self.left_out["pairs with a document without text"] += 1
             return
@@ -128,7 +128,7 @@ class Store:
         return self._all(f"SELECT q.id, q.text, q.more FROM queries q WHERE {_relevant('q.place')} ORDER BY q.place")
 
     def judged(self, split: str) -> Iterator[tuple[str, str, int]]:
-        """Query, document, and grade, of queries with a relevant document in that split."""
+        """Query, document, and grade, for queries with a relevant document in that split."""
         return self._all(
             "SELECT q.id, d.id, j.grade FROM judged j CROSS JOIN queries q ON q.place = j.query CROSS JOIN documents d ON d.place = j.doc "
             f"WHERE j.split = ? AND {RELEVANT.format(query='j.query', split='j.split')} ORDER BY j.place",
@@ -136,22 +136,22 @@ class Store:
         )
 
     def negatives(self) -> Iterator[tuple[str, str]]:
-        """Query and document, of training queries with a relevant document, less those relevant to the query."""
+        """Query and document of negatives, for training queries with a relevant document, without documents relevant to the query."""
         return self._all(
             "SELECT q.id, d.id FROM negatives n CROSS JOIN queries q ON q.place = n.query CROSS JOIN documents d ON d.place = n.doc "
             f"WHERE {_relevant('n.query', 'train')} AND NOT {POSITIVE} ORDER BY n.place"
         )
 
     def count(self, split: str) -> int:
-        """Queries with a relevant document in a split."""
+        """The number of queries with a relevant document in a split."""
         return self._number(f"SELECT count(*) FROM queries q WHERE {_relevant('q.place', split)}")
 
     def leaks(self) -> int:
-        """Training queries that are in dev or test too, by their plain text, as prepare finds them."""
+        """The number of training queries that are in dev or test too, compared by plain text as in prepare."""
         return self._number(f"SELECT count(*) FROM queries q WHERE {_relevant('q.place', 'train')} AND q.plain IN ({HELD_OUT})")
 
     def count_left_out(self) -> dict[str, int]:
-        """Everything that was left out, by reason."""
+        """The number of records that were left out, by reason."""
         late = {
             "queries without text": "SELECT count(*) FROM queries WHERE plain = x''",
             "queries without a relevant document": f"SELECT count(*) FROM queries q WHERE plain <> x'' AND NOT {_relevant('q.place')}",
@@ -162,7 +162,7 @@ class Store:
         return {reason: found[reason] for reason in sorted(found) if found[reason]}
 
     def _insert(self, statement: str, *values: object) -> int | None:
-        """The number of the new row; None where the row was there."""
+        """Insert a row; return its number, None if it exists already."""
         done = self._database.execute(statement, values)
         return done.lastrowid if done.rowcount else None
 
@@ -179,7 +179,7 @@ class Store:
 
 @contextmanager
 def new_store(folder: Path) -> Iterator[Store]:
-    """A store that writes corpus.jsonl into `folder`, and keeps its database there until it is closed."""
+    """A store that writes corpus.jsonl to `folder`; its database is there, too, until the store is closed."""
     database = folder / ".pairs.db"
     with closing(sqlite3.connect(database, isolation_level=None)) as connection:
         connection.executescript(f"PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; {SCHEMA} BEGIN")
@@ -189,7 +189,7 @@ def new_store(folder: Path) -> Iterator[Store]:
 
 
 def text_id(text: str) -> str:
-    """The id of a text that has none."""
+    """The id made for a text that has none."""
     return sha256(text.encode()).hexdigest()[:DIGITS]
 
 

@@ -1,4 +1,4 @@
-"""Files beside training files: a corpus, queries, and qrels.
+"""Files that accompany training files: a corpus, queries, and qrels.
 
     corpus   Tevatron {docid, title (optional), text}, Pyserini {id, contents}, BEIR {_id, title (optional), text}, or {text} alone
     queries  id and text separated by a tab, or Tevatron {query_id, query or query_text}, or BEIR {_id, text}
@@ -16,7 +16,7 @@ from flows.converting.rows import cells, is_json, is_parquet, keys, refuse, rows
 from flows.intake.records import shown
 from tasks.core.sources.grades import EXPECTED, is_grade
 
-CORPORA = (  # the key of an id, of a text, and whose form it is
+CORPORA = (  # the key of an id, the key of a text, and the tool
     ("docid", "text", "Tevatron"),
     ("id", "contents", "Pyserini"),
     ("_id", "text", "BEIR"),
@@ -84,14 +84,14 @@ def judgments(path: Path) -> Iterator[Judgment]:
 
 
 def known(doc: str) -> Passage:
-    """A document whose text a corpus has."""
+    """A document whose text is in a corpus."""
     return Passage(doc, "", None)
 
 
 def _keys_of(
     at: str, keys: Sequence[str], forms: Sequence[tuple[str, str, str]], *, expected: str, alone: str = ""
 ) -> tuple[str, str, str]:
-    """The keys of id and text, and the form's name; with `alone`, a key that will do without an id, whose key is then empty."""
+    """The keys of id and text, and the form's name. `alone`: a key that suffices without an id; the key of the id is then empty."""
     if found := next((form for form in forms if {*form[:2]} <= {*keys}), None):
         return found
     if [*keys] == [alone]:

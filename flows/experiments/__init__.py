@@ -1,1 +1,1 @@
-"""Runs beside the project's own: sweeps, reproductions, zero-shot evaluation."""
+"""Runs in addition to the project's own: sweeps, reproductions, zero-shot evaluation."""

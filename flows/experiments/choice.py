@@ -1,4 +1,4 @@
-"""What a sweep is run for: which point is best on dev, whether by chance, what lies beyond the grid, and the command that takes it."""
+"""The conclusion of a sweep: the best point on dev, whether by chance, whether it is at the grid's edge, and the command to adopt it."""
 
 import copy
 import math
@@ -22,7 +22,7 @@ Check = Callable[[dict[str, Any]], object]
 
 @dataclass(frozen=True)
 class Tried:
-    """A point of a sweep; repetitions share its `setting`. `assignments` and `keys` (of grid or points) leave out those of `repeat`."""
+    """A point of a sweep. Its repetitions share its `setting`; `assignments` and `keys` (of grid or points) leave out those of `repeat`."""
 
     setting: Setting
     assignments: Sequence[str]
@@ -51,7 +51,7 @@ class Standing(NamedTuple):
 
 
 def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[str], check: Check) -> list[str]:
-    """What is to be said of the best setting by report.metric; nothing where fewer than two have a value of one metric."""
+    """Lines on the best setting by report.metric; none if fewer than two settings have a value, or points differ in the metric."""
     metrics = {metric_of(one.sections) for one in tried}
     metric = min(metrics)
     found = standings(tried, layout, metric=metric, targets=targets)
@@ -74,15 +74,15 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
 
 
 def _best(found: Sequence[Standing]) -> Standing:
-    """The best; of equals, the first of the sweep's order."""
+    """The best setting; among equals, the first in the sweep's order."""
     return found[best_of({place: one.value for place, one in enumerate(found)}, lambda place: place)]
 
 
 def standings(tried: Sequence[Tried], layout: Layout | None, *, metric: str, targets: Sequence[str]) -> list[Standing]:
-    """The settings that have a value, in the sweep's order.
+    """The settings that have a value, each with its best system, in the sweep's order.
 
-    The systems of `layout` count, or else all that the settings change; with `targets`, those of every run, for a run that does not go as
-    far as the report leaves in dvc.lock what was measured before.
+    The systems of `layout` count, or without one, all that the settings change. With `targets`, only systems that every run has count: a
+    run that does not reach the report leaves earlier measurements in dvc.lock.
     """
     runs: dict[Setting, list[Tried]] = defaultdict(list)
     for one in tried:
@@ -111,7 +111,7 @@ def _middle(values: Sequence[float], layout: Layout | None) -> float:
 
 
 def tested(first: Standing, second: Standing, *, metric: str, layout: Layout | None) -> str:
-    """Whether two settings differ by the report's test over dev queries, of each the average over the setting's runs."""
+    """A line on whether two settings differ, by the report's test over dev queries, with values averaged over each setting's runs."""
     try:
         sides = [Side(one.name, _by_query(one, metric, layout)) for one in (first, second)]
         if sides[0].values.keys() != sides[1].values.keys():
@@ -135,9 +135,9 @@ def _by_query(standing: Standing, metric: str, layout: Layout | None) -> dict[st
 
 
 def edges(tried: Sequence[Tried], best: Standing, level: Sequence[Standing], *, check: Check) -> Iterator[str]:
-    """A line for each number of the best setting that none in the grid exceeds, or none falls below, where `check` would let it go on.
+    """A line for each number of the best setting that is the largest or smallest tried, if `check` accepts values beyond it.
 
-    None where settings that are `level` with the best have another value.
+    There is no line if a setting that is `level` with the best has another value.
     """
     run = best.runs[0]
     for key in run.keys:

@@ -1,7 +1,7 @@
-"""How far two versions of an artifact's file are apart, where other hardware gives other bits.
+"""The distance between two versions of an artifact's file, since other hardware gives other bits. 0 means equal.
 
-Vectors and weights by the norm of their difference over the norm of the first; figures (JSON) by their largest absolute difference;
-runs and tables of ranked documents by the share of the first TOP documents, of either, that are not in both. 0 is equal.
+Vectors and weights: the norm of their difference over the norm of the first. Figures (JSON): their largest absolute difference. Runs and
+tables of ranked documents: the share of documents in either one's first TOP that are not in both.
 """
 
 import json
@@ -17,11 +17,11 @@ from tasks.core.stage.errors import UserError
 from tasks.core.tables.trec import read_run
 
 TOP = 10
-UNLIKE = math.inf  # of another shape, or with other keys, or other queries
+UNLIKE = math.inf  # the distance if shapes, keys, or queries differ
 
 
 def distance(name: str, old: Path, new: Path) -> float | None:
-    """The distance of two files of this name; None where nothing is measured (pages, texts, indexes)."""
+    """The distance of two files of this name; None for files that are not measured (pages, texts, indexes)."""
     measure = {".npy": _arrays, ".safetensors": _weights, ".json": _figures, ".trec": _runs, ".parquet": _tables}.get(Path(name).suffix)
     try:
         return None if measure is None else measure(old, new)
@@ -41,7 +41,7 @@ def _weights(old: Path, new: Path) -> float:
 
 
 def _tensors(path: Path) -> dict[str, Any]:
-    """The tensors of a safetensors file, as numpy has them; bfloat16, which it lacks, as float32."""
+    """The tensors of a safetensors file as numpy arrays; bfloat16, which numpy lacks, becomes float32."""
     import torch
     from safetensors.torch import load_file
 
@@ -55,7 +55,7 @@ def _apart(one: Any, other: Any) -> float:
         float(np.linalg.norm(one.astype(np.float64))),
         float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64))),
     )
-    if not np.isfinite(difference):  # NaN is close to nothing, and max() would pass over it
+    if not np.isfinite(difference):  # NaN is close to nothing, and max() would ignore it
         return UNLIKE
     return difference / norm if norm else (0.0 if not difference else UNLIKE)
 
@@ -68,14 +68,14 @@ def _figures(old: Path, new: Path) -> float:
 
 
 def _differ(one: float, other: float) -> float:
-    """Of two figures; 0 for two that are infinite alike, or no numbers (NaN), which max() would pass over."""
+    """The difference of two figures; 0 for equal infinities and for two NaN, which max() would ignore."""
     if math.isfinite(one) and math.isfinite(other):
         return abs(one - other)
     return 0.0 if one == other or (math.isnan(one) and math.isnan(other)) else UNLIKE
 
 
 def _flat(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Every number with its place; texts (digests of weights, say) are left out."""
+    """Every number with its path of keys; strings (such as digests of weights) are left out."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flat(inner, (*place, str(key)))
@@ -101,7 +101,7 @@ def _tables(old: Path, new: Path) -> float | None:
 
 
 def _swapped(old: Any, new: Any) -> float:
-    """The mean share, over the queries, of the first TOP documents of either that are not in both; UNLIKE for other queries."""
+    """The share of documents in either list's first TOP that are not in both, averaged over queries; UNLIKE if queries differ."""
     first, second = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     for lists, rows in ((first, old), (second, new)):
         for query, doc, rank in rows:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 VALUES = Path("data/values")
 SOURCE = "data/source.json"
-LISTED = 20  # parameters that differ
+LISTED = 20  # differing parameters shown
 
 
 @dataclass(frozen=True)
 class Side:
-    """One system: its values by query, and what made it; a run file has no stages."""
+    """One system: its values by query, and the stages that made it (none for a run file)."""
 
     name: str
     values: Mapping[str, float]
@@ -43,8 +43,8 @@ class Row:
     """A side against the first one, over the queries that both have. `better` and `worse` count queries.
 
     `low` to `high`: the 1 - alpha interval of the difference (report.alpha). `power`: the chance of a t-test at alpha to find a difference
-    this large; `detectable` and `needed`: for 80 % power. None without variance. All these take `groups` of queries as independent, by
-    report.draws; `design_effect`: the variance of the mean difference over what it would be if all queries were.
+    this large; `detectable` and `needed`: for 80 % power. They are None without variance. All of them treat `groups` of queries as
+    independent, by report.draws; `design_effect`: the variance of the mean difference over that with all queries independent.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Row:
 
 
 class Pair(NamedTuple):
-    """Values of two systems on the queries of both [Q], and the number of each query's group."""
+    """Values of two systems on their common queries [Q], and the number of each query's group."""
 
     new: "Floats"
     old: "Floats"
@@ -79,8 +79,8 @@ class Pair(NamedTuple):
 
 
 def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int, as_json: bool) -> None:
-    """Print means, differences and paired tests (report.test) of every system against the first, what differs in how they were made, and
-    the `shown` queries that gain and lose most. UserError where a system or its values cannot be found.
+    """Print means, differences, and paired tests (report.test) of every system against the first, the differences in how they were made,
+    and the `shown` queries that gain and lose most. Raises UserError if a system or its values cannot be found.
     """
     sections = read_yaml(Path(PARAMS))
     measure = measure or metric_of(sections)
@@ -99,7 +99,7 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
 
 
 def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str) -> Side:
-    """The system that `name` says: a TREC run file, a MODEL of the working tree, REVISION:MODEL, or a REVISION's best model on dev."""
+    """The system called `name`: a TREC run file, a MODEL of the working tree, REVISION:MODEL, or a REVISION's best model on dev."""
     if Path(name).is_file():
         return Side(name, _values_of_run(Path(name), sections, split=split, measure=measure))
     revision, colon, model = name.rpartition(":")
@@ -127,13 +127,13 @@ def _models(lock: Lock) -> list[str]:
 
 
 def _evaluation(lock: Lock, model: str) -> str:
-    """The stage that measured `model`; empty where there is none."""
+    """The stage that measured `model`; empty if there is none."""
     path = str(VALUES / model)
     return next((stage for stage, entry in lock.items() if any(out["path"] == path for out in entry.get("outs", []))), "")
 
 
 def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) -> Side:
-    """A model of a dvc.lock, its values out of the cache."""
+    """A model of a dvc.lock, with its values from the cache."""
     import pyarrow.parquet as pq
 
     stage = _evaluation(lock, model)
@@ -154,7 +154,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
 
 
 def stored(where: str, file: Path, stages: Lock) -> Path:
-    """A system's `file` (data/FOLDER/MODEL/SPLIT.parquet, say) that one of `stages` made, in the cache. UserError if it is not there."""
+    """A system's `file` in the cache, such as data/FOLDER/MODEL/SPLIT.parquet, made by one of `stages`. UserError if it is missing."""
     outs = {str(out["path"]): str(out.get("md5", "")) for entry in stages.values() for out in entry.get("outs", [])}
     objects = cache_folder() / "files" / "md5"
     files = listing(objects, outs.get(str(file.parent), ""))
@@ -169,7 +169,7 @@ def stored(where: str, file: Path, stages: Lock) -> Path:
 
 
 def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measure: str) -> dict[str, float]:
-    """A run file of any program, measured with the qrels of this project."""
+    """The values of a run file, made by any program, measured with this project's qrels."""
     from tasks.core.metrics.external_trec import read_trec_run
     from tasks.core.metrics.measures import needs_texts, parse, per_query
     from tasks.core.metrics.qrels import load_qrels
@@ -192,15 +192,16 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
 
 
 def groups_of(split: str) -> Mapping[str, str]:
-    """The group of each query among those that share a relevant document, by this tree's judgments; none without them."""
+    """By query, its group of queries that share a relevant document, by this tree's judgments; empty without them."""
     from tasks.core.metrics.clusters import read_groups
 
     return read_groups(Path(corpus_of(lock_here()), "qrels", f"{split}.parquet"))
 
 
 def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False, groups: Mapping[str, str] | None = None) -> list[Row]:
-    """Every side but the first, against the first; p-values are Holm's over all of them. `fewer`: less of the measure is better.
-    `groups`: of queries, by what they share."""
+    """Compare every side with the first one; p-values are corrected by Holm over all of them.
+
+    `fewer`: lower values of the measure are better. `groups`: by query, see `groups_of`."""
     import numpy as np
 
     from tasks.core.metrics.paired_tests import holm
@@ -255,10 +256,10 @@ def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, alpha:
 
 
 def differences(first: Side, other: Side) -> Iterator[str]:
-    """What differs in how two systems were made: parameters with both values, sources, and stages whose code is another.
+    """Lines on what differs in how two systems were made: parameters with both values, sources, and stages with other code.
 
-    The entries of two different models are compared with each other, as `rounds.MODEL.lr`; what only one of them goes through is
-    named by its stages.
+    The entries of two different models are compared with each other, as `rounds.MODEL.lr`. Steps of only one of the two are named by
+    their stages.
     """
     if not first.stages or not other.stages:
         yield "how a run file was made is not recorded"
@@ -281,12 +282,12 @@ def differences(first: Side, other: Side) -> Iterator[str]:
 
 
 def _own(side: Side, other: Side) -> dict[str, str]:
-    """Stages that `other` does not go through, by their names without the model's: `train` of two models is one step of both."""
+    """Stages that `other` lacks, by name without the model's, because `train` of two models is the same step."""
     return {stage.removesuffix(f"@{side.model}"): stage for stage in side.stages if stage not in other.stages}
 
 
 def _parameters(side: Side, other: Side | None) -> dict[str, Any]:
-    """By dotted key. With an `other` model, the side's own entry is `rounds.MODEL`, and by its name too where the other goes through it."""
+    """Parameters by dotted key. With an `other` model, the side's own entry is `rounds.MODEL`, and has its own name too if both have it."""
     found = _flat(side)
     if other is None:
         return found
@@ -316,7 +317,7 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 
 def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Tested, width: int | None = None) -> str:
-    """The table, in lines of at most `width` if given, and below it what differs and where queries are too few."""
+    """The table, in lines of at most `width` if given, then the differences in making, and warnings of too few queries."""
     from tasks.core.metrics.clusters import told as clustered
 
     first = sides[0]
@@ -358,7 +359,7 @@ def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str
 
 
 def questions(split: str) -> dict[str, str]:
-    """Texts of this working tree's queries, where they are there."""
+    """Texts of this working tree's queries; empty if they are missing."""
     import pyarrow.parquet as pq
 
     path = Path(corpus_of(lock_here()), "queries", f"{split}.parquet")

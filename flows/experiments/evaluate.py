@@ -34,12 +34,12 @@ from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.params import read_yaml, validate
 from tasks.params import Parameters
 
-KEPT = Path(".retemper/evaluate")  # a folder for each dataset: what the next evaluation on it need not make again
+KEPT = Path(".retemper/evaluate")  # a folder per data set: what the next evaluation on it can reuse
 DATASETS = 4  # kept; the oldest are removed first
 LENT = ("shards", "scratch")  # finished pieces of an encode, and unfinished work (tasks.core.stage.scratch)
 SHORTEST = 3  # tokens of a text: [CLS], one, [SEP]
 SPLITS: tuple[Literal["dev", "test"], ...] = ("dev", "test")
-AS_IT_IS = {"init": "base", "negatives": "none", "steps": 0}  # a round
+AS_IT_IS = {"init": "base", "negatives": "none", "steps": 0}  # a round that trains nothing
 EMPTY = (
     "encoders",
     "pretrain",
@@ -60,9 +60,9 @@ EMPTY = (
 class Settings:
     """The settings of an evaluation, `prefixes` and `lengths` by "query" and "document". All others are the project's.
 
-    None stands for a default: the model's own prefixes; the project's lengths (cut to the model's limit), titles, and treatment of
-    identical ids; and for `relevance`, the lowest relevant grade (of both splits, or of dev and test), the project's on its own
-    dataset, 1 on another. `drop` drops empty texts and qrels of unknown ids.
+    None means a default: the model's own prefixes; the project's lengths (limited to what the model allows), titles, and treatment of
+    identical ids. `relevance`: the lowest relevant grade, one for both splits or one each for dev and test; by default the project's on
+    its own data set, and 1 on any other. `drop`: drop empty texts and qrels of unknown ids.
     """
 
     prefixes: Mapping[str, str | None]
@@ -84,8 +84,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Plan:
-    """The run of an evaluation: what it is called, its stages, and what params.yaml of the second tree sets (`--set`). `partial`: what
-    it finished is read where it failed, too."""
+    """The run of an evaluation: its name, its stages, and the edits (`--set`) of params.yaml in the second tree. `partial`: its finished
+    results are read even if it fails."""
 
     name: str
     targets: Sequence[str]
@@ -103,10 +103,11 @@ class RunFailed(Exception):
 
 
 def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = None, mteb: Path | None = None) -> int:
-    """Print the metrics of `model` on dataset `data`, per split; also to `out`, and to `mteb` in MTEB's form. Returns the exit status.
+    """Print the metrics of `model` on data set `data`, per split; also write them to `out`, and to `mteb` in MTEB's form. Return the exit
+    status.
 
-    `model` is an encoder, whose pooling, head and similarity are its own, or an entry of `fuse`: BM25 is built over the data, and the
-    weight (or k) is the one that was chosen on the project's own dev.
+    `model` is an encoder, with its own pooling, head, and similarity, or an entry of `fuse`: then BM25 is built over the data, and the
+    weight (or k) is the one chosen on the project's own dev.
     """
     parse_dataset(data)
     shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
@@ -131,7 +132,7 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
 
 
 def refuse_before(models: Sequence[str], sections: Mapping[str, Any], settings: Settings, *, mteb: Path | None) -> None:
-    """UserError for what is wrong with an evaluation whatever its data are. `sections`: the project's parameters."""
+    """Raise UserError for mistakes in an evaluation that do not depend on its data. `sections`: the project's parameters."""
     for kind, length in settings.lengths.items():
         if length is not None and length < SHORTEST:
             raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
@@ -145,10 +146,10 @@ def refuse_before(models: Sequence[str], sections: Mapping[str, Any], settings: 
 
 @contextmanager
 def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display) -> Iterator[Path]:
-    """The project's folder in a second tree, after an ordinary run there has brought the stages of `plan` up to date. Raises RunFailed.
+    """Yield the project's folder in a second tree, after an ordinary run there has brought the stages of `plan` up to date.
 
-    Folder `kept` lends what earlier runs finished, and keeps dvc.lock for the next; one run at a time uses it. The tree ends with the
-    block.
+    Folder `kept` has what earlier runs finished, and gets dvc.lock for the next; one run at a time uses it. The tree is removed after the
+    block. Raises RunFailed.
     """
     with locks.in_turn(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
         yield from _second_run(plan, kept, processes=processes, display=display)
@@ -182,7 +183,7 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
 
 
 def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: Display) -> Problem | None:
-    """An ordinary run in `tree`, of whose lines those of its stages are shown. Returns why it failed, if it did."""
+    """Do an ordinary run in `tree`, showing the lines of its stages. Return why it failed, if it did."""
     last = ""
 
     def show(line: str) -> None:
@@ -198,26 +199,26 @@ def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: D
     if not status:
         return None
     found = problems[-1] if problems else Problem("pipeline", last or f"{targets[0]}: its run ended with status {status}", 1)
-    message, log, _ = found.message.partition("; its log: ")  # which ends with the tree
+    message, log, _ = found.message.partition("; its log: ")  # which is removed with the tree
     return Problem(found.kind, f"{message}; its output is above" if log else message, found.status)
 
 
 def kept_for(data: str, most: int = DATASETS) -> Path:
-    """The folder of what evaluations on `data` keep; it exists. Beyond `most` data sets, those used least recently are forgotten.
+    """Make the folder for what evaluations on `data` keep. Those of the least recently used data sets beyond `most` are removed.
 
-    The project's own shards are another store: to an encode of other data, they would be those of deleted documents.
+    The project's own shards are stored separately, because encoding other data would treat them as those of deleted documents.
     """
     folder = KEPT / hashlib.sha256(" ".join(resolved(data)).encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
-    others = [place for place in KEPT.iterdir() if place != folder]  # which may be newer: clocks are set back
+    others = [place for place in KEPT.iterdir() if place != folder]  # which may be newer, if a clock was set back
     for old in sorted(others, key=lambda place: place.stat().st_mtime, reverse=True)[max(most, DATASETS) - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
 def lend(kept: Path, tree: Path) -> None:
-    """Let the stages in `tree` use what earlier runs left in folder `kept`."""
+    """Link into `tree` what earlier runs left in folder `kept`, so that its stages use it."""
     for name in LENT:
         (kept / name).mkdir(parents=True, exist_ok=True)
         (tree / ".retemper").mkdir(exist_ok=True)
@@ -225,7 +226,7 @@ def lend(kept: Path, tree: Path) -> None:
 
 
 def decided(settings: Settings, data: str) -> Shown:
-    """`settings` with the project's parameters as defaults; UserError where the two contradict each other."""
+    """`settings` with the project's parameters as defaults. Raises UserError if the two contradict each other."""
     project = check_file()
     given = settings.relevance
     if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
@@ -247,13 +248,13 @@ def decided(settings: Settings, data: str) -> Shown:
 
 
 def resolved(data: str) -> tuple[str, str]:
-    """What two SPECs of the same dataset share, however its folder is spelled."""
+    """A form of a SPEC that is the same for the same data set, however its folder is spelled."""
     spec = parse_dataset(data)
     return spec.kind, f"{spec.folder.resolve()}{spec.columns}" if spec.kind in PATH_KINDS else spec.place
 
 
 def texts(data: Path, shown: Shown) -> str:
-    """How texts were given to the model, and how its lists were measured, in a line; BM25 alone has no tokens."""
+    """One line on how texts were given to the model, and how its lists were measured. BM25 alone has no tokens."""
     tokens = {name: min((data / "tokens" / name).rglob("meta.json"), default=None) for name in ("queries", "documents")}
     described = {name: read_json(place) for name, place in tokens.items() if place}
     texts = [f"{name} of at most {meta['max_length']} tokens, prefix {meta['prefix']!r}" for name, meta in described.items()]
@@ -265,7 +266,7 @@ def texts(data: Path, shown: Shown) -> str:
 
 
 def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: Settings, shown: Shown) -> Plan:
-    """The run that measures `model` on `data`; UserError where it cannot be measured. `sections`: the project's parameters."""
+    """The run that measures `model` on `data`. Raises UserError if it cannot be measured. `sections`: the project's parameters."""
     if model in fusions(sections):
         searched, fused = made_from(model, sections)
         refuse_unfit(lock_here(), model, "dvc.lock")
@@ -276,7 +277,7 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
         name, target = model, f"evaluate_fuse@{model}"
         fuse = {one: as_chosen(one, sections) for one in fused}
     elif model == BM25:
-        own = str(sections["encoder"]["source"])  # no stage that is reached reads it
+        own = str(sections["encoder"]["source"])  # no stage of this run reads it
         name, target, encoders, fuse = BM25, "evaluate_bm25", {short_name(parse_encoder(own).name): own}, {}
     else:
         name, fuse = short_name(parse_encoder(model).name), {}
@@ -294,7 +295,7 @@ def edits_of(
     shown: Shown,
     fuse: Mapping[str, Any],
 ) -> tuple[list[str], list[str]]:
-    """What params.yaml of a second tree sets to measure `encoders` (sources by name) and fusions on `data`; and lines on what was cut."""
+    """The edits of params.yaml that measure `encoders` (sources by name) and fusions on `data`, and lines on lengths that were reduced."""
     values = untrained({one: whole_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _whole_path(data),
         "queries": "corpus",
@@ -314,7 +315,7 @@ def edits_of(
 
 
 def untrained(encoders: Mapping[str, str]) -> dict[str, Any]:
-    """What params.yaml sets so that each encoder (a source, by name) is a round of no steps, and nothing else is there."""
+    """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains."""
     (first, source), *others = encoders.items()
     return dict[str, Any]({section: {} for section in ("base", *EMPTY)}) | {
         "encoder.source": source,
@@ -324,13 +325,13 @@ def untrained(encoders: Mapping[str, str]) -> dict[str, Any]:
 
 
 def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> tuple[dict[str, Any], list[str]]:
-    """Prefixes and lengths of the texts that `encoders` (sources by name) are given, by key of params.yaml; and lines on what was cut."""
+    """Prefixes and lengths of texts for `encoders` (sources by name), by key of params.yaml, and lines on lengths that were reduced."""
     from tasks.core.models.folder import read_shape
     from tasks.core.models.limits import most_tokens
 
     folders = {name: encoder_folder(source) for name, source in encoders.items()}
     for source in encoders.values():
-        list_encoder(source)  # a UserError where it is no model
+        list_encoder(source)  # a UserError if it is not a model
     shapes = {name: read_shape(folder) for name, folder in folders.items()}
     most = min(most_tokens(folder) for folder in folders.values())
     project = validate(Parameters, sections, "params.yaml").tokenize
@@ -351,7 +352,7 @@ def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings:
 
 
 def told_of_model(model: str, sections: Mapping[str, Any]) -> list[str]:
-    """Lines on how a system that is no encoder is made."""
+    """Lines on how a fusion or BM25 is made; none for an encoder."""
     if model in fusions(sections):
         return [told_of(one, sections) for one in made_from(model, sections)[1]]
     bm25 = validate(lexical.BM25, sections.get("bm25") or {}, "params.yaml", section="bm25")
@@ -368,7 +369,7 @@ def told_of(name: str, sections: Mapping[str, Any]) -> str:
 
 
 def as_chosen(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of a fusion with its weight (or k) as it was chosen; UserError where it has not run."""
+    """The entry of a fusion with the weight (or k) that was chosen. Raises UserError if the fusion has not run."""
     return {**fusions(sections)[name], **_setting(read_json(record_of(name, sections)))}
 
 
@@ -383,12 +384,12 @@ def _whole_path(data: str) -> str:
 
 
 def whole_encoder(source: str) -> str:
-    """A form of encoder.source that names the same encoder from any folder."""
+    """`source`, a value of encoder.source, with its path made absolute, if it has one."""
     place = parse_encoder(source)
     return str(place.folder.resolve()) if place.kind == "folder" and place.folder else source
 
 
 def short_name(source: str) -> str:
-    """A short name of a model, fit for a round."""
+    """A short name for a model that is valid for a round."""
     name = re.sub(r"[^a-z0-9_]+", "_", Path(source).name.lower()).strip("_")[:40] or "model"
     return name if NAME.fullmatch(name) and name not in RESERVED else f"model_{name}"

@@ -1,7 +1,7 @@
-"""`extra` of params.yaml: every system of the project on further data sets, zero-shot, by one run in a second tree for each.
+"""`extra` of params.yaml: measure every system of the project on further data sets, zero-shot, by one run in a second tree for each.
 
 BM25 is built there, and a fusion keeps the weight that was chosen on the project's own dev. Results are in data/extra/NAME; no stage
-reads them, so they choose nothing.
+reads them, so they influence no choice.
 """
 
 import hashlib
@@ -33,17 +33,17 @@ from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import read_yaml
 from tasks.params import Extra, Parameters
 
-KEPT = Path(".retemper/extra")  # a folder for each: finished pieces and dvc.lock of its runs
-LAYOUTS = {"beir": beir_layout, "csv": csv_layout, "msmarco": msmarco_layout}  # whose splits are known before they are read
-# What the systems' figures on a further data set depend on, besides encoders, fusions and the data: sections of params.yaml, and stages.
+KEPT = Path(".retemper/extra")  # a folder per data set: finished pieces and dvc.lock of its runs
+LAYOUTS = {"beir": beir_layout, "csv": csv_layout, "msmarco": msmarco_layout}  # kinds whose splits are known before reading them
+# Sections of params.yaml, and stages, that figures on a further data set depend on, in addition to encoders, fusions, and the data.
 READ = ("prepare", "base", "text", "tokenize", "bm25", "encode", "retrieve", "evaluate", "report")
 STAGES = ("prepare", "base", "tokenize", "bm25", "train", "encode", "retrieve", "fuse", "evaluate")
-FORM = 2  # of what is in data/extra/NAME; a new number measures again
+FORM = 2  # of the content of data/extra/NAME; with a new number, all is measured again
 
 
 @dataclass(frozen=True)
 class Systems:
-    """What can be measured on other data: encoders, and fusions with their weights as chosen. `left_out` reorders runs."""
+    """The systems that can be measured on other data: encoders, and fusions with the weights chosen. `left_out`: those reordering runs."""
 
     encoders: tuple[str, ...]
     fuse: Mapping[str, Mapping[str, Any]]
@@ -51,7 +51,7 @@ class Systems:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All that are measured, as tables list them."""
+        """All systems that are measured, in the order of tables."""
         return (BM25, *self.encoders, *self.fuse)
 
 
@@ -61,7 +61,7 @@ def wanted() -> bool:
 
 
 def check() -> None:
-    """UserError where a data set of `extra` is unavailable and was never seen, or has no judgments of dev or test."""
+    """Raise UserError if a data set of `extra` is unavailable and was never read before, or has no judgments of dev or test."""
     for name, entry in check_file().extra.items() if wanted() else ():
         dataset_entry(f"extra.{name}", entry.source)
         spec = parse_dataset(entry.source)
@@ -75,9 +75,9 @@ def check() -> None:
 
 
 def run(*, measure: bool) -> int:
-    """Bring data/extra up to date and print a table for each data set; returns the exit status. Not `measure`: only show what is current.
+    """Bring data/extra up to date and print a table for each data set; return the exit status. Without `measure`, only update the page.
 
-    What params.yaml no longer names is removed.
+    The results of data sets that params.yaml no longer names are removed.
     """
     parameters, sections = check_file(), read_yaml(PARAMS)
     for folder in [folder for place in (RESULTS, KEPT) if place.is_dir() for folder in place.iterdir()]:
@@ -116,14 +116,14 @@ def revision(name: str, entry: Extra) -> str:
 
 
 def systems(sections: Mapping[str, Any]) -> Systems:
-    """The systems of params.yaml; UserError where a fusion has not run."""
+    """The systems of params.yaml. Raises UserError if a fusion has not run."""
     chosen = {name: as_chosen(name, sections) for name in fusions(sections) if is_served(name, sections)}
     others = [name for section in ("fuse", "rerank", "rescore") for name in sections.get(section) or {} if name not in chosen]
     return Systems(tuple(name for section in SEARCHED for name in sections.get(section) or {}), chosen, tuple(others))
 
 
 def digest_of(entry: Extra, revision: str, sections: Mapping[str, Any], *, lock: Lock) -> str:
-    """Of all that the figures depend on: the data, the systems as dvc.lock has them, parameters, and code."""
+    """A digest of all that the figures depend on: the data, the systems as dvc.lock has them, parameters, and code."""
     there, code = systems(sections), read_json(CODE)
     outs = {out["path"]: out.get("md5") for made in lock.values() for out in made.get("outs", [])}
     told = {

@@ -1,4 +1,4 @@
-"""data/extra/NAME: what every system reaches on a further data set, as files, a table for the terminal, and a section of the page."""
+"""data/extra/NAME: the results of every system on a further data set, as files, a table for the terminal, and a section of the page."""
 
 import itertools
 import shutil
@@ -29,7 +29,7 @@ REPORTED = ("test", "dev")  # splits, in the order of their tables
 
 @dataclass(frozen=True)
 class Made:
-    """The results on one data set: what made.json says, means by system, and the tests of every two systems by split."""
+    """The results on one data set: `about`, the content of made.json; means by system; and tests of all pairs of systems by split."""
 
     name: str
     about: Mapping[str, Any]
@@ -47,12 +47,12 @@ class Made:
         return [split for split in REPORTED if split in self.tests["splits"]]
 
     def queries(self, split: str) -> str:
-        """`300 queries`, and into how many groups the tests put them, if any share relevant documents."""
+        """`300 queries`, with the number of groups in the tests, if any queries share relevant documents."""
         queries, groups = (self.tests["splits"][split][count] for count in ("queries", "groups"))
         return counted(queries, "queries") + (f" in {counted(groups, 'groups')}" if groups < queries else "")
 
     def rows(self, split: str, best: str) -> tuple[list[str], list[list[str]]]:
-        """Header and a row for each system; `above` has the letters of those it is significantly above. `best` is marked."""
+        """Header and one row per system. Column `above` has the letters of the systems that it is significantly above; `best` is marked."""
         metric = self.about["metric"]
         measures = [metric, *(name for name in next(iter(self.metrics.values()))[split] if name != metric)]
         above: dict[str, list[str]] = {system: [] for system in self.about["systems"]}
@@ -74,7 +74,7 @@ class Made:
 
 
 def is_current(name: str, digest: str) -> bool:
-    """Whether the results on a data set are of what `digest` covers."""
+    """Whether the results on a data set have this `digest` of all that they depend on."""
     made = RESULTS / name / MADE
     return made.is_file() and read_json(made)["digest"] == digest
 
@@ -86,7 +86,7 @@ def load(name: str) -> Made:
 
 
 def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, values: Path, qrels: Path) -> None:
-    """data/extra/NAME from the files of a second tree: metrics, values of every query, tests, and MTEB's JSON where it has a score.
+    """Write data/extra/NAME from the files of a second tree: metrics, values by query, tests, and MTEB's JSON if there is a score.
 
     `qrels`: the folder of its judgments by split, for the groups of queries that share relevant documents."""
     with new_folder(RESULTS / name) as out:
@@ -105,7 +105,7 @@ def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, v
 
 
 def tested(values: Path, about: Mapping[str, Any], test: Tested, *, qrels: Path) -> dict[str, Any]:
-    """Every two systems on every split, with Holm's correction over all pairs of the split."""
+    """Test all pairs of systems on every split, with Holm's correction over all pairs of the split."""
     from tasks.core.metrics.clusters import read_groups
 
     found = dict[str, Any]()
@@ -128,7 +128,7 @@ def tested(values: Path, about: Mapping[str, Any], test: Tested, *, qrels: Path)
 
 
 def pairs(values: Mapping[str, Mapping[str, float]], test: Tested, drawn: "Numbers") -> list[dict[str, Any]]:
-    """Every system against each one before it, over the same queries; those of one number in `drawn` [Q] are drawn at once."""
+    """Test every system against each earlier one, over the same queries. Queries with the same number in `drawn` [Q] are one draw."""
     import numpy as np
 
     from tasks.core.metrics.paired_tests import holm, paired_t_test
@@ -147,7 +147,7 @@ def pairs(values: Mapping[str, Mapping[str, float]], test: Tested, drawn: "Numbe
 
 
 def _values(path: Path, metric: str) -> dict[str, float]:
-    """A measure of every query; empty without the file."""
+    """The measure of every query; empty without the file."""
     import pyarrow.parquet as pq
 
     if not path.is_file():

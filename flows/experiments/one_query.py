@@ -1,6 +1,6 @@
-"""`retemper compare A B ... --query ID`: what each system finds for one query, and at which ranks its relevant documents are.
+"""`retemper compare A B ... --query ID`: what each system finds for one query, and the ranks of its relevant documents.
 
-Lists are those of the runs that were measured. Texts, judgments, and tokens are this working tree's.
+The lists are from the measured runs. Texts, judgments, and tokens are from this working tree.
 """
 
 import json
@@ -23,13 +23,13 @@ TOP = 10  # documents shown of a system
 WIDTH = 100  # characters shown of a text
 UNKNOWN = "(not in this working tree's corpus)"
 
-Read = tuple[int | None, bool | None]  # a document's tokens, and whether they are as many as may be
+Read = tuple[int | None, bool | None]  # a document's number of tokens, and whether it is the maximum
 UNREAD: Read = None, None
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that a system found. `grade`: None where nobody judged it; `text`: its title, or how it begins; None where unknown."""
+    """A document that a system found. `grade`: None if nobody judged it; `text`: its title or the start of its text; None if unknown."""
 
     rank: int
     score: float
@@ -41,7 +41,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Found:
-    """A system's list: its length, and the first documents. `value`: of the measure; None where the query was not measured."""
+    """A system's list: its length, and the first documents. `value`: of the measure; None if the query was not measured."""
 
     name: str
     value: float | None
@@ -51,8 +51,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Relevant:
-    """A relevant document, and its rank in each system's list, None where it is not there. `tokens`: that encoders read, None where
-    unknown; `full`: they are as many as tokenize.document_length allows, so that further text, if any, was cut."""
+    """A relevant document, and its rank in each system's list, None if it is not in it. `tokens`: how many encoders read, None if unknown;
+    `full`: it has as many as tokenize.document_length allows, so any further text was cut."""
 
     id: str
     grade: int
@@ -64,7 +64,7 @@ class Relevant:
 
 @dataclass(frozen=True)
 class Answer:
-    """All that is told of one query. `least`: the lowest relevant grade; `notes`: what the reader should know."""
+    """All that is shown about one query. `least`: the lowest relevant grade; `notes`: remarks for the reader."""
 
     split: str
     measure: str
@@ -77,7 +77,7 @@ class Answer:
 
 
 def show(names: Sequence[str], query: str, *, split: str, measure: str | None, as_json: bool) -> None:
-    """Print what the systems find for `query`. UserError where a system or its run cannot be found, or for a query that the split lacks."""
+    """Print what the systems find for `query`. Raises UserError if a system or its run is missing, or the split lacks the query."""
     sections = read_yaml(Path(PARAMS))
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
@@ -86,7 +86,7 @@ def show(names: Sequence[str], query: str, *, split: str, measure: str | None, a
 
 
 def answer(sides: Sequence[Side], query: str, *, split: str, measure: str, least: int) -> Answer:
-    """What the systems find for `query`."""
+    """Look up what the systems find for `query`. Raises UserError if the split lacks it, or a run is missing."""
     from tasks.core.metrics.qrels import load_qrels
 
     lock, asked = lock_here(), questions(split)
@@ -147,7 +147,7 @@ def _list(side: Side, query: str, split: str) -> dict[str, float]:
 
 
 def _texts(path: Path, docs: Iterable[str]) -> dict[str, str]:
-    """The title of each document that the corpus has, or how its text begins."""
+    """By document: its title, or else the start of its text. Documents that the corpus lacks are absent."""
     import pyarrow as pa
 
     from tasks.core.tables.documents import shortened, texts_of
@@ -157,7 +157,7 @@ def _texts(path: Path, docs: Iterable[str]) -> dict[str, str]:
 
 
 def _tokens(docs: Sequence[str]) -> dict[str, Read]:
-    """Tokens of each document of data/tokens, and whether its last passage has as many as may be; none where that folder is not here."""
+    """The tokens of each document by data/tokens, and whether its last passage has the maximum; empty if that folder is missing."""
     import numpy as np
     import pyarrow as pa
 
@@ -182,7 +182,7 @@ def _digest(lock: Lock, corpus: Path) -> str:
 
 
 def text(found: Answer) -> str:
-    """The query, the systems' values, what each finds, and where the relevant documents are."""
+    """The query, the systems' values, what each system finds, and the ranks of the relevant documents."""
     values = [[one.name, "not measured" if one.value is None else f"{one.value:.4f}"] for one in found.systems]
     parts = [f"{found.split} {found.query}: {found.text}", text_table(["system", found.measure], values)]
     for one in found.systems:

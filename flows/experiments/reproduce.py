@@ -1,7 +1,7 @@
-"""`retemper reproduce REV`: a second tree runs a revision, and every digest is compared with the revision's own dvc.lock.
+"""`retemper reproduce REV`: run a revision in a second tree, and compare every digest with the revision's own dvc.lock.
 
-It runs with the revision's own versions (flows.experiments.versions). Where other hardware made the artifacts, other bits are expected:
-then what can be measured is compared by a tolerance (flows.experiments.closeness).
+It runs with the revision's own versions (flows.experiments.versions). If other hardware made the artifacts, other bits are expected;
+then artifacts that can be measured are compared within a tolerance (flows.experiments.closeness).
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -35,7 +35,7 @@ Environment = Literal["revision", "present"]
 
 @dataclass(frozen=True)
 class How:
-    """How to reproduce: with an empty cache, with whose versions, and how far apart measurements may be where hardware differs."""
+    """How to reproduce: with an empty cache or not, with which versions, and how far artifacts may differ if hardware differs."""
 
     recompute: bool = False
     environment: Environment = "revision"
@@ -43,11 +43,11 @@ class How:
 
 
 def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] = RUN) -> int:
-    """Print equal, close or different for every out; exit status 0 only if none is different.
+    """Print equal, close, or different for every out; return exit status 0 only if none is different.
 
-    Outs come from the cache and the remote where these have them, unless how.recompute: then every stage runs. Sources are those of
-    the revision; UserError if a stage would have to read one that has changed since, or that has a record that was forgotten since, and
-    where its versions cannot be installed.
+    Outs come from the cache and the remote if these have them; with how.recompute, every stage runs. Sources are those of the revision.
+    Raises UserError if a stage would have to read a source that has changed since, or that has a record forgotten since, and if the
+    revision's versions cannot be installed.
     """
     recompute = how.recompute
     commit = commit_of(revision)
@@ -106,9 +106,9 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
 
 
 def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], project: Path) -> Iterator[str]:
-    """For stages with different digests: which threads, hardware, and versions differed, as far as this machine has noted them.
+    """Lines, for stages with different digests, on which threads, hardware, and versions differed, as far as this machine recorded them.
 
-    `project` is the folder of the second tree, whose own log says what the stages ran with just now.
+    `project`: its folder in the second tree, whose log says what the stages have just run with.
     """
     unequal = {path for path, _, result in rows if result.startswith("different: ") and result != "different: not made"}
     stages = [stage for stage, entry in wanted.items() if unequal.intersection(out["path"] for out in entry.get("outs", []))]
@@ -132,7 +132,7 @@ def elsewhere(wanted: Lock, made: Lock, project: Path) -> set[str]:
 def closer(
     rows: Sequence[tuple[str, str, str]], wanted: Lock, elsewhere: Set[str], *, caches: tuple[Path, Path], tolerance: float
 ) -> Iterator[tuple[str, str, str]]:
-    """`rows` with `close: ...` in place of `different: ...` for what other hardware made, or was made from that, within `tolerance`."""
+    """`rows` with `close: ...` in place of `different: ...` for outs within `tolerance` that depend on a stage run on other hardware."""
     makers = {str(out["path"]): stage for stage, entry in wanted.items() for out in entry.get("outs") or []}
     for path, digest, result in rows:
         found = result.removeprefix("different: ").partition(" ")[0]
@@ -147,7 +147,7 @@ def closer(
 
 
 def _apart(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> float | None:
-    """The largest distance of two versions of an out; None where no file can be measured, infinite where one is missing or corrupt."""
+    """The largest distance between files of two versions of an out; None if none can be measured, infinite if one is missing or corrupt."""
     pairs = zip(caches, digests, strict=True)
     old, new = (listing(*pair) if pair[1].endswith(".dir") else {Path(path).name: pair[1]} for pair in pairs)
     if old.keys() != new.keys() or not old:

@@ -1,7 +1,7 @@
-"""`retemper evaluate` of several models or data sets: all checks first, then a run for each data set, then one table.
+"""`retemper evaluate` of several models or data sets: all checks first, then runs on each data set, then one table.
 
-Models that are given the same texts as the same tokens share a run; any other, and each fusion, has one of its own. What a killed
-evaluation has finished is kept as that of one model is, and the same command shows it without computing it again.
+Models that read the same texts as the same tokens share a run; every other one, and each fusion, has its own. The finished work of a killed
+evaluation is kept, as with one model, and the same command uses it without computing it again.
 """
 
 import json
@@ -43,13 +43,13 @@ from tasks.core.stage.errors import Problem, UserError
 from tasks.core.stage.files import file_digest, write_json
 from tasks.core.stage.params import read_yaml
 
-TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "sentencepiece", "spiece")  # how its files' names begin
+TOKENIZER = ("tokenizer", "vocab", "merges", "special_tokens", "added_tokens", "sentencepiece", "spiece")  # beginnings of its files' names
 
 
 @dataclass(frozen=True)
 class Group:
-    """Models that one run measures: the names of their systems there, by label. `sources`: encoders by system; none for a fusion or
-    BM25 alone, which `make_plan` knows."""
+    """Models that one run measures. `systems`: their names in that run, by label. `sources`: encoders by system; empty for a fusion, or
+    BM25 alone, which `make_plan` handles."""
 
     systems: Mapping[str, str]
     sources: Mapping[str, str]
@@ -67,8 +67,10 @@ class Group:
 def evaluate_all(
     models: Sequence[str], data: Sequence[str], settings: Settings, *, out: Path | None = None, mteb: Path | None = None
 ) -> int:
-    """Print the report's metric of every model on every data set, their means, and paired tests against the first model; all measures
-    also to `out`, and to folder `mteb`, a file for each model and data set. Returns the exit status: one that fails leaves the others.
+    """Print the report's metric of every model on every data set, their means, and paired tests against the first model.
+
+    Also write all measures to `out`, and to folder `mteb`, one file per model and data set. Return the exit status; if one run fails, the
+    others still run.
     """
     sections, metric = read_yaml(Path("params.yaml")), check_file().report.metric
     refuse_before(models, sections, settings, mteb=mteb)
@@ -84,7 +86,7 @@ def evaluate_all(
         for number, (label, group, plan) in enumerate(runs, 1):
             where = f"{', '.join(group.systems)} on {sets[label]}"
             display.line(f"{number} of {len(runs)}: {where}")
-            notes = plan.notes if label == next(iter(sets)) else ()  # what was cut is said once
+            notes = plan.notes if label == next(iter(sets)) else ()  # notes on reduced lengths are shown once
             try:
                 with second_run(
                     replace(plan, notes=notes, partial=True), kept_for(sets[label], len(sets)), processes=processes, display=display
@@ -107,7 +109,7 @@ def evaluate_all(
 
 
 def labelled_models(models: Sequence[str], sections: Mapping[str, Any]) -> dict[str, str]:
-    """The models by short names that tell them apart; UserError where one is given twice, or is none."""
+    """The models by short, distinct labels. Raises UserError if one is given twice, or is invalid."""
     places = [model if model == BM25 or model in fusions(sections) else whole_encoder(model) for model in models]
     refuse_twice("--model", models, places)
     folders = [
@@ -117,7 +119,7 @@ def labelled_models(models: Sequence[str], sections: Mapping[str, Any]) -> dict[
 
 
 def labelled_data(data: Sequence[str]) -> dict[str, str]:
-    """The data sets by short names that tell them apart; UserError where one is given twice, or is none."""
+    """The data sets by short, distinct labels. Raises UserError if one is given twice, or is invalid."""
     specs = [parse_dataset(one) for one in data]
     refuse_twice("--data", data, [" ".join(resolved(one)) for one in data])
     places = [
@@ -127,20 +129,19 @@ def labelled_data(data: Sequence[str]) -> dict[str, str]:
 
 
 def _as_given(folder: Path) -> str:
-    """The whole path of a folder; a link keeps its own name."""
+    """The absolute path of a folder; a link keeps its own name."""
     return os.path.normpath(folder.absolute())
 
 
 def refuse_twice(option: str, given: Sequence[str], places: Sequence[str]) -> None:
-    """UserError where two of `places`, what is `given`, are the same."""
+    """Raise UserError if two of `places`, which are what the user has `given` in resolved form, are the same."""
     for later, place in enumerate(places):
         if (first := places.index(place)) < later:
             raise UserError(f"{option} {given[later]}: found the same as {option} {given[first]}, expected each once; remove one of them")
 
 
 def labels(places: Sequence[str], given: Sequence[str]) -> list[str]:
-    """For each of `places` the last part of its path, or as many more as no other one ends with; all as `given` where that tells no two
-    apart."""
+    """For each of `places`, the last parts of its path, as few as make it unique; all as `given` if that is not possible."""
     parts = [place.removeprefix("package:").rstrip("/").split("/") for place in places]
 
     def label(own: list[str]) -> str:
@@ -152,7 +153,7 @@ def labels(places: Sequence[str], given: Sequence[str]) -> list[str]:
 
 
 def refuse_unjudged(data: str) -> None:
-    """UserError where a data set is missing, or is known to have no judgments of dev or test."""
+    """Raise UserError if a data set is missing, or is known to have no judgments of dev or test."""
     list_dataset(data)
     spec = parse_dataset(data)
     if spec.kind in LAYOUTS and not (there := LAYOUTS[spec.kind](spec.folder).qrels).keys() & set(SPLITS):
@@ -162,7 +163,7 @@ def refuse_unjudged(data: str) -> None:
 
 
 def grouped(models: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> Iterator[Group]:
-    """The runs that measure models (by label) on a data set: BM25 goes with the first encoders. UserError where one cannot be measured."""
+    """The runs that measure models (by label) on a data set; BM25 joins the first encoders. UserError if one cannot be measured."""
     alike: dict[str, dict[str, str]] = {}  # sources by label, by what must be equal in one run
     for label, model in models.items():
         if model != BM25 and model not in fusions(sections):
@@ -181,7 +182,7 @@ def grouped(models: Mapping[str, str], sections: Mapping[str, Any], settings: Se
 
 
 def tokens_of(model: str, sections: Mapping[str, Any], settings: Settings) -> str:
-    """What two encoders must share to read the same tokens: prefixes, lengths, the longest text, and the tokenizer's files."""
+    """A key that is equal for encoders that read the same tokens: prefixes, lengths, the longest text, and the tokenizer's files."""
     from tasks.core.models.limits import most_tokens
 
     folder = encoder_folder(model)
@@ -191,7 +192,7 @@ def tokens_of(model: str, sections: Mapping[str, Any], settings: Settings) -> st
 
 
 def _untaken(name: str, taken: set[str]) -> str:
-    """`name`, or with a number where another has it; it is `taken` from then on."""
+    """`name`, or with a number added if it is taken; the result is added to `taken`."""
     found = next(one for one in (name, *(f"{name}_{number}" for number in range(2, len(taken) + 2))) if one not in taken)
     taken.add(found)
     return found

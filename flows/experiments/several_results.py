@@ -1,4 +1,4 @@
-"""What several models reach on several data sets: one table for the terminal, one JSON object, and files as MTEB writes them."""
+"""The results of several models on several data sets: one table for the terminal, one JSON object, and files in MTEB's form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,8 +22,8 @@ VALUES = Path("data/values")
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured on one data set, by label of a model: means by split, the report's metric of every query by split, and how
-    texts were given. `groups`: of queries, by split; `revision`: the data set's digest."""
+    """The results on one data set, by label of a model: means by split, the report's metric by split and query, and how texts were
+    given. `groups`: those of queries, by split; `revision`: the data set's digest."""
 
     metrics: dict[str, dict[str, dict[str, float]]]
     values: dict[str, dict[str, dict[str, float]]]
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Table:
-    """All that was measured, by label of a data set. `models` and `data` are what was given, by label."""
+    """All results, by label of a data set. `models` and `data`: what the user gave, by label."""
 
     models: Mapping[str, str]
     data: Mapping[str, str]
@@ -56,7 +56,7 @@ class Table:
         return next(iter(self.models))
 
     def tests(self, label: str, split: str) -> list[Row]:
-        """Every other model against the first one on a split of a data set; none where the first one failed."""
+        """Test every other model against the first on a split of a data set; empty if the first one failed."""
         sides = self.found[label].sides(split)
         if len(sides) < 2 or sides[0].name != self.first:
             return []
@@ -64,12 +64,12 @@ class Table:
 
     @property
     def averaged(self) -> dict[str, str]:
-        """The split that the mean takes, test or else dev, of each data set on which it has every model."""
+        """By data set on which every model was measured: the split for the mean, test or else dev."""
         last = {label: found.splits[-1] for label, found in self.found.items() if found.splits}
         return {label: split for label, split in last.items() if len(self.found[label].sides(split)) == len(self.models)}
 
     def means(self) -> dict[str, dict[str, float]]:
-        """Every measure of every model, unweighted over data sets, as in BEIR's tables (arXiv:2104.08663); none over fewer than two."""
+        """The unweighted mean over data sets, by model and measure, as in BEIR's tables (arXiv:2104.08663); empty for fewer than two."""
         sets = self.averaged
         if len(sets) < 2:
             return {}
@@ -78,7 +78,7 @@ class Table:
 
 
 def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str) -> Found:
-    """What a run in `project` measured: of `systems`, by label, those that have not failed."""
+    """The results of a run in `project`, for those of `systems` (by label) that have not failed."""
     import pyarrow.parquet as pq
 
     from tasks.core.metrics.clusters import read_groups
@@ -98,7 +98,7 @@ def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str
 
 
 def together(parts: Sequence[Found], order: Mapping[str, str]) -> Found:
-    """What several runs measured on one data set, models in `order`."""
+    """The results of several runs on one data set as one, with models in `order`."""
     metrics = {label: part.metrics[label] for label in order for part in parts if label in part.metrics}
     values = {label: part.values[label] for label in order for part in parts if label in part.values}
     told = {label: part.texts[label] for label in order for part in parts if label in part.texts}
@@ -140,7 +140,7 @@ def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
 
 
 def _cells(table: Table, means: Mapping[str, float], marks: Mapping[str, str]) -> list[str]:
-    """A cell for each model: its mean, * at the best, and its mark."""
+    """One cell per model: its mean, * if it is the best, and its mark."""
     if len(table.models) == 1:
         return [f"{mean:.4f}" for mean in means.values()]
     best = best_of(means, list(table.models).index)
@@ -148,7 +148,7 @@ def _cells(table: Table, means: Mapping[str, float], marks: Mapping[str, str]) -
 
 
 def mean_told(table: Table) -> str:
-    """Over what the mean is."""
+    """A line on what the mean covers."""
     sets, found = table.averaged, list(table.averaged.values())
     split = "test" if "test" in found else "dev"
     others = [label for label, one in sets.items() if one != split]
@@ -162,7 +162,7 @@ def mean_told(table: Table) -> str:
 
 
 def texts_told(table: Table, sections: Mapping[str, Any]) -> list[str]:
-    """How texts were given to the models, a line for each way, and how systems that are no encoders are made."""
+    """Lines on how texts were given to the models, one per way, and on how fusions and BM25 are made."""
     ways: dict[str, list[tuple[str, str]]] = {}
     for label, found in table.found.items():
         for model, told in found.texts.items():
@@ -205,7 +205,7 @@ def record(table: Table, problems: Mapping[str, Problem]) -> dict[str, Any]:
 
 
 def write_mteb(folder: Path, table: Table, shown: Mapping[str, Shown]) -> None:
-    """FOLDER/MODEL/DATA.json as MTEB writes the result of a task; / in a name is __, as in its own folders."""
+    """Write FOLDER/MODEL/DATA.json in the form of MTEB's task results; / in a name becomes __, as in MTEB's folders."""
     for label, found in table.found.items():
         for model, means in found.metrics.items():
             place = folder / model.replace("/", "__")

@@ -1,8 +1,8 @@
 """DVC experiments as git has them: refs/exps/BASELINE/NAME, each a commit with params.yaml and dvc.lock. Saved and read here by git alone.
 
-`dvc exp show | branch | push | pull` work on them; `dvc exp apply` does, too, but ends with status 255 where a stage has no outs in the
-cache, as those that a sweep's targets do not need. DVC's own `exp save` is not used: it goes through one set of
-refs (refs/exps/exec), so two that end at once would overwrite each other's, and it reads every artifact again.
+`dvc exp show | branch | push | pull` work on them. So does `dvc exp apply`, but it ends with status 255 if the cache lacks a stage's outs,
+as for stages that a sweep's targets do not need. DVC's own `exp save` is not used: it goes through one set of refs (refs/exps/exec), so
+two that end at the same time would overwrite each other's, and it reads every artifact again.
 """
 
 import json
@@ -40,7 +40,7 @@ class Experiment:
 
 
 def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]) -> str:
-    """Store the working tree `tree` as experiment `name` on top of `baseline`; returns its commit.
+    """Store the working tree `tree` as experiment `name` on top of `baseline`; return its commit.
 
     It holds what git tracks, new code, and `files`. `tree`'s own index is not changed.
     """
@@ -62,12 +62,12 @@ def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]
 
 
 def folder_of(baseline: str) -> str:
-    """The folder of refs of the experiments upon a baseline."""
+    """The folder of refs for the experiments on a baseline."""
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}"
 
 
 def stored(baseline: str | None = None, cache: Path | None = None) -> list[Experiment]:
-    """The experiments of the repository (upon one baseline), oldest first."""
+    """The experiments of the repository, or only those on `baseline`, oldest first."""
     cache = cache or cache_folder()
     listed = git("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").splitlines()
     found = []
@@ -79,7 +79,7 @@ def stored(baseline: str | None = None, cache: Path | None = None) -> list[Exper
 
 
 def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
-    """One experiment, its metrics out of the cache."""
+    """One experiment, with its metrics from the cache."""
     commit = git("rev-parse", ref)
     written = read_blob(commit, PARAMS)
     params = parse_yaml(written or "{}") or {}
@@ -90,7 +90,7 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
 
 
 def measured(lock: Lock, cache: Path) -> dict[str, Any]:
-    """The metrics of every model of a dvc.lock that this clone's cache has intact, without those of an earlier generation."""
+    """The metrics of a dvc.lock's models, as far as this clone's cache has them intact, without those of an earlier generation."""
     files = {model: intact(cache / "files" / "md5", oid) for model, oid in recorded(lock).items()}
     return {model: json.loads(file.read_text(encoding="utf-8")) for model, file in files.items() if file}
 
@@ -112,7 +112,7 @@ def best_model(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
 
 
 def means_on_dev(name: str, lock: Lock, sections: Mapping[str, Any]) -> dict[str, float]:
-    """Every model's report.metric on dev. UserError, which begins with `name`, where metrics are missing or corrupt."""
+    """Every model's report.metric on dev. UserError, beginning with `name`, if metrics are missing or corrupt."""
     metric, found = metric_of(sections), measured(lock, cache_folder())
     means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
     if not means:

@@ -51,13 +51,13 @@ Describe = Callable[[Path, Path], None]  # brings a source.json up to date with 
 
 
 def describe_sources(params: Path, described: Path) -> None:
-    """The point's own run warns of an unavailable source."""
+    """Describe the sources without warnings: the point's own run warns of an unavailable source."""
     write_source(params, described, warn=lambda _: None)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One experiment to run: its name, its `--set` assignments, and its row in the table, shared with its repetitions."""
+    """One experiment to run: its name, its `--set` assignments, and its row (`setting`) in the table, shared with its repetitions."""
 
     name: str
     assignments: tuple[str, ...]
@@ -66,14 +66,14 @@ class Point:
     repeated: tuple[str, ...] = ()  # those of repeat
 
     def tried(self, sections: Mapping[str, Any], experiment: store.Experiment | None) -> choice.Tried:
-        """The point with its parameters and its result, as one of its setting's runs."""
+        """The point with its parameters and its result, as one run of its setting."""
         kept = [one for one in self.assignments if one.partition("=")[0] not in self.repeated]
         return choice.Tried(self.setting, kept, [key for key in self.own if key not in self.repeated], sections, experiment)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a point is computed from: a digest of it all, and its parameters."""
+    """A digest of everything that a point is computed from, and its parameters."""
 
     digest: str
     sections: Mapping[str, Any]
@@ -88,7 +88,7 @@ def sweep(
     describe: Describe = describe_sources,
     edits: Sequence[str] = (),
 ) -> int:
-    """Run every point of `file` that is not stored yet, `jobs` at a time; exit status 0 only if all are stored in the end.
+    """Run every point of `file` that is not stored yet, `jobs` at a time; return exit status 0 only if all are stored in the end.
 
     `edits` are `--set` assignments over those of every point.
     """
@@ -153,10 +153,10 @@ def sweep(
 
 
 def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
-    """The points of a sweep: the product of `grid`, then `points`, each as often as the product of `repeat` says.
+    """The points of a sweep: the product of `grid`, then `points`, each once for every combination of `repeat`.
 
-    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`. UserError if the file is not a
-    sweep, or two points are the same.
+    A point's assignments are the sections of the file `sections`, `set`, its own, and `edits`, in this order. Raises UserError if the
+    file is not a sweep, or two points have the same name.
     """
     value = _read(file)
     always = {**_sections(file, value.get("sections")), **value.get("set", {})}
@@ -182,7 +182,7 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
 
 
 def refuse_twins(file: Path, found: Mapping[Point, Mapping[str, Any]]) -> None:
-    """UserError if two points have the same parameters, or a later assignment overrides what a point sets, which its row would not show."""
+    """Raise UserError if two points have the same parameters, or a later assignment overrides a point's own, so that its row is wrong."""
     for one, other in itertools.combinations(found, 2):
         if found[one] == found[other]:
             told = overridden(one, parts=True) or overridden(other, parts=True) or "they set what is set already, or the same"
@@ -193,7 +193,7 @@ def refuse_twins(file: Path, found: Mapping[Point, Mapping[str, Any]]) -> None:
 
 
 def overridden(point: Point, parts: bool = False) -> str:
-    """Which later assignment overrides one of the point's own keys (`parts`: or part of its value); empty if none does."""
+    """A clause on the later assignment that overrides one of the point's own keys (`parts`: or part of its value); empty if none does."""
     keys = [assignment.partition("=")[0].strip() for assignment in point.assignments]
     for (place, key), (later, over) in itertools.combinations(enumerate(keys), 2):
         if key in point.own and (f"{key}.".startswith(f"{over}.") or (parts and over.startswith(f"{key}."))):
@@ -202,7 +202,7 @@ def overridden(point: Point, parts: bool = False) -> str:
 
 
 def read_targets(file: Path) -> tuple[str, ...]:
-    """The stages that a point's run brings up to date; none: the report."""
+    """The stages that a point's run brings up to date; empty for the report."""
     return tuple(map(str, _read(file).get("targets", [])))
 
 
@@ -259,9 +259,7 @@ def _product(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path(), targets: Sequence[str] = ()) -> Inputs:
-    """What the point is computed from: its params.yaml, the graph, and the code as the working tree has them, its sources as they are
-    now, and its `targets`.
-    """
+    """The inputs of a point: its params.yaml, the working tree's graph and code, its sources as they are now, and its `targets`."""
     scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
     described.unlink(missing_ok=True)
     if (root / "data/source.json").exists():
@@ -297,7 +295,7 @@ def _run_point(
     display: Display,
     run: Sequence[str],
 ) -> Problem | None:
-    """Bring worktree `slot` to the user's state with the point's parameters, run there, and store; returns why that failed, if it did."""
+    """Bring worktree `slot` to the user's state with the point's parameters, run there, and store; return why it failed, if it did."""
     if processes.stopped:
         raise Stopped
     room = FOLDER / f"slot-{slot}"
@@ -338,7 +336,7 @@ def _assignments(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _yaml(value: Any) -> str:
-    """A value in one line: quoted, where a colon would break it; a plain word is left bare."""
+    """A value as YAML in one line; a plain word is not quoted."""
     return value if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) and not _is_special(value) else edit.literal(value)
 
 
@@ -347,12 +345,12 @@ def _is_special(word: str) -> bool:
 
 
 def _name(values: Mapping[str, Any]) -> str:
-    """A name of what is set: the last part of each key, unless two share it, and the value."""
+    """A name for these assignments: each key's last part, or the whole key if two share it, and the value."""
     written = (re.sub(r"([^A-Za-z0-9.-]|\.{2,})+", "_", f"{key}_{value}").strip("._-") for key, value in _named(values))
     return "-".join(written)[:100]
 
 
 def _named(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Each key by its last part, unless two share it, and its value in one line."""
+    """Each key's last part, or the whole key if two share it, with its value in one line."""
     lasts = [key.rpartition(".")[2] for key in values]
     return [(last if lasts.count(last) == 1 else key, _yaml(value)) for last, (key, value) in zip(lasts, values.items(), strict=True)]

@@ -1,4 +1,4 @@
-"""What a sweep prints: a row for each setting, means or medians over its repetitions, and curves over one key."""
+"""The output of a sweep: one row per setting, with means or medians over its repetitions, and curves over one key."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from tasks.params import Parameters
 
 Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies
 BEST = "the best of its column"
-Cells = dict[Setting, dict[tuple[str, str], list[float]]]  # (model, measure) to its values, one a repetition
+Cells = dict[Setting, dict[tuple[str, str], list[float]]]  # by (model, measure): its values, one per repetition
 
 EVALUATIONS = {"rounds": "evaluate"} | {section: f"evaluate_{section}" for section in SYSTEMS if section != "rounds"}
 
@@ -41,7 +41,7 @@ class Layout(Params):
 
 
 def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[str], where: str) -> None:
-    """UserError where a point with the parameters `sections`, run up to `targets` (none: the report), would leave a column empty."""
+    """Raise UserError if a point with the parameters `sections`, run up to `targets` (none: the report), would leave a column empty."""
     stages = {"bm25": "evaluate_bm25"}
     stages |= {name: f"{stage}@{name}" for section, stage in EVALUATIONS.items() for name in sections.get(section) or {}}
     reached = {target.partition("@")[0] for target in targets}
@@ -65,7 +65,7 @@ def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[
 
 
 def collect(found: Sequence[tuple[Setting, Experiment]], layout: Layout, split: str) -> Cells:
-    """The values of every setting, in the order of the sweep; then those of the references, which are the same in all."""
+    """The values of every setting, in the sweep's order, then those of the references, which no setting changes."""
     cells: Cells = {}
     for setting, one in found:
         row = cells.setdefault(setting, {})
@@ -88,10 +88,10 @@ def _add(row: dict[tuple[str, str], list[float]], one: Experiment, model: str, l
 
 
 def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, * at the best of a column: `mean ± standard deviation` (of the sample) where a setting was repeated, or
+    """Header and rows, with * at the best of a column. A repeated setting has `mean ± standard deviation` (of the sample), or
     `median (least to largest)`.
 
-    Of equal averages a reference's is marked, which is the simpler one, or else the first of the sweep's order.
+    Among equal averages, a reference is marked, because it is simpler, or else the first in the sweep's order.
     """
     columns = [(model, measure) for model in layout.models for measure in layout.measures]
     keys = list(dict.fromkeys(key for setting in cells for key, _ in setting if key)) or ["setting"]
@@ -112,12 +112,12 @@ def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
 
 
 def _risen(means: Mapping[Setting, float], measure: str) -> Mapping[Setting, float]:
-    """`means`, negated where less of `measure` is better."""
+    """`means`, negated if lower values of `measure` are better."""
     return {setting: -value for setting, value in means.items()} if lower_is_better(measure) else means
 
 
 def cell(values: Sequence[float], layout: Layout, best: bool = False) -> str:
-    """`0.3350 ± 0.0021*`, or `0.3350 (0.3301 to 0.3362)*`, the star at the best; nothing where there is no value."""
+    """`0.3350 ± 0.0021*`, or `0.3350 (0.3301 to 0.3362)*`, with the star at the best; empty without values."""
     if not values:
         return ""
     spread = ""
@@ -132,7 +132,7 @@ def as_text(cells: Cells, layout: Layout, split: str) -> str:
 
 
 def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequence[str] = ()) -> None:
-    """The tables of all splits as a page at `path`, with a figure if the layout has a `curve`, and `notes` below; `cells` by split."""
+    """Write a page at `path` with the tables of all splits, figures if the layout has a `curve`, and `notes`. `cells`: by split."""
     from tasks.core.stage.files import write_text
 
     parts: list[Markup] = []
@@ -146,7 +146,7 @@ def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequ
 
 
 def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -> Markup:
-    """A line for each setting of the other keys, over the values of `curve` in the sweep's order; bars are standard deviations."""
+    """A figure with one line per setting of the other keys, over the values of `curve` in the sweep's order, and standard deviations."""
     key = (layout.curve or "").rpartition(".")[2]
     axis = list(dict.fromkeys(value for setting in cells for name, value in setting if name in (key, layout.curve)))
     points: dict[str, list[Point]] = {}

@@ -1,4 +1,4 @@
-"""The Python that a revision is run with: its own constraints.txt, in a virtual environment that is kept by its digest."""
+"""The Python that a revision is run with: a virtual environment with its own constraints.txt, kept under its digest."""
 
 import hashlib
 import os
@@ -17,14 +17,14 @@ from tasks.core.stage.errors import UserError
 FOLDER = Path(".retemper/environments-of-revisions")
 CONSTRAINTS, PROJECT = "constraints.txt", "pyproject.toml"
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
-EXTRAS = ("cpu", "gpu", "lora", "openvino", "demo")  # that may be installed here, and change what is computed
+EXTRAS = ("cpu", "gpu", "lora", "openvino", "demo")  # extras that may be installed here, and change results
 MADE = "made"  # a file: the environment is complete
 
 
 def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> str:
-    """The interpreter for the revision checked out at `tree`: this one where it has the revision's versions, else one built for it.
+    """The interpreter for the revision checked out at `tree`: this one if it has the revision's versions, else one built for it.
 
-    UserError where the versions cannot be installed.
+    Raises UserError if the versions cannot be installed.
     """
     constraints = tree / CONSTRAINTS
     if not constraints.is_file():
@@ -52,7 +52,7 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
 
 
 def differing(constraints: str) -> list[tuple[str, str, str]]:
-    """The packages installed here in another version than pinned: name, pinned, installed. A local label (+cpu) is no difference."""
+    """The packages whose installed version is not the pinned one: name, pinned, installed. Local labels (+cpu) are ignored."""
     found = []
     for line in constraints.splitlines():
         if pin := PIN.match(line):
@@ -79,7 +79,7 @@ def extras() -> list[str]:
 
 
 def _build(folder: Path, tree: Path, processes: Processes) -> None:
-    """Make the environment; what a failed attempt left is removed by the next."""
+    """Build the environment. The next attempt removes what a failed one left."""
     lines: list[str] = []
     wanted = f"{tree}[{','.join(extras())}]"
     install = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "-c", str(tree / CONSTRAINTS), "-e", wanted]
@@ -95,6 +95,6 @@ def _build(folder: Path, tree: Path, processes: Processes) -> None:
 
 
 def _forget_source(folder: Path) -> None:
-    """Remove the project from the environment: the revision's tree, which goes, is on PYTHONPATH."""
+    """Uninstall the project from the environment: its tree is temporary, and is on PYTHONPATH during a run."""
     done = [str(folder / "bin/python"), "-m", "pip", "uninstall", "-q", "-y", "retemper"]
     subprocess.run(done, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, check=False)

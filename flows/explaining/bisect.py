@@ -33,12 +33,12 @@ from tasks.core.stage.safe_yaml import parse_yaml
 FOLDER = Path(".retemper/bisect")
 Z = 1.645  # of a one-sided test at 5 %
 
-Train = Callable[[int, int], Measured]  # on the first so many batches, in so many repetitions before
+Train = Callable[[int, int], Measured]  # from the number of batches (the first ones) and the repetition, from 0
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A retraining on the first `batches` of the inbox: its difference from the good one, over their common queries."""
+    """A retraining on the first `batches` of the inbox: its difference from the good one over their common queries, and its error."""
 
     batches: int
     difference: float
@@ -47,10 +47,10 @@ class Tried:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found: the bad `batch` (counted from 1), None where all batches together do no harm.
+    """What a search found: the bad `batch` (counted from 1), None if all batches together do no harm.
 
-    `drop` is the difference that all of them make, `error` its standard error; both in units of the measure, negative is worse. Errors
-    are those over the queries: what a seed adds to all of them alike is not measured (flows.explaining.search).
+    `drop`: the difference that all of them make, negative if worse; `error`: its standard error; both in units of the measure. Errors are
+    over queries; what a seed adds to all queries alike is not measured (flows.explaining.search).
     """
 
     batch: int | None
@@ -63,7 +63,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Range:
-    """The batches that are searched: those after `good`, up to `bad` (counts of the first batches), with names of all."""
+    """The batches to search: those after the first `good`, up to the first `bad` ones. `names`: of all batches."""
 
     names: Sequence[str]
     good: int
@@ -71,15 +71,15 @@ class Range:
 
     @property
     def steps(self) -> int:
-        """How many retrainings plain bisection takes, without its two ends."""
+        """How many retrainings plain bisection takes, not counting the two ends."""
         return math.ceil(math.log2(self.bad - self.good))
 
 
-@locks.only_run(FOLDER / "bisect.lock")  # also for a dry run: which batches the champion has is found in the folder that trainings read
+@locks.only_run(FOLDER / "bisect.lock")  # also for a dry run: finding the champion's batches uses the folder that trainings read
 def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str, measure: str | None, dry_run: bool, as_json: bool) -> int:
-    """Print the batch of the inbox that makes the model worse. Returns the exit status: 1 where the search is not sure.
+    """Print the batch of the inbox that makes the model worse. Return the exit status: 1 if the search is not sure.
 
-    `good`: the last batch that does no harm (default: those that the champion was trained on). `bad`: the last one that is searched.
+    `good`: the last batch that does no harm (default: the last that the champion was trained on). `bad`: the last one to search.
     """
     commit = commit_of(follow)
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
@@ -129,7 +129,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
 
 
 def model_of(now: Champion, sections: Mapping[str, Any]) -> str:
-    """The champion's model as params.yaml names it: a retraining that starts from a champion gives what it trains another name."""
+    """The champion's model as params.yaml names it: a retraining that starts from a champion gives its model another name."""
     if any(now.model in (sections.get(section) or {}) for section in TRAINED):
         return now.model
     entry = history.recorded(Path.cwd(), now.commit)
@@ -138,7 +138,7 @@ def model_of(now: Champion, sections: Mapping[str, Any]) -> str:
 
 
 def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> None:
-    """UserError where the dvc.yaml of `commit` lacks the stage that trains `model`, or the one that evaluates it."""
+    """Raise UserError if the dvc.yaml of `commit` lacks the stage that trains `model`, or the one that evaluates it."""
     stages = (parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}).get("stages") or {}
     one = Configuration(commit, sections, {}, model)
     trains = [training(one)] if any(model in (sections.get(section) or {}) for section in TRAINED) else []
@@ -152,10 +152,10 @@ def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> 
 
 
 def search(chosen: Range, train: Train, *, fewer: bool = False) -> Found:
-    """Find the batch after which the measure has dropped. `fewer`: less of the measure is better.
+    """Find the batch after which the measure has dropped. `fewer`: lower values of the measure are better.
 
-    Both ends are trained first (the cache has them where they were retrainings); without a drop that is larger than its noise there
-    is nothing to find. Then prefixes, as Search says; a prefix that is measured again is trained with another seed. It ends when it is
+    Both ends are trained first (the cache has them if they were retrainings); unless the drop is larger than its noise, there is nothing
+    to find. Then prefixes are trained as Search chooses them; one that is measured again gets another seed. The search ends when it is
     sure, at the latest after twice the retrainings of plain bisection.
     """
     sign = -1.0 if fewer else 1.0
@@ -184,7 +184,7 @@ def search(chosen: Range, train: Train, *, fewer: bool = False) -> Found:
 
 
 def range_of(inbox: Inbox, now: Champion | None, good: str | None, *, bad: str | None) -> Range:
-    """The batches to search; UserError for an unknown one, without an inbox that is appended, and for fewer than two."""
+    """The batches to search. Raises UserError for an unknown batch, for fewer than two, and without an inbox in mode append."""
     names = list(inbox.batches)
     if not names:
         raise UserError(
@@ -207,7 +207,7 @@ def range_of(inbox: Inbox, now: Champion | None, good: str | None, *, bad: str |
 
 
 def text(found: Found, chosen: Range, *, what: str, trained: int) -> str:
-    """What was tried, and the batch."""
+    """The report: the retrainings tried, and the bad batch."""
     ends = f"first {counted(chosen.good, 'batches')}" if chosen.good else "dataset.source alone"
     noise = f"standard error {found.error:.4f}, {counted(found.queries, 'queries')}"
     told = [f"{what}: {found.drop:+.4f} with the first {counted(chosen.bad, 'batches')} against {ends} ({noise})"]
@@ -236,7 +236,7 @@ def _verdict(one: Tried, found: Found) -> str:
 
 
 def _source(commit: str, sections: Mapping[str, Any], inbox: Inbox) -> dict[str, Any]:
-    """data/source.json for parameters `sections`, whose data set is the inbox's; unavailable sources as `commit` has them."""
+    """data/source.json for parameters `sections` with the inbox's data set; unavailable sources are as in `commit`."""
     scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
     write_text(scratch, json.dumps({**sections, "dataset": {**sections["dataset"], "source": inbox.merge(()).spec}}, ensure_ascii=False))
     write_text(described, read_blob(commit, SOURCE) or "{}")
@@ -249,7 +249,7 @@ def _source(commit: str, sections: Mapping[str, Any], inbox: Inbox) -> dict[str,
 
 
 def _estimate(chosen: Range, now: Champion | None) -> str:
-    """How many retrainings it takes, and how long one took."""
+    """A clause on how many retrainings it takes, and how long at most by recorded times."""
     most = chosen.steps + 2
     told = f"retrainings: {chosen.steps}, and the two ends where they are not in the cache"
     seconds = sum(costs.recorded(read_side(f"champion/{now.number}").stages).values()) if now else 0

@@ -1,4 +1,4 @@
-"""What counterfactual runs will cost: how many there are, how much of them is in the cache, and the recorded times of the rest."""
+"""Estimate the cost of counterfactual runs: how many there are, how much of them is in the cache, and recorded times of the rest."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ DRAWS = (*TRAININGS, "mix")  # stages whose seed the repetitions change
 
 @dataclass(frozen=True)
 class Estimate:
-    """`runs` are left to do, of which `trainings` trainings and their other stages take `seconds` by the recorded times.
+    """`runs` are left to do, with `trainings` trainings; all their stages take `seconds` by recorded times. `known` runs are done.
 
-    `untimed`: how many of these stages have no record of their time.
+    `untimed`: how many of these stages have no recorded time.
     """
 
     runs: int
@@ -41,7 +41,7 @@ class Estimate:
 
 
 def recorded(*locks: Lock) -> dict[str, float]:
-    """Seconds that each stage took when it was made, here or by a colleague, as the cache has it; stages of the later lock win."""
+    """Seconds that each stage took, here or at a colleague's, by the cache's records; later locks take precedence."""
     digests = {stage: entry_digest(entry) for lock in locks for stage, entry in lock.items()}
     found = makings.read(cache_folder(), digests.values())
     return {stage: float(found[digest].get("seconds", 0)) for stage, digest in digests.items() if digest in found}
@@ -57,10 +57,10 @@ def estimate(
     trained: Callable[[Coalition], str],
     seconds: Mapping[str, float],
 ) -> Estimate:
-    """The cost of the `wanted` coalitions and repetitions (0: with the seeds as they are).
+    """Estimate the cost of the `wanted` coalitions and repetitions (0: with the original seeds).
 
-    A stage runs once for each choice among the factors that it, or what it reads, depends on; where all of these are of one side,
-    it has run. `direct` says whether a coalition is measured by the run that trains it, `trained` which stage makes its model.
+    A stage runs once for each choice among the factors that it, or what it reads, depends on; if all of them are of one side, it has run
+    already. `direct`: whether the run that trains a coalition also measures it; `trained`: the stage that makes its model.
     """
     old, new = sides
     reads = relevant(old, new, factors)
@@ -85,7 +85,7 @@ def estimate(
 
 
 def relevant(old: Side, new: Side, factors: Sequence[Factor]) -> dict[str, frozenset[str]]:
-    """Names of the factors that each stage, or what it reads from, depends on; a stage of one side alone depends on all."""
+    """By stage, the names of the factors that it, or a stage before it, depends on; a stage of only one side depends on all."""
     everything = frozenset(factor.name for factor in factors)
     own = {}
     for stage in (*old.stages, *new.stages):
@@ -130,7 +130,7 @@ def _differing(was: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
 
 
 def _draws(side: Side) -> Callable[[str], bool]:
-    """Whether a stage draws by a seed: not a round of no steps."""
+    """A function that tells whether a stage draws by a seed; a round of no steps does not."""
 
     def draws(stage: str) -> bool:
         kind, _, name = stage.partition("@")

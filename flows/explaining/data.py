@@ -1,4 +1,4 @@
-"""The data of a past run, found again: where its source still is, or as dataset.source and the first batches of the inbox."""
+"""Find the data of a past run again: at its source, or as dataset.source with the first batches of the inbox."""
 
 import hashlib
 import shutil
@@ -13,14 +13,14 @@ from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, validate
 
-FOLDER = Path(".retemper/why/data")  # merged batches, a folder for each choice of them
+FOLDER = Path(".retemper/why/data")  # merged batches, one folder per choice of batches
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: its SPEC, its entry of data/source.json, and, where known, the batches that were merged with dataset.source.
+    """A data set: its SPEC, its entry of data/source.json, and, if known, the batches that were merged with dataset.source.
 
-    `found`: whether the SPEC holds that very content now. If not, only what is in the cache can be used.
+    `found`: whether the SPEC still holds that content. If not, only what is in the cache can be used.
     """
 
     spec: str
@@ -41,7 +41,7 @@ class Inbox:
         self.batches = {path.name: path for path in inbox.merged(rule, self._source, Path.cwd())} if mergeable else {}
 
     def merge(self, chosen: Sequence[str]) -> Data:
-        """dataset.source, merged with the `chosen` batches."""
+        """Merge dataset.source with the `chosen` batches; without any, it is dataset.source itself."""
         names = tuple(name for name in self.batches if name in chosen)
         if not names:
             return Data(self._source, self._describe(self._source), ())
@@ -52,7 +52,7 @@ class Inbox:
         return Data(spec, self._describe(spec), names)
 
     def find(self, entry: Mapping[str, Any]) -> Data:
-        """The data with an `entry` of data/source.json: as the first batches of the inbox make it, or where it was; else its name alone."""
+        """Find the data of an `entry` of data/source.json: from the inbox's first batches, or at its source; else it is not `found`."""
         known = list(self.batches)
         for count in range(len(known), -1, -1) if known else ():
             data = self.merge(known[:count])
@@ -75,6 +75,6 @@ class Inbox:
 
 
 def intake() -> settings.Intake:
-    """Section `intake` of retraining.yaml; its defaults where there is none."""
+    """Section `intake` of retraining.yaml, or its defaults."""
     given = read_yaml(settings.FILE).get("intake") if settings.FILE.exists() else None
     return validate(settings.Intake, given or {}, str(settings.FILE), section="intake")

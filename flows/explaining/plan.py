@@ -1,4 +1,4 @@
-"""The configurations between two sides: for each choice of old and new factors, what a model of it is made from."""
+"""The configurations between two sides: what a model is made from, for each choice of old and new factors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from flows.repository.worktree import SOURCE
 from flows.storage.cache import cache_folder, object_path
 from tasks.core.stage.errors import UserError
 
-SEEDED = ("pretrain", "rounds", "adore", "rerankers", "mix")  # sections whose entries have a seed of a training
-FURTHER = 1000  # by how much a repetition's seeds differ: entries with seeds of their own keep different ones
+SEEDED = ("pretrain", "rounds", "adore", "rerankers", "mix")  # sections whose entries have a seed
+FURTHER = 1000  # added to every seed in each repetition, so that entries with different seeds keep different ones
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Two sides, what differs between them, and where the data of both is."""
+    """Two sides, the factors that differ between them, and the data of both."""
 
     old: Side
     new: Side
@@ -30,13 +30,13 @@ class Plan:
 
     @cached_property
     def yardstick(self) -> Configuration:
-        """With whose code, data and settings every model is measured: the newer side."""
+        """The newer side, with whose code, data, and settings every model is measured."""
         return self.configuration(frozenset(factor.name for factor in self.factors))
 
     def configuration(self, new: Coalition, repetition: int = 0) -> Configuration:
-        """Factors `new` of the newer side, all others of the older; seeds as they are, or those of a repetition.
+        """The factors `new` from the newer side, all others from the older; with the original seeds (0), or those of a repetition.
 
-        What is no factor is the same on both sides, or cannot matter to the model: that goes with the code.
+        Whatever is not a factor is the same on both sides or cannot affect the model; it is taken from the side of the code.
         """
         code = self._side(new, [factor for factor in self.factors if factor.code])
         sections, source = dict(code.sections), dict(code.source)
@@ -61,7 +61,7 @@ class Plan:
         return is_direct(self.configuration(new), self.yardstick)
 
     def _side(self, new: Coalition, deciding: Sequence[Factor]) -> Side:
-        """The newer side where all `deciding` factors are new, or there are none."""
+        """The newer side if all `deciding` factors are new, or there are none; else the older."""
         return self.new if all(factor.name in new for factor in deciding) else self.old
 
     def _data(self, new: Coalition) -> Data:
@@ -75,9 +75,9 @@ class Plan:
 
 
 def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Plan:
-    """The plan between two sides. `split` names what is taken apart further: `data` by batches, `parameters` by sections.
+    """Make the plan between two sides. `split`: what to split further, `data` by batches and `parameters` by sections.
 
-    UserError where the data of a side is lost, or cannot be split.
+    Raises UserError if the data of a side is lost, or cannot be split.
     """
     old_data, new_data = (inbox.find(side.source["dataset"]) for side in (old, new))
     found = factors(old, new)
@@ -98,7 +98,7 @@ def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Pl
 
 
 def reseeded(sections: Mapping[str, Any], repetition: int) -> dict[str, Any]:
-    """`sections` with the seeds of a repetition for every training; 0 leaves them as they are."""
+    """`sections` with the seeds of a repetition in every training; repetition 0 has the original seeds."""
     if not repetition:
         return dict(sections)
 
@@ -128,7 +128,7 @@ def _data_factors(whole: Factor, old: tuple[Side, Data], new: tuple[Side, Data],
 
 
 def _is_cached(side: Side) -> bool:
-    """Whether the cache has what was made from the data as it was."""
+    """Whether the cache has everything that was made directly from the side's data."""
     objects = cache_folder() / "files" / "md5"
     made = [entry for entry in side.stages.values() if "dataset.digest" in ((entry.get("params") or {}).get(SOURCE) or {})]
     return all(object_path(objects, str(out["md5"])).is_file() for entry in made for out in entry.get("outs") or [])

@@ -1,7 +1,7 @@
 """Counterfactual trainings: the code of one revision with any parameters and data, as ordinary runs in a second tree over the cache.
 
-The flow around the stages is the present one; tasks/ and dvc.yaml are the revision's. What was once computed, here or by a
-colleague, is taken from the cache, and the figures of a finished run are kept, so a killed command resumes.
+The flow around the stages is the present one; tasks/ and dvc.yaml are the revision's. Whatever was computed before, here or by a
+colleague, is taken from the cache, and the figures of finished runs are kept, so a killed command resumes.
 """
 
 import hashlib
@@ -36,11 +36,11 @@ from tasks.params import Parameters
 
 RUN = (sys.executable, "-m", "flows.pipeline.alone")
 FLOWS = str(Path(flows.__file__).resolve().parents[1])
-OWN = ("text", "tokenize", "encode")  # sections with which a model is measured on other data: its own
+OWN = ("text", "tokenize", "encode")  # sections that a model keeps when it is measured on other data
 TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage that makes an entry
 MEASURED = {section: "evaluate" if section == "rounds" else f"evaluate_{section}" for section in (*TRAINED, "rerank", "rescore")}
 TRAININGS = ("train", "adore", "pretrain", "reranker")
-OF_MACHINE = tuple(error.kind for error in (DiskError, MemoryFull, GpuFailed, WorkersLost))  # problems that say nothing of a configuration
+OF_MACHINE = tuple(error.kind for error in (DiskError, MemoryFull, GpuFailed, WorkersLost))  # problems not due to a configuration
 TREES = ("tree", "measure")
 CHECK = """
 import json, sys
@@ -62,7 +62,7 @@ class Refused(UserError):
 
 
 class Failed(Exception):
-    """A run failed for a reason that is no refusal."""
+    """A run failed for another reason than a refusal."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -81,7 +81,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Measured:
-    """The measure of a model on dev: its mean as the metrics have it, and its values by query."""
+    """The measure of a model on dev: its mean, as in the metrics, and its values by query."""
 
     mean: float
     values: Mapping[str, float]
@@ -90,12 +90,12 @@ class Measured:
 class Bench:
     """Trains and measures configurations, one at a time, in trees below `folder`. The current folder is the project's.
 
-    A context: what the user must put right leaves no trees behind, but those that were there before. Where the machine or a stage failed,
-    or the user stopped it, they stay: the next try resumes there, and the log is there.
+    Use it as a context. After a user's mistake, it removes its trees, except those that existed before. If the machine or a stage failed,
+    or the user stopped it, the trees stay, with their logs, and the next try resumes there.
     """
 
     def __init__(self, folder: Path, measure: str, processes: Processes, *, show: Callable[[str, str], None]) -> None:
-        """`show` is passed what runs, and each line of its stages' output."""
+        """`show` receives the label of a run and each line of its stages' output."""
         self._folder, self._measure, self._processes, self._show = folder, measure, processes, show
         self._memory = Memory()
         self._found = {name for name in TREES if (folder / name).exists()}  # of an earlier command, which may resume
@@ -110,15 +110,16 @@ class Bench:
             self.close(keep_found=True)
 
     def known(self, one: Configuration, yardstick: Configuration) -> Measured | None:
-        """What an earlier run found."""
+        """The result of an earlier run, or None."""
         try:
             return Measured(**json.loads(self._record(one, yardstick).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
     def measured(self, one: Configuration, yardstick: Configuration, label: str) -> Measured:
-        """Train `one`, and measure its model with code, data and settings of the `yardstick`. Refused, or Failed, where a run does not
-        end well. `label` names it in the output.
+        """Train `one`, and measure its model with the code, data, and settings of the `yardstick`. `label` names it in the output.
+
+        Raises Refused or Failed if a run does not succeed.
         """
         if found := self.known(one, yardstick):
             return found
@@ -139,9 +140,9 @@ class Bench:
         return found
 
     def refusals(self, configurations: Mapping[str, Configuration]) -> dict[str, str]:
-        """Why the code of its own commit does not take the parameters of a configuration, by name; only those that it refuses.
+        """By name of each refused configuration: why the code of its commit does not accept its parameters.
 
-        A commit whose check cannot be asked refuses none here; its stages say it then.
+        A commit whose check cannot be run refuses none here; its stages report the problem later.
         """
         found: dict[str, str] = {}
         for commit in dict.fromkeys(one.commit for one in configurations.values()):
@@ -154,8 +155,8 @@ class Bench:
                 if one.commit == commit:
                     files[str(asked / f"{number}.json")] = name
                     report = {key: value for key, value in (one.sections.get("report") or {}).items() if key != "baselines"}
-                    plain = {"failures": {}, "report": report}  # without names of systems that this configuration leaves out
-                    if not one.sections.get("rounds"):  # BM25 is made from none, and a params.yaml has at least one
+                    plain = {"failures": {}, "report": report}  # without names of systems that this configuration lacks
+                    if not one.sections.get("rounds"):  # BM25 needs none, but a params.yaml has at least one
                         plain["rounds"] = {"untrained": AS_IT_IS}
                     write_json(asked / f"{number}.json", {**one.sections, **plain})
             path = os.pathsep.join([str(tree.absolute()), FLOWS])
@@ -173,20 +174,20 @@ class Bench:
         return found
 
     def close(self, *, keep_found: bool = False) -> None:
-        """Remove the trees. What they computed is in the cache, and the figures are kept. `keep_found`: but those from before."""
+        """Remove the trees. Their results are in the cache, and the figures are kept. `keep_found`: keep trees that existed before."""
         for name in TREES if not keep_found else [name for name in TREES if name not in self._found]:
             remove_worktree(self._folder / name)
 
     def _record(self, one: Configuration, yardstick: Configuration) -> Path:
         made = [asdict(each) for each in (one, yardstick)]
-        for each in made:  # what they are by content, wherever it is
+        for each in made:  # identified by content, wherever it is
             each["source"] = {key: entry.get("digest", entry) for key, entry in each["source"].items()}
             each["sections"] = {key: value for key, value in each["sections"].items() if key != "dataset"}
         digest = hashlib.sha256(json.dumps([self._measure, made], sort_keys=True, default=str).encode()).hexdigest()
         return self._folder / "values" / f"{digest[:32]}.json"
 
     def _run(self, room: Path, one: Configuration, target: str, *, label: str) -> Path:
-        """Bring `target` up to date in a tree in its `room`; returns the project's folder in it."""
+        """Bring `target` up to date in a tree in its `room`; return the project's folder in the tree."""
         if self._processes.stopped:
             raise Stopped
         place = make_worktree(in_room(room), one.commit)
@@ -207,7 +208,7 @@ class Bench:
             if " | " in line:
                 self._show(label, line)
             elif line.startswith(WARNING):
-                if line not in self._warned:  # of every run the same: an unavailable remote
+                if line not in self._warned:  # the same in every run: an unavailable remote
                     self._warned.add(line)
                     self._show(label, line)
             elif line.startswith("retemper: "):
@@ -227,10 +228,10 @@ class Bench:
         return place
 
     def _on(self, yardstick: Configuration, one: Configuration, place: Path) -> Configuration:
-        """What measures the model of `one`, made in `place`, as the yardstick does, with its own text settings.
+        """The configuration that measures the model of `one`, made in `place`, like the yardstick but with its own text settings.
 
-        The model's encoders are rounds of no steps; a fusion keeps its weight, and a compressed index what it has learned. As in
-        flows.champions.measurement.
+        As in flows.champions.measurement, the model's encoders are rounds of no steps; a fusion keeps its weight, and a compressed index
+        what it has learned.
         """
         parts = _parts(one, place)
         encoders = {documents_of(one.sections, name): str(_weights(one, place, name)) for name in parts.encoders}
@@ -248,7 +249,7 @@ class Bench:
 
 
 def refuse_unmeasured(measure: str, sections: Mapping[str, Any]) -> None:
-    """UserError where runs of these parameters do not compute `measure`: before a training, whose run would end without it."""
+    """Raise UserError if runs with these parameters do not compute `measure`, before a training whose run would lack it."""
     evaluate: Any = Parameters.model_fields["evaluate"].annotation
     known = (sections.get("evaluate") or {}).get("measures", evaluate.model_fields["measures"].default)
     if measure not in known:
@@ -256,7 +257,7 @@ def refuse_unmeasured(measure: str, sections: Mapping[str, Any]) -> None:
 
 
 def is_direct(one: Configuration, yardstick: Configuration) -> bool:
-    """Whether an ordinary run of `one` measures its model just as the yardstick does."""
+    """Whether an ordinary run of `one` measures its model exactly as the yardstick does."""
     same = all(one.sections.get(key) == yardstick.sections.get(key) for key in ("queries", "prepare", "evaluate", "retrieve"))
     return (
         same and one.commit == yardstick.commit and all(one.source.get(key) == yardstick.source.get(key) for key in ("dataset", "articles"))
@@ -264,7 +265,7 @@ def is_direct(one: Configuration, yardstick: Configuration) -> bool:
 
 
 def evaluation(one: Configuration) -> str:
-    """The stage that measures a configuration's model; Refused where its params.yaml has none of that name."""
+    """The stage that measures a configuration's model. Raises Refused if its params.yaml has no model of that name."""
     if one.model == BM25:
         return "evaluate_bm25"
     for section, stage in MEASURED.items():
@@ -275,7 +276,7 @@ def evaluation(one: Configuration) -> str:
 
 
 def training(one: Configuration) -> str:
-    """The stage that makes a configuration's model; UserError for one that is not served: a reordered run, or BM25 alone."""
+    """The stage that makes a configuration's model. Raises Refused for one that is not served: a reordered run, or BM25 alone."""
     for section, stage in TRAINED.items():
         if one.model in (one.sections.get(section) or {}):
             return f"{stage}@{one.model}"
@@ -292,7 +293,7 @@ def _parts(one: Configuration, place: Path) -> Parts:
 
 
 def _weights(one: Configuration, place: Path, name: str) -> Path:
-    """The folder of encoder `name` as a source, absolute, with what its own index has learned, if it has one."""
+    """The absolute folder of encoder `name`, to be used as a source; with what its own index has learned, if it has one."""
     made = (place / "data/encoders" / name).absolute()
     if not has_own_index(one.sections, name):
         return made
@@ -304,7 +305,7 @@ def _weights(one: Configuration, place: Path, name: str) -> Path:
 
 
 def _nested(assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections, from values by a key of a section (`encoder.source`) or a whole section."""
+    """Nested sections, from values given by key of a section (`encoder.source`) or by whole section."""
     found: dict[str, Any] = {}
     for key, value in assignments.items():
         section, dot, name = key.partition(".")

@@ -1,12 +1,12 @@
-"""A noisy binary search: which of n batches made the measure drop, from measurements of prefixes that carry noise.
+"""A noisy binary search: which of n batches made the measure drop, from noisy measurements of prefixes.
 
 The posterior over the n places is updated with each measurement, and the next prefix is the one that halves it (Horstein, Sequential
 transmission using noiseless feedback, 1963; Waeber, Frazier and Henderson, Bisection search with noisy responses, 2013). With little
 noise that is plain bisection: log2(n) measurements. Near its end a noisy search measures a prefix again instead of trusting one figure.
 
-A standard error over queries leaves out what a training's seed adds to all queries alike. LEAST_NOISE stands for that, and a larger one
-makes the search too sure: in simulations of 16 batches (own noise of 0.18 by query), of the answers at 0.95 or more 99.7 to 100 % were
-right where the seeds' standard deviation was 0 or a tenth of the drop, 98 % at a fifth, and 83 to 86 % at a third.
+A standard error over queries leaves out what a training's seed adds to all queries alike. LEAST_NOISE stands for that; if the seeds' noise
+is larger, the search is too sure. In simulations of 16 batches (noise of 0.18 per query), of the answers at 0.95 or more 99.7 to 100 % were
+right when the seeds' standard deviation was 0 or a tenth of the drop, 98 % at a fifth, and 83 to 86 % at a third.
 """
 
 import math
@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-TAILS = 5  # degrees of freedom of the noise: now and then a training is further off than the queries tell
-LEAST_NOISE = 0.1  # of the whole drop: what a difference between two trainings has at least, as its queries may tell too little
+TAILS = 5  # degrees of freedom of the noise: now and then a training is further off than its queries suggest
+LEAST_NOISE = 0.1  # of the whole drop: least noise of a difference between two trainings, as queries may show too little
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The difference of a prefix of `count` batches from none of them, and its standard error."""
+    """The difference between a prefix of `count` batches and no batch, and its standard error."""
 
     count: int
     difference: float
@@ -29,7 +29,7 @@ class Seen:
 
 @dataclass
 class Search:
-    """For the bad one of `batches`, which together make the measure drop by `drop` (negative), as was measured before."""
+    """The search for the bad one of `batches`. `drop` (negative): the difference that all of them make, measured beforehand."""
 
     SURE: ClassVar[float] = 0.95  # probability at which the search ends
     batches: int
@@ -37,7 +37,7 @@ class Search:
     seen: list[Seen] = field(default_factory=list)
 
     def posterior(self) -> list[float]:
-        """The probability of each batch to be the bad one.
+        """The probability of each batch of being the bad one.
 
         Under "batch j is bad" the difference of a prefix of k batches is 0 for k < j, `drop` for k >= j, plus noise: Student's t with TAILS
         degrees of freedom, scaled by its standard error.
@@ -49,7 +49,7 @@ class Search:
 
     @property
     def best(self) -> int:
-        """Which batch is most likely bad, counted from 1."""
+        """The batch that is most likely bad, counted from 1."""
         found = self.posterior()
         return found.index(max(found)) + 1
 
@@ -58,7 +58,7 @@ class Search:
         return max(self.posterior()) >= self.SURE
 
     def next(self) -> int:
-        """How many batches to measure next: where the probability that the bad one is among them is nearest to a half."""
+        """How many batches to measure next: the prefix that has the bad one with a probability nearest to a half."""
         found = self.posterior()
         return min(range(1, self.batches), key=lambda count: (abs(math.fsum(found[:count]) - 0.5), count))
 

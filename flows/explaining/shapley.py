@@ -1,6 +1,6 @@
-"""Shapley values: a difference split over the factors that make it, fairly and without a rest.
+"""Shapley values: a difference split over the factors that cause it, fairly and without a remainder.
 
-With v(S) the metric where the factors in S are the new ones and all others the old ones, factor i of n gets
+Let v(S) be the metric when the factors in S are new and all others old. Factor i of n gets
 
     phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S))
 
@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 EXACT = 6  # factors at most: 2^6 coalitions
-ORDERS = 20  # sampled where there are more
+ORDERS = 20  # sampled if there are more factors
 
-Group = frozenset[str]  # factors that are old or new together
+Group = frozenset[str]  # factors that change together
 Coalition = frozenset[str]  # the factors that are new
 Value = Callable[[Coalition], Fraction]
 
 
 @dataclass(frozen=True)
 class Share:
-    """A group's part of the difference. `sampling`: standard error of what sampled orders leave open, 0 where all were taken."""
+    """A group's part of the difference. `sampling`: standard error due to sampling orders, 0 if the value is exact."""
 
     value: Fraction
     sampling: float = 0.0
 
 
 def needed(groups: Sequence[Group], seed: int = 0) -> list[Coalition]:
-    """The coalitions whose values `shares` asks for, each once: none first, all last."""
+    """The coalitions whose values `shares` needs, each once, the empty one first and the full one last."""
     if len(groups) <= EXACT:
         found = (_joined(chosen) for size in range(len(groups) + 1) for chosen in itertools.combinations(groups, size))
     else:
@@ -42,8 +42,8 @@ def needed(groups: Sequence[Group], seed: int = 0) -> list[Coalition]:
 def shares(groups: Sequence[Group], value: Value, seed: int = 0) -> dict[Group, Share]:
     """Each group's Shapley value, exactly for up to EXACT groups.
 
-    Above, the mean over ORDERS random orders of what a group adds to those before it (Castro, Gomez and Tejada, Polynomial
-    calculation of the Shapley value based on sampling, 2009), which adds up to the whole difference too.
+    For more, it is estimated by the mean over ORDERS random orders of what a group adds to those before it (Castro, Gomez and Tejada,
+    Polynomial calculation of the Shapley value based on sampling, 2009); the estimates add up to the whole difference too.
     """
     if len(groups) <= EXACT:
         return {group: Share(_exact(group, groups, value)) for group in groups}
@@ -62,9 +62,9 @@ def orders(groups: Sequence[Group], seed: int) -> list[list[Group]]:
 
 
 def merged(groups: Sequence[Group], invalid: Iterable[Coalition]) -> list[Group]:
-    """`groups` with two of them made one: the pair that separates most of the `invalid` coalitions, which are not needed then.
+    """`groups` with two of them merged: the pair that the largest number of `invalid` coalitions separates. These are not needed then.
 
-    ValueError where no pair separates one: nothing can be merged to do without it.
+    Raises ValueError if no invalid coalition separates a pair, so that merging cannot avoid it.
     """
     refused = list(invalid)
 
@@ -94,6 +94,6 @@ def _joined(groups: Iterable[Group]) -> Coalition:
 
 
 def _standard_error(found: Sequence[Fraction]) -> float:
-    """Of their mean: s / sqrt(n), s with n - 1 in the denominator."""
+    """The standard error of the mean: s / sqrt(n), s with n - 1 in the denominator."""
     mean = sum(found, Fraction()) / len(found)
     return math.sqrt(sum((one - mean) ** 2 for one in found) / (len(found) - 1) / len(found))

@@ -1,4 +1,4 @@
-"""The two sides of a difference: a champion or another revision, the model that it stands for, and what made that model."""
+"""The two sides of a difference: a champion or another revision, its model, and what that model was made from."""
 
 import json
 import re
@@ -24,15 +24,15 @@ from tasks.core.stage.references import frozen_references
 from tasks.core.stage.safe_yaml import parse_yaml
 
 ENTRIES = dict.fromkeys(("encoders", "pretrain", *SYSTEMS, *NEGATIVES, "study", "analyses"))  # sections with an entry for each name
-YARDSTICK = ("evaluate", "retrieve", "report")  # sections that say how models are measured: always those of the newer side
-DATA = ("dataset", "articles")  # what data/source.json has of the data; its other entries are encoders, which params.yaml names
+YARDSTICK = ("evaluate", "retrieve", "report")  # sections that say how models are measured, always taken from the newer side
+DATA = ("dataset", "articles")  # entries of data/source.json for the data; the others are encoders that params.yaml names
 
 
 @dataclass(frozen=True)
 class Side:
-    """A revision and its model. `stages`: what its dvc.lock says of the model's making, up to its metrics.
+    """A revision and its model. `stages`: the entries of its dvc.lock that made the model, up to its metrics.
 
-    `sections`: params.yaml, of whose rounds, negatives and other entries only those are left that the model is made from.
+    `sections`: params.yaml, with only those rounds, negatives, and other entries that the model is made from.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Side:
     sections: Mapping[str, Any]
     source: Mapping[str, Any]
     graph: Mapping[str, Any]
-    measure: str  # that a promotion, or report.metric, decides by
-    recorded: Mapping[str, Any]  # the model's metrics, where this clone's cache has them
+    measure: str  # the champion's, or report.metric
+    recorded: Mapping[str, Any]  # the model's metrics, if this clone's cache has them
     note: str = ""  # why the model is not the best system on dev
 
     @property
@@ -54,7 +54,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Factor:
-    """What differs between two sides and can be old or new by itself, and how it differs, in words."""
+    """Something that differs between two sides and can be old or new independently, and how it differs, in words."""
 
     name: str
     sections: tuple[str, ...] = ()  # of params.yaml
@@ -66,9 +66,9 @@ class Factor:
 
 
 def read_side(name: str) -> Side:
-    """The side that `name` says: champion/N, REVISION:MODEL, or a REVISION, which stands for its best model on dev besides BM25.
+    """The side called `name`: champion/N, REVISION:MODEL, or a REVISION, which stands for its best model on dev besides BM25.
 
-    UserError where git lacks it, or its commit does not say what its model was made from.
+    Raises UserError if git lacks it, or its commit does not say what its model was made from.
     """
     champions = read_champions(Path.cwd())
     champion = next((one for one in champions if name == f"champion/{one.number}"), None)
@@ -101,7 +101,7 @@ def read_side(name: str) -> Side:
 
 
 def factors(old: Side, new: Side) -> list[Factor]:
-    """What differs between two sides: data, each section of params.yaml, which model, and code; none where nothing recorded does."""
+    """The factors that differ between two sides: data, each section of params.yaml, the model, and code; none if all records agree."""
     found = []
     if digests := _differing(_tracked(old, SOURCE), _tracked(new, SOURCE), DATA):
         lines = [f"{key.partition('.')[0]}: {_digest(old, key)} -> {_digest(new, key)}" for key in digests]
@@ -136,7 +136,7 @@ def joined(name: str, several: list[Factor]) -> Factor:
 
 
 def _best_model(name: str, lock: Lock, sections: Mapping[str, Any]) -> tuple[str, str]:
-    """The best model on dev besides BM25, which nothing trains, and a line where BM25 is better; BM25 where there is no other."""
+    """The best model on dev other than BM25, and a line if BM25 is better. BM25 if there is no other model."""
     means = means_on_dev(name, lock, sections)
     model = best_system({other: mean for other, mean in means.items() if other != BM25} or means, sections)
     if model == best_system(means, sections):
@@ -157,7 +157,7 @@ def _source(name: str, commit: str) -> Mapping[str, Any]:
 
 
 def _of_model(sections: Mapping[str, Any], stages: Lock) -> dict[str, Any]:
-    """`sections` with only those entries that a model of these `stages` is made from."""
+    """`sections` with only the entries that these `stages`, which made the model, depend on."""
     used = {tuple(key.split(".")[:2]) for entry in stages.values() for key in parameters(entry)}
     return {
         section: {name: entry for name, entry in (value or {}).items() if (section, name) in used} if section in ENTRIES else value
@@ -201,7 +201,7 @@ def _digest(side: Side, key: str) -> str:
 
 
 def _code(old: Side, new: Side) -> list[str]:
-    """Stages of the model whose code, or whose place in the graph, is another: `train`."""
+    """The model's stages whose code, or definition in dvc.yaml, differs, such as `train`; also named functions and files of code."""
     was, now = _tracked(old, str(CODE)), _tracked(new, str(CODE))
     was, now = was | _named(old), now | _named(new)
     names = [key for key in sorted(was.keys() & now.keys()) if was[key] != now[key]]
@@ -212,12 +212,12 @@ def _code(old: Side, new: Side) -> list[str]:
 
 
 def _named(side: Side) -> dict[str, str]:
-    """Digests of the code that the model's parameters name."""
+    """Digests of the functions that the model's parameters name."""
     return frozen_references([dict(parameters(entry)) for entry in side.stages.values()])
 
 
 def _files(old: Side, new: Side) -> list[str]:
-    """Files of code that stages depend on without data/code.json, and that differ."""
+    """Differing files of code that stages depend on directly, not by data/code.json."""
 
     def digests(side: Side) -> dict[str, Any]:
         deps = [dep for entry in side.stages.values() for dep in entry.get("deps") or []]

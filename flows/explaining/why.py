@@ -26,7 +26,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Row:
-    """A factor's part of the difference, with the interval that the seeds leave (LEVEL), and the standard error of sampled orders."""
+    """A factor's part of the difference, with its confidence interval over seeds (LEVEL) and the standard error of sampled orders."""
 
     factor: str
     contribution: float
@@ -44,7 +44,7 @@ class Explained:
     new: str
     model: str
     measure: str
-    queries: int  # 0 where both figures were recorded before
+    queries: int  # 0 if both figures were recorded before
     old_value: float
     new_value: float
     difference: float
@@ -54,10 +54,10 @@ class Explained:
 
 
 def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | None, dry_run: bool, as_json: bool) -> int:
-    """Print how much each factor contributes to the difference between two revisions' models. Returns the exit status.
+    """Print how much each factor contributes to the difference between two revisions' models. Return the exit status.
 
-    `split`: what to take apart further, data or parameters. `seeds`: with how many other seeds each configuration is trained, and the
-    two sides with their own; 1: all with the seeds as they are.
+    `split`: what to split further, data or parameters. `seeds`: the number of other seeds with which each configuration is trained, in
+    addition to the two sides with their own; 1: train all with the original seeds only.
     """
     sides = read_side(old), read_side(new)
     told = [side.note for side in sides if side.note]
@@ -96,7 +96,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
 
 
 class Work:
-    """Measures what the Shapley values ask for. A configuration that is refused makes two factors one."""
+    """Measures what the Shapley values need. If a configuration is refused, two factors are merged into one."""
 
     def __init__(self, plan: Plan, bench: Bench, measure: str, *, seeds: int, say: Callable[[str], None]) -> None:
         self.plan, self.bench, self.measure, self.seeds, self.say = plan, bench, measure, seeds, say
@@ -107,7 +107,7 @@ class Work:
         return " + ".join(factor.name for factor in self.plan.factors if factor.name in group)
 
     def refuse_invalid(self) -> None:
-        """Merge factors until each code takes its parameters."""
+        """Merge factors until the code of every configuration accepts its parameters."""
         asked: dict[Coalition, str] = {}
         known: dict[Coalition, str] = {}
         while True:
@@ -121,7 +121,7 @@ class Work:
             self._merge(asked)
 
     def rounds(self) -> list[tuple[int, list[Coalition]]]:
-        """Repetitions, and the coalitions of each. 0: with the seeds as they are, of the two sides alone where there are others."""
+        """Repetitions, and the coalitions of each. Repetition 0 has the original seeds; with several seeds, it has only the two sides."""
         wanted = shapley.needed(self.groups)
         if self.seeds == 1:
             return [(0, wanted)]
@@ -142,7 +142,7 @@ class Work:
         )
 
     def explain(self) -> Explained:
-        """Measure all there is to measure, and split the difference."""
+        """Measure all needed configurations, and split the difference."""
         while True:
             values: dict[tuple[Coalition, int], Fraction] = {}
             refused: dict[Coalition, str] = {}
@@ -162,7 +162,7 @@ class Work:
                 values[coalition, repetition] = Fraction(mean)
             if not refused:
                 break
-            self._merge(refused)  # only now: all that are refused show which two belong together
+            self._merge(refused)  # only now, since all refused ones together show which two belong together
         differs = {factor.name: factor.differs for factor in self.plan.factors}
         named = {group: (self.name(group), [line for name in differs if name in group for line in differs[name]]) for group in self.groups}
         rows = split(named, values, self.seeds)
@@ -187,7 +187,7 @@ class Work:
         self.say(note)
 
     def _recorded(self, coalition: Coalition, repetition: int) -> float | None:
-        """What a side's own run measured, where that is what a configuration would be measured as."""
+        """The figure of a side's own run, if the coalition is that side and is measured in the same way; else None."""
         whole = frozenset(factor.name for factor in self.plan.factors)
         side = self.plan.new if coalition == whole else None if coalition else self.plan.old
         if side is None or repetition or not self.plan.is_direct(coalition):
@@ -210,11 +210,11 @@ class Work:
 def split(
     named: Mapping[Group, tuple[str, Sequence[str]]], values: Mapping[tuple[Coalition, int], Fraction], seeds: int
 ) -> tuple[Row, ...]:
-    """A row for each group (its name, and what differs), and one for the seed; they add up to the difference with the seeds as they are.
+    """One row per group (its name, and what differs), and one for the seed; they add up to the difference with the original seeds.
 
     `values` [coalition, repetition]. A group's contribution is the mean of its Shapley values over the repetitions, with Student's
-    interval of that mean. Where there are several `seeds`, that is without repetition 0, the seeds as they are: a side may have been
-    chosen for its luck, so they are no draw like the others. What they add to the mean difference is the contribution of the seed.
+    interval of that mean. With several `seeds`, repetition 0, with the original seeds, does not count: a side may have been chosen for its
+    luck, so they are not a draw like the others. The seed's contribution is what they add to the mean difference.
     """
     groups = list(named)
     fresh = sorted({again for _, again in values} - {0}) if seeds > 1 else [0]
@@ -274,7 +274,7 @@ def text(explained: Explained) -> str:
 
 
 def _trained(plan: Plan, coalition: Coalition) -> str:
-    """The stage that makes a coalition's model, or, where it is measured as it is, measures it."""
+    """The stage that makes a coalition's model, or that measures it if it needs no training."""
     try:
         return training(plan.configuration(coalition))
     except Refused:

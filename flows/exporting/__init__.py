@@ -1,1 +1,1 @@
-"""What a run made, copied to MLflow, Weights & Biases, or TensorBoard once it has ended."""
+"""Copy a run's results to MLflow, Weights & Biases, or TensorBoard once it has ended."""

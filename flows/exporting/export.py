@@ -1,6 +1,6 @@
-"""Exports a record to every target of export.yaml, each in a process of its own, for a bounded time. What fails is one warning.
+"""Export a record to every target of export.yaml, each in its own process, within a time limit. A failure gives one warning.
 
-`python -m flows.exporting.export TARGET FILE` is such a process. Packages of the targets are imported there alone.
+`python -m flows.exporting.export TARGET FILE` is such a process. The targets' packages are imported only there.
 """
 
 import json
@@ -17,9 +17,9 @@ from tasks.core.stage.errors import printable, redacted
 from tasks.core.stage.files import write_json
 
 FOLDER = Path(".retemper/export")
-DONE = FOLDER / "done.json"  # digest of what was exported last, by target: a run that changes nothing exports nothing
+DONE = FOLDER / "done.json"  # by target, the digest of the last export: a run that changes nothing exports nothing
 FAILED = "export failed: "
-OURS = {  # unless the environment has other values
+OURS = {  # defaults, unless the environment sets them
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -36,13 +36,13 @@ def export_run(
         return []
     try:
         return export(project, settings, gather(commit, outcome), warn=warn)
-    except Exception as error:  # all that was asked of the run is done
+    except Exception as error:  # the run itself is done
         warn(printable(f"this run is not exported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"))
         return []
 
 
 def export(project: Path, settings: Export, record: Record | None, *, warn: Callable[[str], None]) -> list[str]:
-    """Export `record` from the folder `project`; returns the targets that it went to. One that has it already is left alone."""
+    """Export `record` from the folder `project`; return the targets that it was sent to. Targets that have it already are skipped."""
     if not record:
         return []
     wanted = {name: f"{record.digest} {target.model_dump_json()}" for name, target in settings.targets.items()}
@@ -63,7 +63,7 @@ def export(project: Path, settings: Export, record: Record | None, *, warn: Call
 
 
 def _run(project: Path, names: list[str], file: Path, *, seconds: float) -> dict[str, str]:
-    """Run the exports beside one another; returns what went wrong with each, empty where nothing did."""
+    """Run the exports in parallel; return the problem of each, empty if there was none."""
     processes, deadline = Processes(), time.monotonic() + seconds
     env = {**OURS, **environment()}
     logs = {name: project / FOLDER / f"{name}.log" for name in names}
@@ -97,7 +97,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Export to one target; a failure is one line that begins with FAILED, status 1."""
+    """Export to one target; return the exit status. A failure prints one line that begins with FAILED, and is status 1."""
     name, file = arguments
     given = json.loads(Path(file).read_text(encoding="utf-8"))
     settings, record = Export.model_validate(given["settings"]), Record(**given["record"])

@@ -1,4 +1,4 @@
-"""What is exported of a run: parameters, figures with their marks, training curves, and what identifies it all."""
+"""The record of a run for export: parameters, figures with marks of significance, training curves, and what identifies the run."""
 
 import hashlib
 import json
@@ -19,15 +19,15 @@ from tasks.core.stage.params import FROZEN, read_parameters
 
 LOCK, SOURCE, TABLE = Path("dvc.lock"), Path("data/source.json"), Path("data/report/table.txt")
 CURVES = (Path("data/curves"), Path("data/pretrain_curves"))
-PREFIX = "retemper."  # of our tags
+PREFIX = "retemper."  # of our tags' names
 
 
 @dataclass(frozen=True)
 class Record:
     """A run, in the terms that all targets share.
 
-    `key`: digest of commit and dvc.lock; the same run has the same key, wherever it is exported from. `metrics`: by
-    SPLIT/SYSTEM/MEASURE. `curves`: (step, value) by curves/MODEL/METRIC. `at`: when dvc.lock was written, seconds since the epoch.
+    `key`: digest of commit and dvc.lock, so that the same run has the same key wherever it is exported from. `metrics`: by
+    SPLIT/SYSTEM/MEASURE. `curves`: (step, value) by curves/MODEL/METRIC. `at`: when dvc.lock was written, in seconds since the epoch.
     """
 
     key: str
@@ -41,14 +41,14 @@ class Record:
 
     @property
     def digest(self) -> str:
-        """Of everything in it."""
+        """A digest of the whole record."""
         return hashlib.sha256(json.dumps(vars(self), sort_keys=True, default=dict).encode()).hexdigest()
 
 
 def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record | None:
-    """The record of the current folder's last run; None where nothing has been computed or committed.
+    """The record of the current folder's last run; None if nothing has been computed or committed.
 
-    `commit`: the one that holds the run, default HEAD. `outcome`: what a retraining adds (result, reason, champion, candidate).
+    `commit`: the run's, by default HEAD. `outcome`: what a retraining adds (result, reason, champion, candidate).
     """
     commit = commit or git("rev-parse", "--verify", "--quiet", "HEAD", check=False)
     if not (commit and LOCK.exists()):
@@ -85,7 +85,7 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
 
 
 def flat(value: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """Parameters by dotted key, as text; an empty mapping is a value of its own."""
+    """Parameters by dotted key, as text; an empty mapping counts as a value."""
     if isinstance(value, Mapping) and value:
         for key, below in value.items():
             yield from flat(below, f"{above}.{key}" if above else str(key))
@@ -94,7 +94,7 @@ def flat(value: object, above: str = "") -> Iterator[tuple[str, str]]:
 
 
 def curves() -> dict[str, list[tuple[int, float]]]:
-    """DVCLive's step metrics of every training, whole."""
+    """All of DVCLive's step metrics of every training."""
     found = {}
     for folder in CURVES:
         for path in sorted(folder.glob("*/plots/metrics/**/*.tsv")):
@@ -106,7 +106,7 @@ def curves() -> dict[str, list[tuple[int, float]]]:
 
 
 def marks() -> dict[str, str]:
-    """Which baselines each system differs from significantly (Holm), by SPLIT/SYSTEM, as the report marks them."""
+    """By SPLIT/SYSTEM, the baselines from which the system differs significantly (Holm), as in the report."""
     found: dict[str, list[str]] = {}
     with suppress(UserError, KeyError, TypeError, AttributeError):
         for split, pairs in (read_json(SIGNIFICANCE) if SIGNIFICANCE.exists() else {}).get("splits", {}).items():

@@ -1,4 +1,4 @@
-"""export.yaml: where the outcome of a run is copied to. No stage reads it, and no digest covers it."""
+"""export.yaml: the targets to which the outcome of a run is copied. No stage reads it, and no digest covers it."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""A run of MLflow. Names of metrics have `_` for what MLflow refuses, as in nDCG_10."""
+"""Export to a run of MLflow. In names of metrics, `_` replaces characters that MLflow refuses, as in nDCG_10."""
 
 import hashlib
 import re
@@ -10,14 +10,14 @@ from flows.exporting.settings import Mlflow
 
 KEY = f"{PREFIX}key"
 NOTE = "mlflow.note.content"  # the run's description, on its page
-LENGTHS = {"key": 250, "param": 6000, "tag": 5000}  # in characters, of MLflow at most
-BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # of one request at most
+LENGTHS = {"key": 250, "param": 6000, "tag": 5000}  # the most characters that MLflow takes
+BATCH = {"metrics": 1000, "params": 100, "tags": 100}  # the most that one request takes
 
 T = TypeVar("T")
 
 
 def send(target: Mlflow, record: Record) -> str:
-    """Create the run of this key or bring it up to date; returns its id. What a run has is not sent again: params never change."""
+    """Create the run of this key or bring it up to date; return its id. Nothing is sent twice, since MLflow's params cannot change."""
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.tracking import MlflowClient
 

@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, one folder a run, made whole and then put in the place of what was there."""
+"""Export to event files of TensorBoard, one folder per run, which is written completely and then replaces a former one."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,7 @@ from tasks.core.stage.files import new_folder
 
 
 def send(target: TensorBoard, record: Record) -> str:
-    """Write the folder of this key, or replace it; returns where it is."""
+    """Write or replace the folder of this key; return its path."""
     from torch.utils.tensorboard import SummaryWriter
 
     place = Path(target.folder) / f"{time.strftime('%Y-%m-%d_%H-%M', time.gmtime(record.at))}-{record.key}"

@@ -1,4 +1,4 @@
-"""A run of Weights & Biases. Its id is the record's key, so the same run is resumed, not made twice."""
+"""Export to a run of Weights & Biases. Its id is the record's key, so the same run is resumed, not made twice."""
 
 import shutil
 from collections import defaultdict
@@ -8,11 +8,11 @@ from flows.exporting.record import PREFIX, Record
 from flows.exporting.settings import Wandb
 
 FOLDER = Path(".retemper")  # wandb makes a folder `wandb` in it
-SENT = f"{PREFIX}curves"  # in the summary: that this run has its curves
+SENT = f"{PREFIX}curves"  # in the summary: whether this run has its curves
 
 
 def send(target: Wandb, record: Record, seconds: float) -> str:
-    """Create or resume the run of this key; returns its id. `seconds`: until a server that does not answer is an error."""
+    """Create or resume the run of this key; return its id. `seconds`: after which a server that does not answer is an error."""
     import wandb
 
     FOLDER.mkdir(exist_ok=True)

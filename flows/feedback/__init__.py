@@ -1,1 +1,1 @@
-"""What people say of results: click logs and filled-in judgments, made into batches for the inbox."""
+"""Feedback on results: click logs and filled-in judgments, made into batches for the inbox."""

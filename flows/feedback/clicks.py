@@ -1,11 +1,11 @@
-"""Click logs to training queries: a batch for the inbox whose train qrels have a weight, the estimated relevance of the pair.
+"""Turn click logs into training queries: a batch for the inbox whose train qrels have a weight, the estimated relevance of the pair.
 
-A log is JSON lines or CSV (by its ending), one search each:
+A log is JSON lines or CSV (by its file extension), one search per line:
 
     {"query": text, "shown": [ids in order], "clicked": [ids]}    or "position": the clicked ranks, from 1, in place of "clicked"
 
-or the search server's own: events {"event": "search", "id", "query", "shown"} and, behind them, {"event": "click", "id", "position" or
-"doc"}, of which an event without its name is known by "shown". In CSV, lists are JSON or separated by blanks.
+or the search server's own: events {"event": "search", "id", "query", "shown"} and, after them, {"event": "click", "id", "position" or
+"doc"}. An event without "event" is a search if it has "shown", else a click. In CSV, lists are JSON or separated by blanks.
 """
 
 import csv
@@ -33,8 +33,8 @@ from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import is_dev, plain
 
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
-LARGEST = {"eta": 10.0, "most": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # settings of a rule: beyond them, floats overflow or become 0
-OPTIONS = {"most": "max-weight"}  # of retemper clicks, whose names differ
+LARGEST = {"eta": 10.0, "most": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # of a rule: beyond these, floats overflow or become 0
+OPTIONS = {"most": "max-weight"}  # options of retemper clicks with another name
 Method = Literal["harvest", "power"]
 
 
@@ -43,17 +43,17 @@ class Rule:
     """How clicks become judgments."""
 
     method: Method = "harvest"
-    eta: float = 1.0  # p_k = 1 / k^eta where nothing is measured
+    eta: float = 1.0  # p_k = 1 / k^eta for ranks that are not measured
     most: float = 10.0  # largest weight of one click
     min_impressions: int = 5  # of a pair
     min_clicks: int = 1
-    dev_share: float = 0.0  # of the queries
-    dev_relevance: float = 0.2  # of a pair of dev, as estimated, less its standard error
+    dev_share: float = 0.0  # share of the queries that go to dev
+    dev_relevance: float = 0.2  # least estimated relevance, minus its standard error, of a pair in dev
 
 
 @dataclass
 class Log:
-    """A log in counts: by pair and rank, how often shown and clicked; the first spelling of each query; how many searches."""
+    """The counts of a log: by pair and rank, how often shown and clicked; the first spelling of each query; the number of searches."""
 
     counts: dict[Pair, dict[int, tuple[int, int]]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Log:
 
 @dataclass(frozen=True)
 class Taken:
-    """What became of a log."""
+    """The result of taking in a log."""
 
     log: Log
     propensities: Propensities
@@ -95,10 +95,10 @@ class Taken:
 
 
 def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) -> Taken:
-    """Write a log's clicks to the new folder `batch`: queries.jsonl, qrels/train.tsv, and what was estimated in propensities.json.
+    """Write a log's clicks to the new folder `batch`: queries.jsonl, qrels/SPLIT.tsv, and the estimates in propensities.json.
 
-    `known`: the data set. Queries with the text of a dev or test query are left out, and documents it does not have. UserError where
-    the batch exists, or the log gives no pair.
+    `known`: the data set. Queries that it has in another split, and documents that it lacks, are left out. Raises UserError if the batch
+    exists, or the log gives no pair.
     """
     if batch.exists():
         raise UserError(f"{batch}: is there already, expected a new batch; name another folder")
@@ -138,7 +138,7 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
 
 
 def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None) -> tuple[list[tuple[str, str, float]], dict[str, int]]:
-    """(query, document, weight) of each pair that counts, and how many do not, by reason."""
+    """(query, document, weight) of each pair that counts, and the number of other pairs by reason."""
     left_out: Counter[str] = Counter()
     clicked = [(pair, ranks) for pair, ranks in log.counts.items() if any(count for _, count in ranks.values())]
     there = known.has_documents([doc for (_, doc), _ in clicked]).tolist() if known else [True] * len(clicked)
@@ -164,17 +164,17 @@ def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None
 
 
 def _is_relevant(ranks: Mapping[int, tuple[int, int]], found: Propensities, rule: Rule) -> bool:
-    """Whether a pair is relevant enough for dev, where all are of one grade, however often it was looked at: a click alone says little."""
+    """Whether a pair is surely relevant enough for dev, where all pairs get the same grade: a click alone says little."""
     return relevance(ranks, found, rule.most) - relevance_error(ranks, found, rule.most) >= rule.dev_relevance
 
 
 def name(query: str) -> str:
-    """The id of a query, by its plain text: the same in every batch."""
+    """The id of a query, computed from its plain text, so that it is the same in every batch."""
     return CLICKED + blake2b(query.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def read(path: Path) -> Log:
-    """A log in counts; lines that make no sense are skipped and counted. UserError where it cannot be read at all."""
+    """Read a log into counts; invalid lines are skipped and counted. Raises UserError if it cannot be read at all."""
     if not path.is_file():
         raise UserError(f"{path}: not found, expected a click log; fix the path")
     log, open_searches = Log(), dict[str, tuple[str, list[str], set[int]]]()
@@ -187,7 +187,7 @@ def read(path: Path) -> Log:
 
 
 def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, list[str], set[int]]]) -> None:
-    """Count one line; ValueError, in words, where it makes no sense. `searches`: those of the server by id, and their clicked ranks."""
+    """Count one line; raise ValueError, in words, if it is invalid. `searches`: the server's searches by id, with their clicked ranks."""
     if record.get("event", "search" if "shown" in record else "click") == "click":
         if str(record.get("id")) not in searches:
             raise ValueError(f"found a click of search {record.get('id')!r}, expected one before it")
@@ -213,7 +213,7 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
 
 
 def _ranks(record: Mapping[str, Any], shown: Sequence[str]) -> set[int]:
-    """The ranks that were clicked: by position, or by what is shown there."""
+    """The ranks that were clicked, by position, or by the ids of the documents."""
     places, doc = _listed(record, "position"), record.get("doc")
     if places:
         if not all(place.isdecimal() and 1 <= int(place) <= len(shown) for place in places):
@@ -232,7 +232,7 @@ def _ranks(record: Mapping[str, Any], shown: Sequence[str]) -> set[int]:
 
 
 def _listed(record: Mapping[str, Any], field: str) -> list[str]:
-    """A field's list of ids or ranks: of JSON, or in one cell, as JSON or separated by blanks. ValueError for another item."""
+    """A field's list of ids or ranks: a JSON list, or a cell with JSON or blanks as separators. Raises ValueError for any other item."""
     value = record.get(field)
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:

@@ -9,13 +9,13 @@ from tasks.core.sources.grades import MOST, is_grade
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 
-COLUMNS = ("query-id", "corpus-id", "score")  # others are for the judge's eyes
+COLUMNS = ("query-id", "corpus-id", "score")  # others are only for the judge to read
 
 
 def take_in(path: Path, batch: Path, split: str) -> tuple[int, int]:
     """Write the rows of a CSV file (data/failures/suspects/SPLIT.csv) that have a score to BATCH/qrels/SPLIT.tsv.
 
-    Returns how many have a score, and how many have none. UserError with the line for a wrong one, and where nothing was judged.
+    Returns how many rows have a score, and how many have none. Raises UserError, with the line, for a wrong score, and if there is none.
     """
     out = batch / "qrels" / f"{split}.tsv"
     if out.exists():

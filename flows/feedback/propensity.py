@@ -1,4 +1,4 @@
-"""Position bias of clicks: how likely a result at a rank is looked at, and what its clicks say once that is taken into account.
+"""Position bias of clicks: how likely users examine a result at a rank, and the relevance that clicks show once that is accounted for.
 
 The position-based model: P(click on document d of query q at rank k) = p_k r_qd, with p_k the propensity that rank k is examined and r_qd
 the relevance as users see it. Propensities are relative, p_1 = 1. Joachims, Swaminathan, Schnabel: Unbiased Learning-to-Rank with
@@ -15,8 +15,8 @@ import numpy as np
 Pair = tuple[str, str]  # query, document
 Counts = Mapping[Pair, Mapping[int, tuple[int, int]]]  # by rank, from 1: how often shown, how often clicked
 
-LEAST = 20.0  # clicks of a comparison of two ranks, weighted as below: of both sides together, which does not depend on their ratio
-SMOOTHED = 0.5  # added to the clicks of each side: takes most of the bias out of the logarithm of a count, and none is log 0
+LEAST = 20.0  # clicks that a comparison of two ranks needs, weighted as below: of both sides together, so whatever their ratio is
+SMOOTHED = 0.5  # added to the clicks of each side: removes most of the bias of the logarithm of a count, and avoids log 0
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def power_law(ranks: int, eta: float) -> Propensities:
 
 
 def comparisons(counts: Counts) -> dict[tuple[int, int], tuple[float, float]]:
-    """For ranks k < l at which the same pairs were shown, by natural variation of the ranking: (clicks at k, clicks at l), comparable.
+    """For ranks k < l at which the same pairs were shown, by natural variation of the ranking: comparable (clicks at k, clicks at l).
 
     Agarwal, Zaitsev, Wang, Li, Najork, Joachims: Estimating Position Bias without Intrusive Interventions (WSDM 2019,
     arXiv:1812.05161), section 4: over one set of pairs, relevance is the same at both ranks, so clicks compare as p_k to p_l. A pair
@@ -58,9 +58,9 @@ def harvest(counts: Counts, ranks: int, eta: float) -> Propensities:
 
     log p_k - log p_l is log(clicks at k / clicks at l) for each comparison, weighted by 1 / (1 / clicks at k + 1 / clicks at l), its
     inverse variance for Poisson counts: weighted least squares over all of them, with log p_1 = 0. Clicks are counted with SMOOTHED more
-    (Haldane, The estimation and significance of the logarithm of a ratio of frequencies, 1956). A comparison counts by the clicks of both
-    sides: to ask for some on the rarer side would keep those of them that came out too high. Where ranks are measured, eta is fitted to
-    them, by least squares in log-log; `eta` counts where none is.
+    (Haldane, The estimation and significance of the logarithm of a ratio of frequencies, 1956). A comparison is used by the clicks of both
+    sides together: requiring some on the rarer side would select those that are too high by chance. If ranks are measured, eta is fitted to
+    them by least squares in log-log; otherwise `eta` is used.
     """
     usable = {pair: (one + SMOOTHED, other + SMOOTHED) for pair, (one, other) in comparisons(counts).items() if one + other >= LEAST}
     measured = _connected(usable)
@@ -97,8 +97,8 @@ def _connected(pairs: Mapping[tuple[int, int], tuple[float, float]]) -> list[int
 def relevance(by_rank: Mapping[int, tuple[int, int]], propensities: Propensities, most: float) -> float:
     """Estimate of r_qd: sum over ranks of clicks_k min(1 / p_k, most), divided by how often the pair was shown.
 
-    Inverse propensity scoring: Joachims et al. (2017), Eq. 4; without clipping its expectation under the model is r_qd. Clipping bounds
-    the variance and makes it too low for ranks that are rarely looked at.
+    Inverse propensity scoring: Joachims et al. (2017), Eq. 4. Without clipping, its expectation under the model is r_qd. Clipping bounds
+    the variance, but makes the estimate too low for ranks that are rarely examined.
     """
     shown = sum(count for count, _ in by_rank.values())
     weighted = math.fsum(clicked * min(1 / propensities.values[rank], most) for rank, (_, clicked) in by_rank.items())

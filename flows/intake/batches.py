@@ -1,8 +1,8 @@
-"""Merges batches with the data set: documents and queries by id, judgments and negatives by pair; the later wins.
+"""Merge batches with the data set: documents and queries by id, judgments and negatives by pair; the later one wins.
 
-A batch is a folder in BEIR or CSV form (flows.intake.records) of which any part may be missing, or a file of pairs, for which such a
-folder is made (flows.intake.pairs_files). Nothing is ever removed from an inbox: the result is a function of dataset.source and the
-batches, so a run that was killed or repeated changes nothing.
+A batch is a folder in BEIR or CSV form (flows.intake.records), any part of which may be missing, or a file of pairs, which is converted to
+such a folder (flows.intake.pairs_files). Nothing is ever removed from an inbox: the result is a function of dataset.source and the
+batches, so killing or repeating a run changes nothing.
 """
 
 import json
@@ -28,7 +28,7 @@ STAMP = Path(".retemper/dataset.json")
 NEGATIVES = "negatives.tsv"
 NAMED = 3  # files of batches that a message names, the last ones
 HEADER = "query-id\tcorpus-id\tscore"
-Part = tuple[Files, Path]  # a file, and those beside it
+Part = tuple[Files, Path]  # the files of a folder, and one of them
 
 
 def absolute(source: str, project: Path) -> str:
@@ -43,9 +43,9 @@ def absolute(source: str, project: Path) -> str:
 def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     """Merge folders into the BEIR folder `out`: documents and queries by _id, the rest by (query, document); the later folder wins.
 
-    The order is that of first appearance. Qrels have a fourth column, weight, if a part has one; elsewhere it is 1. Ids and lines are in
-    a temporary database on disk, so memory does not grow with the corpus. Nothing is done where the same files were merged before.
-    UserError for a malformed line.
+    The order is that of first appearance. Qrels get a fourth column, weight, if any part has one; it is 1 for the other parts. Ids and
+    lines are in a temporary database on disk, so memory does not grow with the corpus. If the same files were merged before, nothing is
+    done. Raises UserError for a malformed line.
     """
     parts: dict[str, list[Part]] = {"corpus.jsonl": [], "queries.jsonl": []}
     for folder in folders:
@@ -73,7 +73,7 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
 
 
 def told(message: str, project: Path) -> str:
-    """A message that names a file of the merged data set below `project`, and where its lines came from; any other as it is."""
+    """Add the batches that lines came from to a message that names a file of `project`'s merged data set; return others unchanged."""
     try:
         return _told(message, project)
     except (UserError, OSError):  # a batch has changed or gone since
@@ -105,7 +105,7 @@ def _stamp(path: Path) -> list[str | int]:
 
 
 def _united(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
-    """The lines of `parts`, one for each key: the last one, in the place of the first."""
+    """The lines of `parts`, one per key: the last line with that key, in the place of the first."""
     with closing(sqlite3.connect(database)) as table:
         table.execute("PRAGMA journal_mode = OFF")
         table.execute("PRAGMA synchronous = OFF")
@@ -128,7 +128,7 @@ def _refuse(line: str) -> None:
 
 
 def _weighted(files: Files, path: Path) -> bool:
-    """Whether the header of a file of qrels has a fourth column, or a row of a CSV file a weight."""
+    """Whether a file of qrels has weights: a fourth column in its header, or for CSV a weight in any row."""
     if files.csv:
         return any(line.count("\t") == 3 for _, line in beir_lines(files, path))
     first = next(lines(path, _refuse), (1, ""))[1]

@@ -1,7 +1,7 @@
 """What stage prepare will find in the merged data set: training queries that leak, and splits that keep no relevant document.
 
-As in prepare, of two judgments, texts of a query, or documents the later counts; a judgment counts only if its document and its query are
-there and have a text; under prepare.leaks=drop, judgments of leaking training queries do not count.
+It counts as prepare does. The later of two documents, texts of a query, or judgments counts; a judgment counts only if its document and
+query exist and have a text; under prepare.leaks=drop, judgments of leaking training queries do not count.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,8 +20,10 @@ EMPTY = hashes([""])[0]
 
 
 class Settings(NamedTuple):
-    """What prepare refuses in the merged data set, or does with it. `whole`: a batch is a data set by itself; `qrels`: which needs
-    judgments; `train`: of that split too, for some model learns from them; `negatives`: those of the source are read.
+    """How prepare treats the merged data set: whether it refuses `unknown` documents, `empty` texts, and `white_ids`; its `leaks` setting.
+
+    `negatives`: it reads the source's negatives. `whole`: each batch is a data set by itself. `qrels`: that needs judgments. `train`: also
+    of the train split, because some model learns from them.
     """
 
     unknown: bool = True
@@ -35,7 +37,7 @@ class Settings(NamedTuple):
 
 
 def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings:
-    """By the sections of params.yaml."""
+    """The settings that the sections of params.yaml imply."""
     prepare = sections.get("prepare") or {}
     unknown, empty, ids = (prepare.get(name, "refuse") == "refuse" for name in ("unknown_documents", "empty_texts", "ids"))
     negatives = prepare.get("official_depth") != 0
@@ -46,11 +48,11 @@ def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Queries are named by their hashes.
+    """What prepare will find. Queries and texts are given by their hashes.
 
-    `leaked`: training queries that are in dev or test too, and their texts; `by_id`: those of them that are so by their ids; `held_out`:
-    queries of dev and test with one of these texts, and the text; `bare`: splits that have judgments and keep no relevant one, and how
-    many relevant ones are dropped; `texts`: whether any document has one.
+    `leaked`: training queries that are also in dev or test, with their texts; `by_id`: those of them whose ids are; `held_out`: queries of
+    dev and test with one of these texts, and the text; `bare`: splits that have judgments but keep no relevant one, with the number of
+    relevant ones that are dropped; `texts`: whether any document has a text.
     """
 
     leaked: Mapping[int, int]
@@ -61,7 +63,7 @@ class Foreseen:
 
 
 def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
-    """`parts` are merged in this order."""
+    """What prepare will find once `parts` are merged in this order."""
     judged = {split: _merged([rows for part in parts for rows in part.judged.get(split, ())]) for split in SPLITS}
     usable = {split: _have_text(rows.docs, parts) for split, rows in judged.items()}
     found = {split: _texts_of(rows.queries, parts) for split, rows in judged.items()}
@@ -97,7 +99,7 @@ def query_texts(parts: Sequence[Part], splits: Sequence[str]) -> set[int]:
 
 
 def _merged(blocks: Sequence[Rows]) -> Rows:
-    """The last row of each pair."""
+    """The rows of all blocks as one, keeping only the last row of each (query, document) pair."""
     if not blocks:
         nothing: Hashes = np.empty(0, dtype=np.uint64)
         return Rows(nothing, nothing, np.empty(0, dtype=np.bool_))
@@ -108,7 +110,7 @@ def _merged(blocks: Sequence[Rows]) -> Rows:
 
 
 def _have_text(docs: Hashes, parts: Sequence[Part]) -> Mask:
-    """Whether each document is there, and not blank where it was said last."""
+    """Whether each document exists, and is not blank in the last part that has it."""
     found: Mask = np.zeros(len(docs), dtype=np.bool_)
     for part in parts:
         there = part.documents.have(docs)
@@ -123,7 +125,7 @@ def _any_text(parts: Sequence[Part]) -> bool:
 
 
 def _texts_of(queries: Hashes, parts: Sequence[Part]) -> tuple[Mask, Hashes]:
-    """Which queries are there, and the hash of the latest text of each."""
+    """Whether each query exists, and the hash of its latest text."""
     found, texts = np.zeros(len(queries), dtype=np.bool_), np.zeros(len(queries), dtype=np.uint64)
     for part in parts:
         places = part.queries.last(queries)

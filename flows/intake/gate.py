@@ -1,6 +1,6 @@
-"""What a batch is checked for before it is merged: form, ids, unknown documents, empty texts, leaks, duplicates.
+"""The checks of a batch before it is merged: form, ids, unknown documents, empty texts, leaks, duplicates.
 
-Most of it nobody can overrule: prepare would refuse the merged data set. Only a share of duplicates (and a shift,
+Most findings cannot be overruled, because prepare would refuse the merged data set. Only a large share of duplicates (and a shift,
 flows.intake.shift) is a matter of judgment: `retemper intake accept`.
 """
 
@@ -21,7 +21,7 @@ from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.trec_ids import WHITE
 from tasks.core.text.plain import named
 
-VERSION = 3  # of what is checked: raise it with a new reason to keep a batch out, and batches that are in are checked once more
+VERSION = 3  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "ids or judgments said twice", "judgments of unknown documents or queries"
 EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are in dev or test too"
@@ -39,7 +39,7 @@ ONE = {
 
 
 class Findings:
-    """Lines that are wrong, by what is wrong with them."""
+    """Lines that are wrong, by the kind of mistake."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -53,14 +53,14 @@ class Findings:
             self.lines.append(line)
 
     def reasons(self) -> list[str]:
-        """One for each kind, with its first line."""
+        """One reason per kind of mistake, with its first line."""
         return [f"{count:,} {ONE[kind] if count == 1 else kind}: {self._first[kind]}" for kind, count in self.counts.items()]
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A batch in figures, and what is wrong with it. `new`: documents whose ids the data set lacks; `duplicates`: those of the new ones
-    that have title and text of another document; `texts` and `questions`: samples of its texts, for the test of shift."""
+    """A batch in figures, and what is wrong with it. `new`: documents whose ids the data set lacks; `duplicates`: new documents with the
+    title and text of another document; `texts` and `questions`: samples of documents and queries, for the test of shift."""
 
     documents: int
     new: int
@@ -74,7 +74,7 @@ class Checked:
 
 
 def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Checked:
-    """Read a batch and compare it with what is `known`; `size`: of the samples. UserError for files that contradict one another."""
+    """Read a batch and check it against what is `known`; `size`: of the samples. Raises UserError for files that contradict each other."""
     files, findings, part = files_of(folder), Findings(), Part()
     if settings.whole:
         (csv_layout if files.csv else beir_layout)(folder, needs_qrels=settings.qrels)
@@ -137,7 +137,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
 
 
 def may_come(reason: str) -> bool:
-    """Whether a later batch may bring what a batch lacks."""
+    """Whether a later batch may add what `reason` says is missing."""
     return any(words in reason for kind in (UNKNOWN, IRRELEVANT) for words in (kind, ONE[kind]))
 
 
@@ -174,7 +174,7 @@ def _check_judged(
     before: dict[tuple[str, str], Judged],
     settings: Settings,
 ) -> None:
-    """`own` and `asked`: documents and queries of the batch, by hash; `before`: judgments of earlier lines."""
+    """Check a block of judgments. `own` and `asked`: documents and queries of the batch, by hash; `before`: judgments of earlier lines."""
     queries, documents = [one.query for one in judged], _are_known([one.doc for one in judged], known, own)
     keys, there = hashes(queries).tolist(), known.has_queries(queries).tolist()
     for one, has_document, key, has_query in zip(judged, documents, keys, there, strict=True):
@@ -190,7 +190,7 @@ def _check_judged(
 
 
 def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part: Part, known: Known, asked: Mapping[int, str]) -> None:
-    """Training queries that would be in dev or test too once the batch, `part`, is merged, and are not already."""
+    """Find training queries that would be in dev or test too once the batch, `part`, is merged, and are not yet."""
     new = {query: text for query, text in after.leaked.items() if query not in before.leaked}
     if not new:
         return
@@ -213,7 +213,7 @@ def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part:
 
 
 def _check_splits(before: Foreseen, after: Foreseen, findings: Findings, *, files: Files, folder: Path) -> None:
-    """Splits that would have no relevant document once the batch is merged, and have one now, or are judged by the batch."""
+    """Find splits without a relevant document once the batch is merged, if they have one now or the batch judges them."""
     for split, dropped in after.bare.items():
         if split not in before.bare or split in files.qrels:
             wrong = f"prepare drops all that are relevant ({dropped:,})" if dropped else "every grade is 0 or less"

@@ -1,8 +1,8 @@
-"""The inbox: every batch is checked once; a good one is merged with the data set, a bad one stays out, and the others go on.
+"""The inbox: every batch is checked once. A good one is merged with the data set; a bad one is kept out without stopping the others.
 
-What was found is kept in the project, a JSON file for each batch: in .retemper/accepted, or in .retemper/quarantine with the reasons. It
-counts as long as the batch's files, the source, and all batches of the last merge are the same. A quarantined batch is looked
-at again by every run: what it lacked may have come. A shift that was found stays found, whatever a later champion makes of it.
+The verdict is kept in the project, one JSON file per batch: in .retemper/accepted, or in .retemper/quarantine with the reasons. It is valid
+as long as the batch's files, the source, and all batches of the last merge are the same. Every run checks a quarantined batch again, since
+what it lacked may have come. A shift that was found stays found, whatever a later champion's vectors would say.
 """
 
 import shlex
@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Taken:
-    """The SPEC to train on, every batch that was looked at, and those that were quarantined for another reason than before, or at all."""
+    """The SPEC to train on, every batch that was looked at, and `bad`: batches quarantined for the first time, or for a new reason."""
 
     spec: str
     batches: tuple[Batch, ...] = ()
@@ -58,8 +58,8 @@ def take_in(
 ) -> Taken:
     """The data to train on: `source` itself, the last good batch, or a folder (below the current one) that merges all good ones.
 
-    `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. UserError where the
-    inbox is unavailable, has lost every batch of the last merge, or `source` cannot be merged. `lasting`: what was found is recorded.
+    `inbox` and `source` are relative to `project`; params.yaml of the current folder says what prepare refuses. `lasting`: record the
+    verdicts. Raises UserError if the inbox is unavailable or has lost every batch of the last merge, or `source` cannot be merged.
     """
     spec = absolute(source, project)
     inbox = (
@@ -99,7 +99,7 @@ def take_in(
 
 
 def states(intake: Intake, source: str, project: Path) -> list[Batch]:
-    """Every batch of the inbox, as the last look at it found it. Nothing is read but names, sizes and times."""
+    """Every batch of the inbox, with its last verdict. Only names, sizes, and times are read."""
     inbox = _inbox(intake, source, project)
     found = []
     for path in inbox.all():
@@ -109,29 +109,29 @@ def states(intake: Intake, source: str, project: Path) -> list[Batch]:
 
 
 def merged(intake: Intake, source: str, project: Path) -> list[Path]:
-    """Folders of the batches that a retraining merges, in that order: all that are complete but those that this machine keeps out.
+    """The folders of the batches that a retraining merges, in that order: all complete ones that this machine does not keep out.
 
-    UserError where the inbox is unavailable.
+    Raises UserError if the inbox is unavailable.
     """
     inbox = _inbox(intake, source, project)
     return inbox.folders([path for path in inbox.look() if not ((one := inbox.remembered(path)) and one.state == "quarantined")])
 
 
 def data_folder(intake: Intake, source: str, project: Path) -> Path:
-    """The folder of the data set that batches are merged with; UserError where it has none."""
+    """The folder of the data set that batches are merged with. Raises UserError if it has none."""
     inbox = _inbox(intake, source, project)
     inbox.mergeable()
     return inbox.folders(inbox.sources)[0]
 
 
 def data_set(intake: Intake, source: str, project: Path) -> Known | None:
-    """What a new batch is checked against: the data set and the accepted batches; None where it is in another form than a batch."""
+    """What a new batch is checked against: the data set and the accepted batches; None if the data set is not in a form of batches."""
     inbox = _inbox(intake, source, project)
     return inbox.known(inbox.accepted()) if inbox.sources else None
 
 
 def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:
-    """What the gate finds in `folder`, or a file of pairs, against the data set and the accepted batches; nothing is kept."""
+    """Check `folder`, or a file of pairs, against the data set and the accepted batches; return the verdict without recording it."""
     inbox = _inbox(intake, source, project)
     if not folder.exists():
         raise UserError(f"{folder}: no such folder or file, expected a batch")
@@ -145,7 +145,7 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
 
 
 def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
-    """Let a quarantined batch in, on a person's word. UserError where there is no such batch, or prepare would refuse it."""
+    """Accept a quarantined batch by hand. Raises UserError if there is no such batch, or prepare would refuse it."""
     inbox = _inbox(intake, source, project)
     if intake.mode == "append":
         inbox.mergeable()
@@ -166,19 +166,19 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
 def _inbox(intake: Intake, source: str, project: Path) -> "Inbox":
     sections = read_yaml(PARAMS) if PARAMS.exists() else {}
     rules = settings_of(sections, whole=intake.mode == "replace")
-    marks = read_marks() | read_marks(project / FORGOTTEN)  # forgotten in the project, and not yet in the commit that a worktree has
+    marks = read_marks() | read_marks(project / FORGOTTEN)  # of records forgotten in the project, perhaps not yet in the worktree's commit
     return Inbox(project, intake, absolute(source, project), rules, marks, print, Processes())
 
 
 @dataclass
 class Inbox:
-    """The batches of one inbox, and what they are checked by."""
+    """The batches of one inbox, and the rules that they are checked by."""
 
     project: Path
     intake: Intake
     spec: str
     settings: Settings
-    marks: Collection[str]  # of what is forgotten
+    marks: Collection[str]  # of forgotten records
     say: Say
     processes: Processes
     doing: Say = lambda _: None  # is told what is being done
@@ -199,7 +199,7 @@ class Inbox:
         return [spec.folder] if self.intake.mode == "append" and spec.kind in READABLE else []
 
     def folders(self, paths: Sequence[Path]) -> list[Path]:
-        """The folders that are read for data set and batches: their own, or for a file of pairs, one that is made of it."""
+        """The folders that are read for data set and batches: the paths themselves, or for a file of pairs the folder made from it."""
         return [self.files.folder(path) for path in paths]
 
     def spec_of(self, path: Path) -> str:
@@ -209,20 +209,20 @@ class Inbox:
         return f"{'csv' if files_of(path).csv else 'beir'}:{path.resolve()}"
 
     def mergeable(self) -> None:
-        """UserError where nothing can be added to the source, or where it is not there."""
+        """Raise UserError if batches cannot be added to the source, or the source is unavailable."""
         if not self.sources:
             raise UserError(
                 f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, or of pairs, found dataset.source {self.spec}; use "
                 f"replace, or make one: retemper convert FOLDER --data {shlex.quote(self.spec)}, then dataset.source=beir:FOLDER"
             )
-        dataset_files(parse_dataset(self.spec), needs_qrels=False)  # where it is unavailable, the batches are not the data set
+        dataset_files(parse_dataset(self.spec), needs_qrels=False)  # if it is unavailable, the batches alone are not the data set
 
     def look(self) -> list[Path]:
         """The batches that are complete, by name."""
         return [path for path in self.all() if not self.is_being_written(path)]
 
     def all(self) -> list[Path]:
-        """Every batch, by name; UserError where there is no inbox."""
+        """Every batch, by name. Raises UserError if there is no inbox."""
         if self.intake.inbox is None:
             raise UserError(f"{FILE}: intake.inbox: missing, so there are no batches; name a folder")
         if not self.folder.is_dir():
@@ -230,7 +230,7 @@ class Inbox:
         return sorted(path for path in self.folder.iterdir() if is_batch(path))
 
     def missing(self) -> tuple[str, ...]:
-        """Batches of the last merge that are gone; not those set aside by a leading dot. UserError where all are: an unmounted share?"""
+        """Batches of the last merge that are gone; those set aside by a leading dot do not count. UserError if all are: a lost mount?"""
         before = _merged() if self.intake.mode == "append" else []
         gone = tuple(name for name in before if not any((self.folder / f"{dot}{name}").exists() for dot in ("", ".")))
         if gone and len(gone) == len(before):
@@ -241,29 +241,29 @@ class Inbox:
         return gone
 
     def is_being_written(self, path: Path) -> bool:
-        """By its name; because it has no file, or a file of pairs no byte, yet; or because one has changed only now."""
+        """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`."""
         if path.name.startswith(".") or (path.is_file() and not path.stat().st_size):
             return True
         times = [file.stat().st_mtime for file in _files_of(path)]
         return not times or abs(time.time() - max(times)) < self.intake.settle_seconds  # far in the future: an archive's time
 
     def stamp(self, path: Path) -> str:
-        """Names, sizes and times of a batch's files, and the source: the same as long as it is the same batch."""
+        """The source, and names, sizes, and times of a batch's files. A new stamp means a new batch; empty if a file vanished."""
         try:
             return " ".join([self.spec, self.intake.mode, _stats_of(path)])
         except FileNotFoundError:
             return ""
 
     def beside(self) -> str:
-        """Names, sizes and times of the source's files: a batch may need a document that the source has lost."""
+        """Names, sizes, and times of the source's files: a batch may need a document that the source no longer has."""
         return " ".join(_stats_of(folder) for folder in self.sources)
 
     def rules(self) -> str:
-        """What a batch is checked by that prepare would refuse: the gate's version, parameters of prepare, and what is forgotten."""
+        """The rules for what prepare would refuse, as text: the gate's version, parameters of prepare, and what is forgotten."""
         return " ".join([f"{VERSION}", *map(str, self.settings), marks_digest(self.marks)]).strip()
 
     def remembered(self, path: Path) -> Batch | None:
-        """What is on record of the batch as it is now."""
+        """The recorded verdict on the batch as it is now, or None."""
         for folder in (ACCEPTED, QUARANTINE):
             if (file := self.project / folder / f"{path.name}.json").exists():
                 known = read(file)
@@ -272,12 +272,12 @@ class Inbox:
         return None
 
     def accepted(self) -> list[Path]:
-        """The batches that were let in and have not changed; none without an inbox."""
+        """The batches that were accepted and have not changed; none without an inbox."""
         there = [] if self.intake.inbox is None else self.look()
         return [path for path in there if (one := self.remembered(path)) and one.state == "accepted"]
 
     def known(self, accepted: Sequence[Path]) -> Known:
-        """The data set with the batches in it."""
+        """The data set and the `accepted` batches."""
         known = Known(2 * self.intake.gate.sample, self.marks)
         for folder in self.folders(self.sources):
             known.add(folder, batch=False)
@@ -286,7 +286,7 @@ class Inbox:
         return known
 
     def judge(self, found: Sequence[Path]) -> list[Batch]:
-        """Every batch of `found`, accepted or quarantined. One may need another that comes later, so the bad ones are tried again."""
+        """Accept or quarantine every batch of `found`. One may need a later one, so bad ones are checked again after each success."""
         result = self.trusted(found)
         waiting = [path for path in found if path not in result]
         if waiting:
@@ -305,9 +305,9 @@ class Inbox:
         return [result[path] for path in found]
 
     def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:
-        """The batches that were accepted as they are; none where the source or one of the last merge has changed: they may need it.
+        """The batches whose acceptance is still valid: batch and source are unchanged, and they were accepted by the present rules.
 
-        Nor where one of them was accepted by other rules; each such batch is named.
+        None, if a batch of the last merge is not among them: others may need it. Batches accepted by other rules are named in a line.
         """
         beside, rules = self.beside(), self.rules()
         accepted = {path: one for path in found if (one := self.remembered(path)) and (one.state, one.beside) == ("accepted", beside)}
@@ -318,7 +318,7 @@ class Inbox:
         return accepted if {*_merged()} <= {path.name for path in accepted} else {}
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
-        """One batch against what is `known`. `reference`: empty, or the one to compare texts with, once it has been needed."""
+        """Check one batch against what is `known`. `reference`: the one to compare texts with; empty, and filled when first needed."""
         rules, stamp = self.intake.gate, self.stamp(path)
         begun = Batch(path.name, "quarantined", stamp, self.beside(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds"))
         try:
@@ -371,7 +371,7 @@ def _merged() -> list[str]:
 
 
 def _shifts_found(batch: Batch, rules: Gate) -> dict[str, Shift]:
-    """What keeps a batch out, by kind. It stays found: by a later champion's vectors, a shift near the limit would come and go."""
+    """The shifts that keep a batch out, by kind. They stay found: with each champion's vectors, one near the limit would come and go."""
     if batch.state != "quarantined":
         return {}
     found = {kind: Shift(**values) for kind, values in batch.shift.items()}

@@ -1,4 +1,4 @@
-"""The data set and the batches that are in it, in the order of the merge: ids and texts by 64-bit hashes, 8 bytes each."""
+"""The data set and the batches merged with it, in the order of the merge: ids and texts by 64-bit hashes, 8 bytes each."""
 
 import heapq
 from array import array
@@ -25,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Sample:
-    """The texts with the smallest hashes of their ids: the same ones in whatever order they come."""
+    """The texts whose ids have the smallest hashes: the same sample in whatever order texts are added."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -39,12 +39,12 @@ class Sample:
                 heapq.heapreplace(self._held, (-key, text))
 
     def texts(self) -> list[str]:
-        """In the order of their hashes."""
+        """The sampled texts, in the order of their hashes."""
         return [text for _, text in sorted(self._held, reverse=True)]
 
 
 class Reader:
-    """The records of a batch without those that the project has forgotten (`marks`): prepare never sees these."""
+    """The records of a batch, without those that the project has forgotten (`marks`), which prepare never sees."""
 
     def __init__(self, files: Files, marks: Collection[str]) -> None:
         self._files, self._marks = files, marks
@@ -86,7 +86,7 @@ class Part:
     judged: dict[str, list[Rows]] = field(default_factory=dict)  # by split, a block of lines each
 
     def add_documents(self, block: Sequence[Document]) -> tuple[list[int], list[str]]:
-        """Returns the hash of each id, and what is sampled and compared of each: title and text."""
+        """Add a block; return the hash of each id, and each document's title and text as one string, to be sampled and compared."""
         keys, texts = hashes([document.id for document in block]), [whole(document) for document in block]
         self.documents.extend(keys)
         self.texts.add(texts)
@@ -96,7 +96,7 @@ class Part:
         return found, texts
 
     def add_queries(self, block: Sequence[Query]) -> list[int]:
-        """Returns the hash of each id."""
+        """Add a block; return the hash of each id."""
         keys = hashes([query.id for query in block])
         self.queries.extend(keys)
         self.query_texts.frombytes(hashes([plain(query.text) for query in block]).tobytes())
@@ -110,9 +110,9 @@ class Part:
 
 
 class Known:
-    """The data set and the batches that are in it: what a further batch is checked against.
+    """The data set and the batches merged with it, against which another batch is checked.
 
-    `size`: of the samples of texts; `marks`: of what the project has forgotten (tasks.core.sources.forgotten).
+    `size`: of the samples of texts; `marks`: of records that the project has forgotten (tasks.core.sources.forgotten).
     """
 
     def __init__(self, size: int, marks: Collection[str] = ()) -> None:
@@ -122,7 +122,7 @@ class Known:
         self._parts: list[tuple[tuple[bool, str], Part]] = []  # (batch or not, name), ascending: the order of the merge
 
     def add(self, folder: Path, *, batch: bool = True) -> None:
-        """Take up a folder, the data set itself or a `batch`. A malformed line is no part of it: whoever reads it next reports it."""
+        """Add a folder: the data set itself, or a `batch`. Malformed lines are skipped; the next reader reports them."""
         files, part = files_of(folder), Part()
         reader = Reader(files, self.marks)
         for split in files.qrels:
@@ -136,7 +136,7 @@ class Known:
         insort(self._parts, ((batch, folder.name), part), key=itemgetter(0))
 
     def parts(self, name: str = "", other: Part | None = None) -> list[Part]:
-        """All that is known, and `other`, a batch of that name, in the order of the merge."""
+        """All parts in the order of the merge, with `other`, a batch called `name`, among them."""
         more = [((True, name), other)] if other else []
         return [part for _, part in sorted([*self._parts, *more], key=itemgetter(0))]
 
@@ -163,7 +163,7 @@ class Known:
 
 
 def whole(document: Document) -> str:
-    """Title and text: what a document is sampled and compared by."""
+    """Title and text as one string, by which a document is sampled and compared."""
     return f"{document.title} {document.text}".strip() if document.title else document.text
 
 

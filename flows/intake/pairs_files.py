@@ -1,7 +1,7 @@
-"""A file of pairs as a batch: a BEIR folder with its rows is read in its place.
+"""A file of pairs as a batch: it is converted to a BEIR folder, which is read in its place.
 
-The folder is .retemper/pairs/KEY/NAME of the project, written by a process of its own (tasks.prepare.pairs_batch), and again where the
-file, its columns, the data set, or what is forgotten has changed. Lines of the folder are told as rows of the file.
+The folder is .retemper/pairs/KEY/NAME of the project. A separate process writes it (tasks.prepare.pairs_batch), and again if the file,
+its columns, the data set, or the forgotten records have changed. Messages on lines of the folder name the rows of the file.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from tasks.core.stage.errors import DiskError, UserError
 from tasks.core.stage.files import file_stamp, new_folder, read_json, write_json
 
 FOLDER = Path(".retemper/pairs")
-OF = "of.json"  # in each folder: what it was made of
-VERSION = 1  # of what is written: raise it with a change there
+OF = "of.json"  # in each folder: what it was made from
+VERSION = 1  # of the folder's format: raise it when that changes
 ROOT = Path(__file__).resolve().parents[2]  # of the code that is running, whatever the current folder has
 LEAKING = re.compile(r"\bquery '([^']*)' (?=has the text|is judged)")
 
 
 @dataclass(frozen=True)
 class PairsFiles:
-    """The files of pairs of a project, whose data set is `source`, with an absolute path; `marks`: of what is forgotten.
+    """The files of pairs of a project. `source`: its data set, with an absolute path; `marks`: of forgotten records.
 
-    `alone`: a file is a data set by itself, so nothing is read beside it.
+    `alone`: each file is a data set by itself, so the data set is not read.
     """
 
     project: Path
@@ -46,11 +46,11 @@ class PairsFiles:
     processes: Processes = field(default_factory=Processes)
 
     def spec(self, path: Path) -> str:
-        """The SPEC of a file of the inbox: its columns are those that the data set names for its own; a link keeps its name."""
+        """The SPEC of a file of the inbox, with the columns that the data set's SPEC names. A link keeps its name."""
         return f"pairs:{path.parent.resolve() / path.name}{self.source.columns}"
 
     def folder(self, path: Path) -> Path:
-        """`path`, if it is a folder, else the folder that has the rows of the file. UserError where they cannot be read."""
+        """`path`, if it is a folder, else the folder with the rows of the file. Raises UserError if the file cannot be read."""
         if path.is_dir():
             return path
         if not os.access(path, os.R_OK):  # not a fault of the disk, which would end the retraining
@@ -74,7 +74,7 @@ class PairsFiles:
         return folder
 
     def drop(self, path: Path) -> None:
-        """Remove the folder that was made of a file; the data set's own stays, since others may read it now."""
+        """Remove the folder that was made from a file; that of the data set stays, since others may be reading it."""
         if not self._is_source(path):
             shutil.rmtree(self._place(path), ignore_errors=True)
 
@@ -105,13 +105,13 @@ def is_batch(path: Path) -> bool:
 
 
 def origin(path: Path) -> Path:
-    """The file of pairs that a file of a folder stands for; any other path as it is."""
+    """The file of pairs that `path`, a file of such a folder, was made from; any other path unchanged."""
     found = next((folder / OF for folder in path.parents if (folder / OF).is_file()), None)
     return parse_dataset(read_json(found)["source"]).folder if found else path
 
 
 def told(text: str, folder: Path, file: Path) -> str:
-    """A message on `folder` in terms of the `file` that it stands for."""
+    """A message about `folder`, reworded to name the `file` that it was made from, and its rows."""
     if folder == file:
         return text
 
@@ -133,6 +133,6 @@ def _line(places: Path, number: int) -> str:
 
 
 def _number(queries: Path, name: str) -> int:
-    """The line of a query, 0 where it is not in the file."""
+    """The line number of a query; 0 if the file lacks it."""
     with queries.open(encoding="utf-8") as handle:
         return next((number for number, line in enumerate(handle, 1) if json.loads(line)["_id"] == name), 0)

@@ -1,4 +1,4 @@
-"""A folder outside the project that a command writes: it appears whole, and takes the place of nothing."""
+"""A folder outside the project that a command writes: it appears complete or not at all, and replaces nothing."""
 
 import errno
 import shutil
@@ -15,7 +15,7 @@ from tasks.core.stage.files import new_folder
 def new_place(folder: Path) -> Iterator[Path]:
     """Yield an empty temporary folder of this process alone; on success it becomes `folder`, which is new or empty.
 
-    UserError if something else was put there meanwhile; that stays.
+    Raises UserError if something else was put there meanwhile, and leaves it alone.
     """
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

@@ -67,7 +67,7 @@ class Negative(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a batch that say something, by what they hold; `csv`: in CSV form, not BEIR's."""
+    """The files of a batch, by what they hold; `csv`: they are in CSV form instead of BEIR's."""
 
     csv: bool
     documents: Path | None
@@ -80,7 +80,7 @@ class Files:
 
 
 def files_of(folder: Path) -> Files:
-    """The files of a batch. UserError for two forms of one thing, or qrels of an unknown split."""
+    """Find the files of a batch. Raises UserError for two files of one kind, or qrels of an unknown split."""
     tables = any(_plain_or_gz(folder, f"{name}{end}") for name in NAMES for end in (".csv", ".tsv"))
     in_csv = tables or bool(_plain_or_gz(folder / "qrels", "*.csv") or _plain_or_gz(folder, "negatives.csv"))
     ends = (".csv", ".tsv") if in_csv else (".jsonl",)
@@ -108,7 +108,7 @@ def files_of(folder: Path) -> Files:
 
 
 def headless(files: Files) -> list[Path]:
-    """The files that need a header, and have nothing in them. Merging skips them; prepare refuses them."""
+    """The files that need a header but are empty. Merging skips them; prepare refuses them."""
     tables = files.all() if files.csv else filter(None, [files.negatives])
     return [path for path in tables if not any(line.strip(BLANK) for line in _texts(path, lambda _: None))]
 
@@ -183,12 +183,12 @@ def negatives(files: Files, wrong: Wrong) -> Iterator[Negative]:
 
 
 def lines(path: Path, wrong: Wrong) -> Iterator[tuple[int, str]]:
-    """Every line that is not blank, decoded, without its end, and its number from 1."""
+    """Every line that is not blank, decoded and without its line end, and its number from 1."""
     return ((number, line) for number, line in enumerate(_texts(path, wrong), 1) if line.strip())
 
 
 def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file of a CSV batch, or of negatives, as those of the BEIR file that stands for it. UserError for a malformed row."""
+    """The lines of a CSV batch's file, or of negatives, as lines of the BEIR file in its place. Raises UserError for a malformed row."""
 
     def refuse(line: str) -> None:
         raise UserError(f"{line}; fix that line")
@@ -211,7 +211,7 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
 
 
 def quoted(name: str) -> str:
-    """An id as a cell of negatives.tsv, which is read by csv: a first quotation mark would open a cell."""
+    """An id as a cell of negatives.tsv, which is read as CSV: an unescaped leading quotation mark would open a quoted cell."""
     return '"' + name.replace('"', '""') + '"' if name.startswith('"') else name
 
 
@@ -223,7 +223,7 @@ def _raw(path: Path) -> Iterator[bytes]:
 
 
 def objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of JSON lines, each with its FILE:LINE; `expected` names the keys that one should have."""
+    """The objects of JSON lines, each with its FILE:LINE; `expected` names the keys of an object, for messages."""
     for number, line in lines(path, wrong):
         at = f"{path}:{number}"
         try:
@@ -241,7 +241,7 @@ def objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict
 
 
 def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str] | None:
-    """The id and the text of a JSON object; None, and a word on it, where one of them is missing or of the wrong type."""
+    """The id and the text of a JSON object. If one is missing or invalid, report it and return None."""
     name, text = record.get("_id"), record.get("text")
     if name is None or isinstance(name, bool) or not isinstance(name, str | int):
         wrong(f"{at}: found {'no _id' if name is None else f'_id {shown(name)}'}, expected a string or an integer")
@@ -282,7 +282,7 @@ def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
 def _rows(
     path: Path, wanted: Sequence[tuple[str, ...]], wrong: Wrong, *, optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, list[str]]]:
-    """The cells of `wanted` in every row; a row's place is its first line. After an unterminated quote nothing can be read."""
+    """The `wanted` cells of every row, with the FILE:LINE where the row begins. After an unterminated quote nothing can be read."""
     csv.field_size_limit(LARGEST_CELL)
     try:
         delimiter = delimiter_of(path, (f"{line}\n" for line in _texts(path, lambda _: None)))
@@ -317,7 +317,7 @@ def _rows(
 
 
 def _texts(path: Path, wrong: Wrong) -> Iterator[str]:
-    """Every line, blank ones too, so that line numbers stay right; a line that cannot be decoded is reported, and blank."""
+    """Every line, blank ones too, so that line numbers are right. A line that cannot be decoded is reported and yielded as blank."""
     number = 0
     try:
         for number, raw in enumerate(_raw(path), 1):
@@ -335,6 +335,6 @@ def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
 
 
 def shown(value: object) -> str:
-    """A wrong value as a message quotes it."""
+    """A wrong value, shortened for a message."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

@@ -1,6 +1,6 @@
-"""What a batch's texts are compared with: those that the champion was trained on, by its encoder; before there is one, words.
+"""The reference that a batch's texts are compared with: texts that the champion was trained on, by its encoder; without a champion, words.
 
-The champion's sample, its encoder and the sample's vectors are kept in .retemper/reference until another champion is crowned.
+A sample of these texts, their vectors, and the encoder are kept in .retemper/reference until another champion is crowned.
 """
 
 import json
@@ -29,7 +29,7 @@ from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 FOLDER = Path(".retemper/reference")
 KINDS = ("documents", "queries")
 ROOT = Path(__file__).resolve().parents[2]  # of the code that is running, whatever the current folder has
-LEAST = 20  # texts of each of the three samples of a test
+LEAST = 20  # texts that each of a test's three samples needs
 Warn = Callable[[str], None]
 
 
@@ -43,7 +43,7 @@ class Reference:
     processes: Processes = field(default_factory=Processes)
 
     def shift(self, kind: str, texts: Sequence[str]) -> Shift | None:
-        """The test of some of a batch's texts, documents or queries; None where there are too few to compare."""
+        """Test a sample of a batch's documents or queries (`kind`) for a shift; None if there are too few to compare."""
         fixed, held = self.texts[kind][::2], self.texts[kind][1::2]
         if min(len(fixed), len(held), len(texts)) < LEAST:
             return None
@@ -57,7 +57,7 @@ class Reference:
 
 
 def reference_of(project: Path, known: Known, size: int, *, warn: Warn, processes: Processes) -> Reference:
-    """The champion's, or that of the data set as it is `known`; `size`: of the samples. A champion without its data gives a warning."""
+    """The champion's reference, or words of the `known` data set. `size`: of the samples. Warn if the champion's data is lost."""
     words = Reference({"documents": known.sampled_documents.texts(), "queries": known.sampled_queries.texts()}, WORDS)
     try:
         now = champion.current(project)
@@ -98,7 +98,7 @@ def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str
 
 
 def _encode(folder: Path, texts: dict[str, list[str]], processes: Processes) -> dict[str, npt.NDArray[np.float32]]:
-    """Vectors of texts by the encoder in `folder`; UserError where it cannot be loaded."""
+    """Vectors of texts by the encoder in `folder`. Raises UserError if its process fails."""
     said = list[str]()
     with TemporaryDirectory() as scratch:  # of this process alone: a check by hand may run beside a retraining
         given, out = Path(scratch, "texts.json"), Path(scratch, "out.npz")

@@ -1,9 +1,8 @@
-"""Whether texts come from elsewhere than those a model was trained on: a novelty score for each, and a two-sample test of the scores.
+"""Whether texts differ in origin from those a model was trained on: a novelty score for each, and a two-sample test of the scores.
 
-A text's novelty is its distance from a fixed sample of the reference; what is tested is whether the batch's novelties are larger than
-those of other reference texts, which are not in that sample. A batch on one topic that the reference covers is not novel, however
-easily a classifier would tell it apart (docs/retraining.md has figures); texts in another language, of another domain, or without
-meaning are.
+A text's novelty is its distance from a fixed sample of the reference. The test asks whether the batch's novelties are larger than those
+of other reference texts, which are not in that sample. A batch on one topic that the reference covers is not novel, however easily a
+classifier would tell it apart (docs/retraining.md has figures); texts in another language, of another domain, or without meaning are.
 
 N texts of the batch, H held-out and F fixed texts of the reference, D vector width.
 """
@@ -18,7 +17,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating]
 
-WORDS = "words"  # what a distance is of where there are no vectors of a champion
+WORDS = "words"  # the basis of distances without a champion's vectors
 NEIGHBOURS = 5
 PERMUTATIONS = 999
 BLOCK = 4096  # rows of a matrix product at a time
@@ -26,7 +25,7 @@ BLOCK = 4096  # rows of a matrix product at a time
 
 @dataclass(frozen=True)
 class Shift:
-    """The result of one test. `by` says what the distance is of: vectors of a champion, or words."""
+    """The result of one test. `by`: what distances are based on, a champion's vectors or words."""
 
     auc: float  # P(a text of the batch is more novel than a held-out one of the reference) + P(equal) / 2
     p: float  # one-sided permutation p-value
@@ -41,7 +40,7 @@ class Shift:
 
 
 def vector_shift(batch_ND: Floats, held_HD: Floats, fixed_FD: Floats, *, by: str) -> Shift:
-    """The test over vectors: novelty is 1 minus the mean cosine to the NEIGHBOURS nearest fixed texts.
+    """Test vectors: a text's novelty is 1 minus the mean cosine to the NEIGHBOURS nearest fixed texts.
 
     Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors (ICML 2022, arXiv:2204.06507), with a mean in place of the
     k-th distance.
@@ -54,7 +53,7 @@ def vector_shift(batch_ND: Floats, held_HD: Floats, fixed_FD: Floats, *, by: str
 
 
 def word_shift(batch: Sequence[str], held: Sequence[str], fixed: Sequence[str], *, terms: Callable[[str], list[str]]) -> Shift:
-    """The test over words: novelty is the mean inverse document frequency of a text's distinct terms among the fixed texts."""
+    """Test words: a text's novelty is the mean inverse document frequency of its distinct terms among the fixed texts."""
     counts = Counter(term for text in fixed for term in set(terms(text)))
     auc, p = larger(*(rarity(texts, counts, len(fixed), terms=terms) for texts in (batch, held)))
     return Shift(auc, p, None, len(batch), len(held), "words")

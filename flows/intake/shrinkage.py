@@ -1,4 +1,4 @@
-"""A data set that has lost much since the champion was trained: rather a delivery that broke off than a smaller one."""
+"""Refuse a data set that has lost much since the champion was trained: more likely a truncated delivery than a smaller data set."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,9 +15,9 @@ STATS = Path("data/corpus/stats.json")
 
 
 def refuse(project: Path, now: Champion, most: float, *, warn: Callable[[str], None]) -> None:
-    """UserError if the prepared data set lacks more than a share of `most` of the documents, or of a split's queries, that `now` had.
+    """Raise UserError if the prepared data set has lost more than the share `most` of the documents, or of a split's queries, of `now`.
 
-    The current folder is the retrainings' worktree. Where the champion's data are lost, a warning takes the check's place.
+    The current folder is the retrainings' worktree. If the champion's data are lost, warn instead of checking.
     """
     try:
         with TemporaryDirectory() as folder:

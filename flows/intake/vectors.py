@@ -1,7 +1,7 @@
-"""Vectors of a few texts, by a process of its own: `python -m flows.intake.vectors ENCODER TEXTS OUT`.
+"""Encode a few texts in a process of its own: `python -m flows.intake.vectors ENCODER TEXTS OUT`.
 
-TEXTS is a JSON file {"documents": [...], "queries": [...]}; OUT gets an .npz with one array per list. On the CPU, so that it waits for
-no device.
+TEXTS is a JSON file {"documents": [...], "queries": [...]}; OUT becomes an .npz with one array per list. It runs on the CPU, so that it
+need not wait for a device.
 """
 
 import json
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tasks.core.stage.errors import one_line_errors
 
 BATCH = 64
-LENGTH = 128  # tokens of a text at most: enough to tell what it is about
+LENGTH = 128  # tokens of a text at most: enough to tell its topic
 
 
 def encode(encoder: Path, texts: dict[str, list[str]]) -> dict[str, npt.NDArray[np.float32]]:

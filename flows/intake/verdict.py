@@ -1,4 +1,4 @@
-"""What was found of a batch, and the JSON file of the project that keeps it: in .retemper/accepted, or in .retemper/quarantine."""
+"""The verdict on a batch, and the project's JSON file that keeps it: in .retemper/accepted, or in .retemper/quarantine."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -15,13 +15,13 @@ State = Literal["accepted", "quarantined", "being written", "not checked"]
 
 @dataclass(frozen=True)
 class Batch:
-    """What is known of a batch. `wrong`: reasons that nobody can overrule; `odd`: those that `retemper intake accept` overrules."""
+    """What is known about a batch. `wrong`: reasons that nobody can overrule; `odd`: those that `retemper intake accept` overrules."""
 
     name: str
     state: State
-    stamp: str = ""  # of its files, and the source's name: another one is another batch
+    stamp: str = ""  # of its files and the source's name: a batch with another stamp is another batch
     beside: str = ""  # the stamp of the source's files that it was checked against
-    rules: str = ""  # what prepare would refuse then (`Inbox.rules`); empty where it was let in by hand
+    rules: str = ""  # what prepare would have refused (`Inbox.rules`); empty if it was accepted by hand
     wrong: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()  # each wrong line, the first gate.MOST
@@ -48,7 +48,7 @@ class Batch:
 
     @property
     def record(self) -> dict[str, Any]:
-        """For retraining.json and the report: without what only this machine can use."""
+        """The record for retraining.json and the report, without what only this machine can use."""
         return {name: value for name, value in asdict(self).items() if name not in ("stamp", "beside", "rules", "lines", "when")}
 
     @property
@@ -66,7 +66,7 @@ def is_news(project: Path, batch: Batch) -> bool:
 
 
 def keep(project: Path, batch: Batch) -> None:
-    """Write what was found of a batch where its state says; nowhere else."""
+    """Write the verdict to the folder for the batch's state, and remove it from the other."""
     places = {"accepted": ACCEPTED, "quarantined": QUARANTINE}
     for state, folder in places.items():
         file = project / folder / f"{batch.name}.json"

@@ -1,1 +1,1 @@
-"""params.yaml and what is outside: checks, edits, sources."""
+"""params.yaml and the sources outside the project: checks, edits, digests."""

@@ -1,4 +1,4 @@
-"""What an unknown key may have meant: one that is spelled about like it, or what other trainers call so."""
+"""Suggest which key an unknown one was meant to be: one with a similar spelling, or ours for a name that other trainers use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 from tasks.core.stage.errors import Invalid
 
-UNKNOWN = ": unknown key, expected one of "  # as tasks.core.stage.params says it
+UNKNOWN = ": unknown key, expected one of "  # the words of tasks.core.stage.params
 ELSEWHERE = {  # keys of transformers, sentence-transformers, and Tevatron; ours
     "learning_rate": "lr",
     "batch_size": "batch_queries",
@@ -29,7 +29,7 @@ ELSEWHERE = {  # keys of transformers, sentence-transformers, and Tevatron; ours
 
 @contextmanager
 def suggesting() -> Iterator[None]:
-    """Add to the error of an unknown key which of the known ones is meant, where one is alike."""
+    """Add a suggestion to the error of an unknown key, if a known one is similar."""
     try:
         yield
     except Invalid as error:
@@ -39,6 +39,6 @@ def suggesting() -> Iterator[None]:
 
 
 def alike(key: str, known: list[str]) -> str:
-    """The one of `known` that `key` may have meant; empty where none is alike."""
+    """The one of `known` that `key` was probably meant to be; empty if none is similar."""
     there = ELSEWHERE.get(key.lower().replace("-", "_"), "")
     return there if there in known else next(iter(get_close_matches(key, known, 1, cutoff=0.7)), "")

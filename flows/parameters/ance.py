@@ -1,4 +1,4 @@
-"""Writes many rounds into params.yaml at once: ANCE's refreshes, with any lag between training and mining."""
+"""Write many rounds into params.yaml at once: ANCE's refreshes, with any lag between training and mining."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,19 +11,19 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml
 
 Optimizer = Literal["continue", "moments", "fresh"]
-SEED = 42  # of a round without a seed (tasks.train.params)
+SEED = 42  # the default of a round (tasks.train.params)
 
 
 @dataclass(frozen=True)
 class Ance:
-    """ANCE as rounds PREFIX1 ... PREFIXn (arXiv:2007.00808, section 4): each starts from the one before it.
+    """ANCE as rounds PREFIX1 ... PREFIXn (arXiv:2007.00808, section 4): each starts from the previous one.
 
-    Round k takes its negatives from round k - 1 - lag. Lag 0: training waits until the round before it is mined. Lag 1:
-    it trains while that one is encoded and mined, the paper's Trainer and Inferencer side by side. The first rounds, which
-    have none that far back, take theirs from `negatives`.
+    Round k takes its negatives from round k - 1 - lag. Lag 0: training waits until the previous round is mined. Lag 1: it
+    trains while that round is encoded and mined, like the paper's Trainer and Inferencer in parallel. The first rounds, with
+    no round that far back, take theirs from `negatives`.
 
-    The released code changes only the data at a refresh, so rounds keep the optimizer's moments by default, and with known
-    `steps` also one schedule over all of them.
+    The released code changes only the data at a refresh, so rounds keep the optimizer's moments by default and, if `steps`
+    is given, share one schedule.
     """
 
     n: int
@@ -32,7 +32,7 @@ class Ance:
     negatives: str
     steps: int | None = None  # of a round: the refresh interval
     prefix: str = "ance"
-    optimizer: Optimizer | None = None  # optimizer_from of rounds 2 to n; None: continue where `steps` is given, else moments
+    optimizer: Optimizer | None = None  # optimizer_from of rounds 2 to n; None: continue if `steps` is given, else moments
     search: str = "embeddings"
     settings: Sequence[str] = field(default=())  # KEY=VALUE, of every round
 
@@ -42,14 +42,14 @@ class Ance:
         return self.optimizer or ("moments" if self.steps is None else "continue")
 
     def source(self, k: int) -> str:
-        """Where round k takes its negatives from."""
+        """The source of round k's negatives."""
         return f"{self.prefix}{k - 1 - self.lag}" if k - 1 - self.lag >= 1 else self.negatives
 
     def assignments(self, rounds: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
-        """The edits of params.yaml, in `--set` form. `rounds` and `sources` (of negatives) are those already there.
+        """The edits of params.yaml, in `--set` form. `rounds` and `sources` (of negatives) are those that exist already.
 
-        One seed gives every round the same queries in the same order, so each with a schedule of its own gets a seed that no other
-        round has; rounds that continue one schedule are one long training, with one seed for its one order.
+        The same seed gives the same queries in the same order, so each round with its own schedule gets a seed that no other round has.
+        Rounds that continue one schedule are one long training in one order, with one seed.
         """
         edits = []
         seeds = [entry.get("seed", SEED) for entry in rounds.values() if isinstance(entry, dict)]
@@ -73,7 +73,7 @@ class Ance:
 
 
 def add(plan: Ance) -> list[str]:
-    """Write the rounds of `plan` into params.yaml; returns their names. UserError, with nothing written, where they do not fit in."""
+    """Write the rounds of `plan` into params.yaml; return their names. Raises UserError, with nothing written, if they do not fit."""
     sections = read_yaml(PARAMS)
     written = sections.get("rounds")
     rounds = written if isinstance(written, dict) else {}  # otherwise `check` reports it
@@ -90,7 +90,7 @@ def add(plan: Ance) -> list[str]:
 
 
 def remove(prefix: str) -> list[str]:
-    """Remove the rounds PREFIX1, PREFIX2, ... and what is mined with them from params.yaml; returns their names."""
+    """Remove the rounds PREFIX1, PREFIX2, ... and their entries of `mine` from params.yaml; return their names."""
     sections = read_yaml(PARAMS)
     names = _numbered(prefix, list(sections.get("rounds") or {}))
     if not names:

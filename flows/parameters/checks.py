@@ -1,4 +1,4 @@
-"""What must hold of params.yaml before DVC sees it. DVC itself reports these mistakes as a raw ENOENT or a traceback."""
+"""Checks of params.yaml before DVC reads it. DVC itself reports these mistakes as a raw ENOENT or a traceback."""
 
 import json
 import re
@@ -32,18 +32,18 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 RESERVED = ("base", "none", "bm25", "official", "random")
 GIVEN_NEGATIVES = ("none", "random", "official", "bm25")
 CONSTANT = ("NumQ", "NumRel", "NumRet")  # measures that count queries and documents
-SYSTEMS = (*ENCODERS, "rerankers", *ORDERED)  # sections whose entries have metrics or curves of their name
+SYSTEMS = (*ENCODERS, "rerankers", *ORDERED)  # sections whose entries name metrics or curves
 
 
 def check_file(path: Path = PARAMS, *, compared: bool = True) -> Parameters:
-    """The parameter file as one record; UserError, one line with file and key, where it cannot be run. `compared`: see `check`."""
+    """The parameter file as one record. Raises UserError, one line with file and key, if it is invalid. `compared`: see `check`."""
     sections = read_yaml(path)
     check_quotes(path)
     return check(sections, str(path), compared=compared)
 
 
 def check_quotes(path: Path) -> None:
-    """DVC's reader takes the file too: within {} and [], it needs quotes around a word with : or ?."""
+    """Check that DVC's reader accepts the file too: within {} and [], it needs quotes around a word with : or ?."""
     text = path.read_text(encoding="utf-8")
     try:
         YAML(typ="safe").load(text)  # as DVC does
@@ -57,7 +57,7 @@ def check_quotes(path: Path) -> None:
 
 
 def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool = True) -> Parameters:
-    """`check_file`, on what the file holds. Not `compared`: it is made to measure some of the systems, and nothing compares them."""
+    """`check_file` on the file's content. Not `compared`: the file is made to measure some systems only, which are not compared."""
     check_moved(sections, where)
     check_age(sections, where)
     check_names(sections, where)
@@ -101,12 +101,12 @@ def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool 
 
 
 def systems(sections: Mapping[str, Any]) -> list[str]:
-    """Names of all systems that are measured."""
+    """The names of all systems that are measured."""
     return ["bm25", *(str(name) for section in MEASURED for name in entries(sections, section))]
 
 
 def check_compared(parameters: Parameters, known: list[str], where: str) -> None:
-    """What is compared is among the systems, `known`; the default's baselines may be absent."""
+    """Check that all compared systems are among the `known` ones; the default's baselines may be absent."""
     model, against, report = parameters.failures.model, parameters.failures.against, parameters.report
     usual = type(report).model_fields["baselines"].default
     baselines = [("report.baselines", name) for name in report.baselines if name not in usual]
@@ -118,7 +118,7 @@ def check_compared(parameters: Parameters, known: list[str], where: str) -> None
 
 
 def check_mined(parameters: Parameters, where: str) -> None:
-    """Indexes that negatives are searched in give the scores of known positives, too."""
+    """Check that indexes in which negatives are mined can also give exact scores of known positives."""
     searched = [name for name, entry in parameters.mine.items() if entry.search == "indexes"]
     if searched and parameters.index.factory != "Flat" and scans_fast(parameters.index.factory):
         raise UserError(
@@ -128,7 +128,7 @@ def check_mined(parameters: Parameters, where: str) -> None:
 
 
 def check_metric(parameters: Parameters, where: str) -> None:
-    """report.metric is measured, more of it is better, and fusions can be chosen by it."""
+    """Check that report.metric is measured, higher is better, and fusions can be chosen by it."""
     metric, measures = parameters.report.metric, parameters.evaluate.measures
     if metric not in measures:
         raise UserError(f"{where}: report.metric: found {metric!r}, expected one of evaluate.measures: {', '.join(measures)}")
@@ -149,7 +149,7 @@ def check_metric(parameters: Parameters, where: str) -> None:
 
 
 def check_moved(sections: Mapping[str, Any], where: str) -> None:
-    """No key is where an older version had it."""
+    """Check that no key is in a section where only older versions had it."""
     found = {key: value for key, value in entries(sections, "evaluate").items() if key in RETRIEVE}
     if found:
         wanted = json.dumps(found).replace('"', "").replace("True", "true")
@@ -160,7 +160,7 @@ def check_moved(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_age(sections: Mapping[str, Any], where: str) -> None:
-    """No section is missing that newer versions ask for: a file of an older version is brought up to date by `retemper upgrade`."""
+    """Check that no section of newer versions is missing; `retemper upgrade` adds these to a file of an older version."""
     if names := missing(sections):
         more = f" ({', '.join(names[1:])} too)" if names[1:] else ""
         raise Missing(
@@ -169,7 +169,7 @@ def check_age(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_sources(sections: Mapping[str, Any], where: str) -> None:
-    """No source is one of the outs, which come and go with the parameters: the graph would depend on itself."""
+    """Check that no source is an out of this project, since outs depend on the parameters: the graph would depend on itself."""
     outs = {Path("data", kind).resolve() for kind in ("articles", "corpus", "encoders", "rerankers")}
     for key, value in source_keys(sections):
         place = local_path(value.partition(":")[2] or value).resolve()
@@ -178,7 +178,7 @@ def check_sources(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_names(sections: Mapping[str, Any], where: str) -> None:
-    """Names of entries: their form, none reserved, none used twice in a namespace."""
+    """Check the names of entries: their form, and that none is reserved or used twice in a namespace."""
     for namespace in (SYSTEMS, NEGATIVES, ("study",), ("analyses",), ("extra",)):
         owner: dict[str, str] = {}
         for section in namespace:
@@ -194,7 +194,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_references(sections: Mapping[str, Any], where: str) -> None:
-    """Every reference names an entry that exists, and no entry needs itself."""
+    """Check that every reference names an existing entry, and that no entry needs itself."""
     encoders = {"base", *(name for section in ENCODERS for name in entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in entries(sections, section))}
     listed = negatives - {"none", "random"}  # have a list for each query
@@ -246,7 +246,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_official(parameters: Parameters, where: str) -> None:
-    """No ready-made negatives where the queries that they belong to are not read."""
+    """Check that the source's official negatives are not used if its queries, to which they belong, are not read."""
     if parameters.queries == "pseudo":
         used = {f"rounds.{name}.negatives": [entry.negatives] for name, entry in parameters.rounds.items()} | {
             f"mix.{name}": [entry.first, entry.second] for name, entry in parameters.mix.items()
@@ -259,7 +259,7 @@ def check_official(parameters: Parameters, where: str) -> None:
 
 
 def check_extra(parameters: Parameters, where: str) -> None:
-    """Further data sets: each a SPEC, its grades fit for the measures, no two entries the same."""
+    """Check the further data sets: each has a valid SPEC, its grades suit the measures, and no two entries are the same."""
     seen = dict[str, str]()
     for name, entry in parameters.extra.items():
         try:
@@ -274,7 +274,7 @@ def check_extra(parameters: Parameters, where: str) -> None:
 
 
 def check_rounds(parameters: Parameters, where: str) -> None:
-    """What a round requires of its negatives and of the round it continues."""
+    """Check what each round requires of its negatives and of the round that it continues."""
     rounds = parameters.rounds
     for name, entry in rounds.items():
         before = rounds.get(entry.init)
@@ -322,7 +322,7 @@ def check_rounds(parameters: Parameters, where: str) -> None:
 
 
 def _steps_behind(parameters: Parameters, name: str) -> int | None:
-    """Steps of a round and of those that it continues; None where `epochs` decides."""
+    """The steps of a round and of those that it continues; None if `epochs` decides."""
     total = 0
     while True:
         entry = parameters.rounds[name]

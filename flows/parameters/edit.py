@@ -24,10 +24,10 @@ Place = tuple[Any, Any]  # a mapping or sequence, and the key at which a comment
 
 
 def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any]], object]) -> str | None:
-    """Apply all `assignments` to `path` at once; returns its former text, or None where nothing changed and nothing was written.
+    """Apply all `assignments` to `path` at once; return its former text, or None if nothing changed and nothing was written.
 
     An assignment is `a.b=VALUE`, VALUE in YAML 1.2 (`1e-05` is a number, `[1, 2]` a list, `null` null); missing sections
-    are created. `a.b=` removes the key. `check` sees the whole result first; where it refuses (UserError), `path` stays as it was.
+    are created. `a.b=` removes the key. `check` sees the whole result first; if it raises UserError, `path` stays as it was.
     """
     if not assignments:
         return None
@@ -40,7 +40,7 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
 
 
 def changed(before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object]) -> str | None:
-    """`apply`, on the text of a file: its new text, or None where nothing changes."""
+    """`apply` on the text of a file; return its new text, or None if nothing changes."""
     document = load(before.replace("\r\n", "\n"))
     changes = [_assign(document, assignment) for assignment in assignments]
     if not any(changes):
@@ -51,18 +51,18 @@ def changed(before: str, assignments: Sequence[str], check: Callable[[dict[str, 
 
 
 def read_text(path: Path) -> str:
-    """The text of a parameter file with its own newlines; UserError where it cannot be read."""
+    """The text of a parameter file with its own newlines. Raises UserError if it cannot be read."""
     read_yaml(path)
     return path.read_bytes().decode("utf-8")
 
 
 def setting(key: str, value: Any) -> str:
-    """An assignment of any value."""
+    """The assignment that gives `key` this value."""
     return f"{key}={literal(value)}"
 
 
 def literal(value: Any) -> str:
-    """A value in one line of ASCII that YAML reads: JSON, but for characters beyond U+FFFF, which YAML and TOML escape as one."""
+    """A value as one line of ASCII that YAML and TOML read: JSON, except that characters beyond U+FFFF are one escape, not two."""
     return PAIR.sub(_joined, json.dumps(value, default=str))
 
 
@@ -77,8 +77,8 @@ def load(text: str) -> CommentedMap:
 
 
 def dump(document: CommentedMap) -> str:
-    """The text of a document. Within {} and [], words with : or ? are quoted: DVC's reader does not take them plain."""
-    inline = set[int]()  # ids of what is within {} or []
+    """The text of a document. Within {} and [], words with : or ? are quoted, because DVC's reader needs that."""
+    inline = set[int]()  # ids of values within {} or []
     for _, node in _nodes(document):
         if not node:
             node.fa.set_flow_style()  # otherwise a comment would come between its key and its {}
@@ -93,12 +93,12 @@ def dump(document: CommentedMap) -> str:
 
 
 def parse(written: str) -> Any:
-    """A value in YAML 1.2, as it is put into a document."""
+    """A value written in YAML 1.2, in the form that a document takes."""
     return writer().load(written)
 
 
 def assign(document: CommentedMap, key: str, written: str) -> None:
-    """`section.key=written`; missing sections are created, and comments stay where they are."""
+    """Apply `key=written`; missing sections are created, and comments stay where they are."""
     _assign(document, f"{key}={written}")
 
 
@@ -111,7 +111,7 @@ def move(document: CommentedMap, key: str, to: str) -> None:
 
 
 def insert(document: CommentedMap, name: str, value: Any, *, after: str, comment: str) -> None:
-    """Add a section behind section `after`, or at the end where there is none, with a comment on its line and a blank line before it."""
+    """Add a section after section `after`, or at the end if that is missing, with a comment on its line and a blank line before it."""
     keys = list(document)
     before = after if after in document else keys[-1] if keys else None
     if before is None:
@@ -127,7 +127,7 @@ def insert(document: CommentedMap, name: str, value: Any, *, after: str, comment
 
 
 def _assign(document: CommentedMap, assignment: str) -> bool:
-    """Apply one assignment; False where it changes nothing."""
+    """Apply one assignment; return False if it changes nothing."""
     key, equals, written = assignment.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
@@ -164,7 +164,7 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
 
 
 def _refuse_shared(document: CommentedMap, node: CommentedMap, assignment: str) -> None:
-    """UserError where an edit of `node` would also change another section, which an alias (`*name`) makes the same."""
+    """Raise UserError if an edit of `node` would also change another section, because an alias (`*name`) makes them the same."""
     places = [key for key, one in _nodes(document) if one is node]
     if len(places) > 1:
         raise UserError(
@@ -173,7 +173,7 @@ def _refuse_shared(document: CommentedMap, node: CommentedMap, assignment: str) 
 
 
 def _nodes(node: Any, key: str = "", way: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every mapping and sequence within a document, by its dotted key; one in several places comes once for each."""
+    """Every mapping and sequence in a document, with its dotted key; one that is in several places comes once for each."""
     entries = node.items() if isinstance(node, CommentedMap) else enumerate(node)
     for name, value in entries:
         if isinstance(value, CommentedMap | CommentedSeq) and id(value) not in way:
@@ -200,30 +200,30 @@ def _parse(written: str, assignment: str) -> Any:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Whether two values are equal to every reader; True is not 1."""
+    """Whether two values are equal for every reader; True is not 1."""
     return isinstance(old, bool) == isinstance(new, bool) and bool(old == new)
 
 
 def _append(node: CommentedMap, name: str, value: Any, above: Place | None) -> None:
-    """Add a last key. Comments after the key before it, up to the next section, move after the new one."""
+    """Add a last key. Comments after the former last key, up to the next section, move after the new one."""
     trailing = _split_trailing(_last_place(node, above))
-    node.pop(name, None)  # where it held null
+    node.pop(name, None)  # if it was null
     node[name] = value
     _hang(trailing, _last_place(node, above))
 
 
 def _remove(node: CommentedMap, name: str, above: Place | None) -> None:
-    """Remove a key. Comments after it, up to the next key, move after the key before it, or else after the section's own line."""
+    """Remove a key. Comments after it, up to the next key, move after the previous key, or else after the section's own line."""
     trailing = _split_trailing(_leaf(node, name))
     keys = list(node)
     before = keys[keys.index(name) - 1] if name != keys[0] else None
     place = above if before is None else _leaf(node, before)
-    leading = (node.ca.items.get(name) or [None] * 4)[1] or []  # what precedes it, where the key before it is on one line
+    leading = (node.ca.items.get(name) or [None] * 4)[1] or []  # comments before it, if the previous key is on one line
     if lines := "".join(f"{' ' * token.start_mark.column if token.value.strip() else ''}{token.value}" for token in leading):
         _hang(type(leading[0])(f"\n{lines}", leading[0].start_mark, None), place)
     del node[name]
     node.ca.items.pop(name, None)
-    if place is None and trailing is not None and node:  # the document's first key: what trails it moves before the next one
+    if place is None and trailing is not None and node:  # the document's first key: its comments move before the next key
         trailing.value, trailing.column = trailing.value.removeprefix("\n"), 0
         tokens = node.ca.items.setdefault(keys[1], [None] * 4)
         tokens[1] = [trailing, *(tokens[1] or [])]
@@ -231,13 +231,13 @@ def _remove(node: CommentedMap, name: str, above: Place | None) -> None:
 
 
 def _last_place(node: CommentedMap, above: Place | None) -> Place | None:
-    """Where a comment after a block mapping hangs: at its last line, or at its name's, where it is empty."""
+    """The place that holds a comment after a block mapping: its last line, or the line of its name if it is empty."""
     last = next(reversed(node), None)
     return _leaf(node, last) if last is not None else None if node.fa.flow_style() else above
 
 
 def _leaf(holder: Any, key: Any) -> Place:
-    """Where a comment after an entry hangs: at the entry itself, or at the last one within it."""
+    """The place that holds a comment after an entry: the entry itself, or the last one within it."""
     value = holder[key]
     if isinstance(value, CommentedMap | CommentedSeq) and value and not value.fa.flow_style():
         return _leaf(value, next(reversed(value)) if isinstance(value, CommentedMap) else len(value) - 1)
@@ -257,7 +257,7 @@ def _hang(trailing: Any, place: Place | None) -> None:
 
 
 def _split_trailing(place: Place | None) -> Any:
-    """Detach what follows an entry's line (blank lines, comments on what comes next), as a comment token of its own."""
+    """Detach what follows an entry's line (blank lines, comments on the next entry), and return it as a separate comment token."""
     if place is None:
         return None
     holder, key = place
@@ -277,7 +277,7 @@ def _split_trailing(place: Place | None) -> Any:
 
 
 def writer() -> YAML:
-    """Reads and writes YAML 1.2 with comments, order, and quotes as they are."""
+    """A reader and writer of YAML 1.2 that preserves comments, order, and quotes."""
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 4096

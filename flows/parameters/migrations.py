@@ -31,10 +31,10 @@ FILES: tuple[File, ...] = ("params.yaml", "runtime.yaml", "retraining.yaml")
 
 @dataclass(frozen=True)
 class Migration:
-    """One change of a file's form. `since`: when the product asked for it first (ISO 8601 with a time zone).
+    """One change of a file's form. `since`: when the product first required it (ISO 8601 with a time zone).
 
-    `apply` edits the document in place, and returns a line that says how, or "" where there is nothing to do. `default`: it keeps a
-    former default, and is applied only to files of versions before `since`.
+    `apply` edits the document in place and returns a line that says how, or "" if there is nothing to do. `default`: it keeps a former
+    default, and is applied only to files of versions before `since`.
     """
 
     since: str
@@ -45,7 +45,7 @@ class Migration:
 
 
 def add_section(document: CommentedMap, *, name: str, value: str, after: str, comment: str) -> str:
-    """A section that dvc.yaml reads, and which the file does not have."""
+    """Add a section that dvc.yaml reads, if the file lacks it."""
     if name in document:
         return ""
     edit.insert(document, name, edit.parse(value), after=after, comment=comment)
@@ -53,7 +53,7 @@ def add_section(document: CommentedMap, *, name: str, value: str, after: str, co
 
 
 def move_to_retrieve(document: CommentedMap) -> str:
-    """Runs have a stage of their own: their depth, precision, and the query's own document moved there from `evaluate`."""
+    """Move depth, precision, and the treatment of the query's own document from `evaluate` to `retrieve`, now the stage that makes runs."""
     entry = document.get("evaluate")
     moved = [key for key in entry if key in RETRIEVE] if isinstance(entry, CommentedMap) else []
     if not moved:
@@ -67,7 +67,7 @@ def move_to_retrieve(document: CommentedMap) -> str:
 
 
 def add_texts(document: CommentedMap) -> str:
-    """dvc.yaml reads where the texts of pre-training come from."""
+    """Add the source of pre-training texts, which dvc.yaml reads."""
     entry = document.get("chunk")
     if not isinstance(entry, CommentedMap) or "texts" in entry:
         return ""
@@ -76,7 +76,7 @@ def add_texts(document: CommentedMap) -> str:
 
 
 def add_metric(document: CommentedMap) -> str:
-    """dvc.yaml reads the measure by which fusions are chosen."""
+    """Add the measure by which fusions are chosen, which dvc.yaml reads."""
     entry = document.get("report")
     if not isinstance(entry, CommentedMap) or "metric" in entry:
         return ""
@@ -85,7 +85,7 @@ def add_metric(document: CommentedMap) -> str:
 
 
 def rename_anew(document: CommentedMap) -> str:
-    """`optimizer_from: anew` is called fresh."""
+    """Replace `optimizer_from: anew` by its new name, fresh."""
     rounds = document.get("rounds")
     named = [name for name, entry in rounds.items() if isinstance(entry, CommentedMap)] if isinstance(rounds, CommentedMap) else []
     changed = [name for name in named if rounds[name].get("optimizer_from") == "anew"]
@@ -95,7 +95,7 @@ def rename_anew(document: CommentedMap) -> str:
 
 
 def keep_not_worse(document: CommentedMap) -> str:
-    """The default rule of promotion became `guaranteed`; a team that has set up retraining keeps what it has."""
+    """Keep the former default rule of promotion for a team that has set up retraining; the new default is `guaranteed`."""
     entry = document.get("promotion")
     if isinstance(entry, CommentedMap) and "rule" in entry:
         return ""
@@ -108,7 +108,7 @@ def _section(since: str, name: str, value: str, *, after: str, comment: str) -> 
     return Migration(since, "params.yaml", partial(add_section, name=name, value=value, after=after, comment=comment), adds=name)
 
 
-# In the order in which they are applied: a section is put behind one that is there by then.
+# In the order in which they are applied: a section is inserted after one that exists by then.
 MIGRATIONS = (
     Migration("2026-11-22T22:59:07+00:00", "params.yaml", move_to_retrieve),
     Migration("2026-11-23T11:41:27+00:00", "params.yaml", rename_anew),
@@ -132,9 +132,9 @@ ADDED = tuple(migration.adds for migration in MIGRATIONS if migration.adds)
 
 
 def migrate(document: CommentedMap, file: File, made: datetime | None = None) -> list[str]:
-    """Bring a file's document, written for the version of `made`, up to date; returns a line for each change.
+    """Bring a file's document, written for the version made at `made`, up to date; return a line for each change.
 
-    Without `made`, changed defaults are left alone.
+    Without `made`, former defaults are not kept.
     """
     told = []
     for migration in MIGRATIONS:
@@ -145,7 +145,7 @@ def migrate(document: CommentedMap, file: File, made: datetime | None = None) ->
 
 
 def migrated(text: str, file: File, made: datetime | None = None) -> tuple[str, list[str]]:
-    """`migrate` on the text of a file, whose comments and order stay: the same text where there is nothing to do."""
+    """`migrate` on the text of a file, keeping comments and order; the same text if there is nothing to do."""
     document = edit.load(text.replace("\r\n", "\n"))
     if not (told := migrate(document, file, made)):
         return text, []
@@ -167,7 +167,7 @@ def main() -> None:
     for file in FILES:
         path = Path(file)
         if path.is_file():
-            read_yaml(path)  # a UserError where it cannot be read
+            read_yaml(path)  # a UserError if it cannot be read
             before = path.read_bytes().decode("utf-8")
             after, found[file] = migrated(before, file, given.made)
             if after != before:

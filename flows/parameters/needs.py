@@ -1,4 +1,4 @@
-"""What the entries of params.yaml need of one another, each written `section.name`."""
+"""The dependencies between entries of params.yaml, each entry written `section.name`."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ Needs = Mapping[str, list[str]]
 
 
 def needs(sections: Mapping[str, Any]) -> Needs:
-    """What each entry needs. A reference to what is no entry (base, bm25, a name that does not exist) is left out."""
+    """The entries that each entry needs. References to anything but an entry (base, bm25, unknown names) are left out."""
     found = {f"{section}.{name}": list[str]() for section in SECTIONS for name in entries(sections, section)}
     for section, fields in FIELDS.items():
         for name, entry in entries(sections, section).items():
@@ -41,7 +41,7 @@ def needs(sections: Mapping[str, Any]) -> Needs:
 
 
 def reached(needs: Needs, wanted: Collection[str]) -> set[str]:
-    """`wanted`, what they need, what that needs, and so on."""
+    """`wanted`, and all that they need, directly or indirectly."""
     found, waiting = set[str](), list(wanted)
     while waiting:
         name = waiting.pop()
@@ -68,7 +68,7 @@ def only(sections: Mapping[str, Any], systems: Collection[str]) -> dict[str, Any
 
 
 def find_cycle(needs: Needs) -> list[str]:
-    """A path through `needs` that ends where it begins, or an empty list; names that are not keys end a path."""
+    """A path through `needs` that ends where it begins, or an empty list. Names that are not keys end a path."""
     done: set[str] = set()
 
     def walk(name: str, path: list[str]) -> list[str]:
@@ -86,6 +86,6 @@ def find_cycle(needs: Needs) -> list[str]:
 
 
 def entries(sections: Mapping[str, Any], section: str) -> dict[Any, Any]:
-    """The entries of a section, empty where it is missing or is no mapping."""
+    """The entries of a section; empty if it is missing or not a mapping."""
     value = sections.get(section)
     return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""`--recipe NAME`: replaces sections of params.yaml with those of docs/recipes/NAME.yaml; `--recipe none` restores the former ones.
+"""`--recipe NAME`: replace sections of params.yaml with those of docs/recipes/NAME.yaml; `--recipe none` restores the former ones.
 
 Sections are replaced as text, comments included. The former ones are kept in `.retemper/recipe.json`.
 """
@@ -23,18 +23,18 @@ from tasks.core.stage.safe_yaml import parse_yaml
 
 FOLDER = Path("docs/recipes")
 MEMORY = Path(".retemper/recipe.json")
-TRIAL = Path(".retemper/trial.json")  # what a dry run has edited, and what it was before
+TRIAL = Path(".retemper/trial.json")  # the files that a dry run has edited, as they were before
 NONE = "none"
 ZERO_SHOT = "zero_shot"
 
-Blocks = Mapping[str, str | None]  # the text of each section, without its last newline; None where there is none
-Record = Mapping[str, Any]  # of the recipe in place: its name, sections before and after; empty where there is none
+Blocks = Mapping[str, str | None]  # the text of each section, without its last newline; None if it is missing
+Record = Mapping[str, Any]  # of the recipe in place: its name, sections before and after; empty without a recipe
 
 
 def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = FOLDER) -> str:
-    """Put the recipe's sections into `path`, after taking back those of an earlier one; returns the former text.
+    """Put the recipe's sections into `path`, after taking back those of an earlier one; return the former text.
 
-    The result is unchecked. UserError where there is no such recipe, or (`none`) nothing to take back.
+    The result is not checked. Raises UserError if there is no such recipe or, for `none`, nothing to take back.
     """
     before = edit.read_text(path)
     after, record = changed(before, name, folder, last=_last(memory))
@@ -44,7 +44,7 @@ def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = 
 
 
 def changed(before: str, name: str, folder: Path, *, last: Record) -> tuple[str, Record]:
-    """`apply`, on the text of a file and what the memory has of the last recipe: both as they are to be written."""
+    """`apply` on the text of a file and the record of the last recipe; return both as they are to be written."""
     text = before.replace("\r\n", "\n")
     recipe = _read(name, folder) if name != NONE else {}
     if last and _is_in_place(text, last):
@@ -86,7 +86,7 @@ def _read(name: str, folder: Path) -> dict[str, str]:
 
 
 def _is_in_place(text: str, last: Mapping[str, Blocks]) -> bool:
-    """Whether some section is still as the recipe has it; if not, someone has taken it back in another way (git checkout)."""
+    """Whether some section is still as the recipe has it; if not, someone has undone it in another way (git checkout)."""
     here = blocks(text)
     changed = [section for section, block in last["after"].items() if block != last["before"].get(section)]
     return any(here.get(section) == last["after"][section] for section in changed)
@@ -99,7 +99,7 @@ def blocks(text: str) -> dict[str, str]:
 
 
 def replaced(text: str, new: Blocks) -> str:
-    """`text` with its sections replaced by those of `new`; new sections come last, None removes one."""
+    """`text` with its sections replaced by those of `new`. New sections come last; None removes a section."""
     lines = text.split("\n")
     places = _places(text)
     for section, (first, last) in sorted(places.items(), key=lambda item: -item[1][0]):  # bottom up, so that places stay valid
@@ -129,10 +129,10 @@ def _places(text: str) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bool) -> Iterator[Callable[[], None]]:
-    """Apply `--recipe` and then `--set`; the caller holds the folder's lock. Yields what undoes them, data/source.json too.
+    """Apply `--recipe` and then `--set`; the caller holds the folder's lock. Yields a function that undoes them, also in data/source.json.
 
-    Undone on an error, and where it is not `lasting`: if this process is killed, when the next one comes here. What someone has saved
-    in params.yaml in the meantime stays.
+    They are undone on an error, and if not `lasting`; if this process is killed, then by the next one that edits here. A version of
+    params.yaml that someone has saved in the meantime stays.
     """
     if TRIAL.exists():
         _undo(read_json(TRIAL))
@@ -161,7 +161,7 @@ def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bo
 
 
 def _planned(assignments: Sequence[str], recipe: str | None) -> tuple[str, str, Record]:
-    """The text of params.yaml before and after an edit, which has been checked, and the record of the recipe that is then in place."""
+    """The text of params.yaml before and after an edit, checked, and the record of the recipe that is then in place."""
     before, record = edit.read_text(PARAMS), _last(MEMORY)
     after, record = changed(before, recipe, FOLDER, last=record) if recipe is not None else (before, record)
     text = edit.changed(after, assignments, check) if assignments else None
@@ -171,7 +171,7 @@ def _planned(assignments: Sequence[str], recipe: str | None) -> tuple[str, str, 
 
 
 def _undo(trial: Mapping[str, Any]) -> None:
-    """Put files back as they were before an edit; params.yaml only if it still is what the edit made of it."""
+    """Restore files to their state before an edit; params.yaml only if it has not changed since the edit."""
     if trial["params"] is not None and PARAMS.exists() and file_digest(PARAMS) == trial["edited"]:
         write_text(PARAMS, trial["params"])
     for name, content in trial["files"].items():

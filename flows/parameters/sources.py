@@ -1,7 +1,7 @@
-"""data/source.json: what is outside the graph, by content. DVC tracks its digests, so a source may move or be unavailable.
+"""data/source.json: the sources outside the graph, by content. DVC tracks their digests, so a source may move or be unavailable.
 
 {"dataset": {"source", "digest", "files": {relative name: sha256}, "packages": {name: version}}, "encoder", "articles": {likewise},
-"encoders": {name: {likewise}}, "rerankers": {name: {likewise}}, where there are any; "generator": likewise, empty if there is none}
+"encoders": {name: {likewise}}, "rerankers": {name: {likewise}}, if there are any; "generator": likewise, empty if there is none}
 """
 
 import hashlib
@@ -26,16 +26,16 @@ SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")
 NAMED = ("encoders", "rerankers")  # sections whose entries have a source each
 SLOW_BYTES = 1 << 30  # reading more than this is reported
-STANDS = "RETEMPER_SOURCE_STANDS"  # environment variable: data/source.json is not brought up to date (a revision is reproduced)
+STANDS = "RETEMPER_SOURCE_STANDS"  # environment variable: do not update data/source.json (when reproducing a revision)
 
 
 class Elsewhere(Unavailable):
-    """A Hugging Face id that nobody has downloaded to this machine."""
+    """A Hugging Face id that has not been downloaded to this machine."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A source as found here: its files by name, package versions, and what else its content depends on."""
+    """A source as found here: its files by name, package versions, and `identity`, all else that its content depends on."""
 
     files: dict[str, Path]
     packages: dict[str, str]
@@ -50,7 +50,7 @@ class Memory:
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def digest(self, path: Path) -> str:
-        """SHA-256 of a file, read only where its stamp is new."""
+        """SHA-256 of a file, which is read only if its stamp is new."""
         stamp = file_stamp(path)
         known = self.files.get(str(path.resolve()))
         if known is None or known[:-1] != stamp:
@@ -70,13 +70,13 @@ def write_source(
     warn: Callable[[str], None] | None = None,
     stands: bool = False,
 ) -> None:
-    """Bring `source` up to date with the sources that `params` names; written only where its content changes.
+    """Bring `source` up to date with the sources that `params` names; write it only if its content changes.
 
-    An unavailable source keeps its last entry (a stage that needs it will report it): that of `source`, else of `memory`. A data set's
-    leaves out what is on the present list of forgotten records. UserError where it was never seen, or is there but invalid. Articles get
-    an entry without digest instead of the UserError: usually no pre-training needs them. A Hugging Face id that was never seen is
-    downloaded, so that everyone knows it by its content. `stands`: entries of the named sources stay as they are, whatever the sources
-    have become.
+    An unavailable source keeps its last entry, of `source` or else of `memory`; a stage that needs it will report the problem. The entry
+    of a data set leaves out the records on the present list of forgotten ones. Raises UserError if a source was never seen, or exists but
+    is invalid; articles then get an entry without digest instead, because usually no pre-training needs them. A Hugging Face id that was
+    never seen is downloaded, so that everyone knows it by its content. `stands`: keep the entries of the named sources, whatever the
+    sources contain now.
     """
     remembered = _read_memory(memory)
     before = _flat(_read(source))
@@ -117,7 +117,7 @@ def write_source(
 def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[[str], None] | None = None) -> dict[str, Any]:
     """The entry of a data set that is not in `source`: extra.NAME of params.yaml (`key`).
 
-    An unavailable one has its last entry, as in `write_source`; UserError where it was never seen, or is there but invalid.
+    If it is unavailable, its last entry counts, as in `write_source`. Raises UserError if it was never seen, or exists but is invalid.
     """
     remembered = _read_memory(memory)
     try:
@@ -135,9 +135,9 @@ def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[
 
 
 def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, memory: Path = MEMORY) -> dict[str, Any]:
-    """What a stage that reads these sources must know (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
+    """The record for a stage that reads these sources (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
 
-    `problem` names a source that no longer matches `source`; it is empty where all match, or are unavailable.
+    `problem` names a source that no longer matches `source`; it is empty if all match or are unavailable.
     """
     known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_parameters(params))
     files: dict[str, list[int]] = {}
@@ -205,7 +205,7 @@ def _nested(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(kind: str) -> str:
-    """Where params.yaml names the source of that key in data/source.json."""
+    """The key of params.yaml that names the source of `kind`, a key of data/source.json."""
     return "pseudo.generator" if kind == "generator" else f"{kind}.source"
 
 
@@ -229,7 +229,7 @@ def _entry(name: str, files: Mapping[str, str], *, packages: Mapping[str, str], 
 
 
 def _last_known(entry: dict[str, Any], *, is_dataset: bool) -> tuple[dict[str, Any], str]:
-    """The entry that continues the last one of an unavailable source, and words on it. A data set's leaves out what is forgotten now."""
+    """The entry to use for an unavailable source, and words on it. That of a data set leaves out the records forgotten since."""
     if is_dataset:
         identity = _dataset_identity(datasets.parse_dataset(entry["source"]), entry["files"])
         now = _entry(entry["source"], entry["files"], packages=entry["packages"], identity=identity)
@@ -239,9 +239,9 @@ def _last_known(entry: dict[str, Any], *, is_dataset: bool) -> tuple[dict[str, A
 
 
 def list_dataset(name: str, *, needs_qrels: bool = True) -> Listing:
-    """The files and versions behind a dataset SPEC; UserError where they are missing, qrels only if it `needs_qrels`.
+    """The files and versions of a data set SPEC. Raises UserError if they are missing, qrels only if `needs_qrels`.
 
-    Its identity covers the records that prepare leaves out, if there are any.
+    Its identity covers the forgotten records, which prepare leaves out, if there are any.
     """
     spec = datasets.parse_dataset(name)
     files = datasets.dataset_files(spec, needs_qrels=needs_qrels)
@@ -255,7 +255,7 @@ def _dataset_identity(spec: datasets.DatasetSpec, files: Collection[object]) -> 
 
 
 def list_encoder(name: str) -> Listing:
-    """The files and versions behind an encoder; UserError where they are missing."""
+    """The files and versions of an encoder. Raises UserError if they are missing."""
     place = datasets.parse_encoder(name)
     files = datasets.encoder_files(place)
     if place.folder is None:
@@ -266,12 +266,12 @@ def list_encoder(name: str) -> Listing:
 
 
 def list_generator(name: str) -> Listing:
-    """The files and versions behind pseudo.generator; none where there is none. UserError where they are missing."""
+    """The files and versions of pseudo.generator; empty if it is not set. Raises UserError if they are missing."""
     return list_encoder(name) if name else Listing({}, {}, "")
 
 
 def list_articles(name: str) -> Listing:
-    """The files and versions behind the articles of pre-trainings; UserError where they are missing."""
+    """The files and versions of the articles for pre-training. Raises UserError if they are missing."""
     spec = wikipedia.parse_articles(name)
     files = wikipedia.article_files(spec)
     folder = spec.path if spec.place and spec.path.is_dir() else None
@@ -300,7 +300,7 @@ def _write_memory(path: Path, memory: Memory) -> None:
     there = {name: known for name, known in memory.files.items() if Path(name).exists()}
     value = {"files": there, "entries": memory.entries}
     if value != _read(path):
-        with suppress(FileNotFoundError):  # a command beside this one, a sweep say, has just written its own
+        with suppress(FileNotFoundError):  # a concurrent command, such as a sweep, has just written its own
             write_json(path, value)
 
 

@@ -1,4 +1,4 @@
-"""A data set as its user names it: the SPEC of a folder or file whose kind its content says."""
+"""The SPEC of a data set that a user names by a folder or file, whose content shows its kind."""
 
 from pathlib import Path
 
@@ -15,9 +15,9 @@ MARKS = {  # a file of a folder that says how to read it
 
 
 def spec_of(named: str) -> str:
-    """The SPEC that is meant: a folder alone is read by what is in it, a file alone as pairs; what has a kind stays as it is.
+    """The SPEC for `named`: a bare folder gets the kind that its content shows, a bare file is `pairs`; a SPEC stays as it is.
 
-    UserError where there is neither folder nor file, or where nothing in a folder says how to read it.
+    Raises UserError if there is neither folder nor file, or nothing in a folder shows its kind.
     """
     named = named.strip()
     folder = local_path(named)

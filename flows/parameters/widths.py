@@ -1,6 +1,6 @@
-"""How wide the vectors of rounds will be, as far as files and parameters tell, and the factories that do not suit them.
+"""The width of rounds' vectors, as far as files and parameters show it, and a check of the index factories for them.
 
-A stage would refuse these too, but only after the corpus was encoded for it.
+A stage would refuse a wrong one too, but only after the corpus has been encoded.
 """
 
 import json
@@ -27,7 +27,7 @@ SOURCE = "encoder.source"
 
 @dataclass(frozen=True)
 class Width:
-    """The numbers of a document's vector: as pooled, after the head, the first of these that are kept; and the key that decides."""
+    """The width of a document's vector: as pooled, after the head (`full`), and as truncated (`kept`); and the key that sets it."""
 
     pooled: int
     full: int
@@ -36,9 +36,9 @@ class Width:
 
 
 def refuse_unfit(stages: Collection[str]) -> None:
-    """UserError for a width of params.yaml that one of `stages` cannot keep, or a factory that cannot index the vectors that it will get.
+    """Raise UserError for a width of params.yaml that one of `stages` cannot have, or a factory that cannot index the vectors it gets.
 
-    What is not known, without an encoder that is not here for one, is left to the stage, and so are sources that stand.
+    Unknown widths, for example of an encoder that is not on this machine, are left to the stage, as is everything if sources stand.
     """
     sections = read_yaml(PARAMS)
     trained = [name for kind, _, name in (stage.partition("@") for stage in stages) if kind == "train"]
@@ -81,7 +81,7 @@ def _indexes(stages: Collection[str], sections: Mapping[str, Any]) -> Iterator[t
 
 
 def width_of(name: str, parameters: Parameters) -> Width | None:
-    """How wide the document vectors of a round, or another entry that is an encoder, will be; None where that is not known."""
+    """The width of the document vectors of a round, or of another entry that is an encoder; None if it is unknown."""
     chain = list[str]()
     while name != "base" and name not in parameters.encoders:
         chain.append(name)
@@ -105,7 +105,7 @@ def width_of(name: str, parameters: Parameters) -> Width | None:
 
 
 def _sources_width(name: str, parameters: Parameters) -> Width | None:
-    """That of `base`, or of an entry of `encoders`."""
+    """The width of `base`, or of an entry of `encoders`."""
     another = parameters.encoders.get(name)
     params, source = another or parameters.base, (another or parameters.encoder).source
     try:
@@ -120,9 +120,9 @@ def _sources_width(name: str, parameters: Parameters) -> Width | None:
 
 
 def shaped_width(folder: Path, *, pooling: str, head: str, width: int | None) -> Width | None:
-    """That of a model folder, of two towers the document's, once stage `base` has given it the shape that its parameters ask for.
+    """The width of a model folder (of two towers, the document tower's) after stage `base` has applied these parameters.
 
-    None where its files do not tell, or `width` is more than it has. `key` is then width or source.
+    None if its files do not show it, or `width` exceeds it. `key` is width or source.
     """
     if (hidden := hidden_width(folder)) is None:
         return None
@@ -138,11 +138,11 @@ def shaped_width(folder: Path, *, pooling: str, head: str, width: int | None) ->
 
 
 def hidden_width(encoder: Path) -> int | None:
-    """The hidden width of a model folder, of two towers the document's, whatever its config.json calls that (T5: d_model)."""
+    """The hidden width of a model folder (of two towers, the document tower's), whatever config.json calls it (T5: d_model)."""
     place = encoder / "document" if (encoder / ROUTER).exists() else encoder
     with suppress(OSError, ValueError, AttributeError):
         if isinstance(plain := json.loads((place / "config.json").read_text(encoding="utf-8")).get("hidden_size"), int):
-            return plain  # without the seconds that transformers takes
+            return plain  # saves the seconds that importing transformers takes
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 

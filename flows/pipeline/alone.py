@@ -1,6 +1,6 @@
 """The pipeline alone, in a process of its own: `python -m flows.pipeline.alone [--with-dev] [TARGET ...]`.
 
-For the trees of other commands, whose params.yaml and data/source.json are checked before, and stand.
+Other commands run it in their own worktrees. They have checked params.yaml and data/source.json, so neither is checked or updated here.
 """
 
 import sys

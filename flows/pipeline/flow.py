@@ -50,9 +50,9 @@ def execute(
     python: Mapping[str, str] = MappingProxyType({}),
     gate: Callable[[], None] | None = None,
 ) -> dict[str, Outcome]:
-    """Run the plan as a Prefect flow run; returns how every stage ended, by name. `python`: environment of a prepared one.
+    """Run the plan as a Prefect flow run; return each stage's outcome, by name. `python`: the environment of a `PreparedPython`.
 
-    With a `gate`, `prepare` runs first, then the gate; where that raises a UserError, no other stage begins.
+    With a `gate`, `prepare` runs first, then the gate. If the gate raises a UserError, no other stage begins.
     """
     outcomes: dict[str, Outcome] = {}
     stages = plan.graph.stages
@@ -94,7 +94,7 @@ def execute(
 
 
 class Devices:
-    """What stages compute on: each takes what it needs, of its kind of slot, and waits where others have it."""
+    """The devices that stages compute on. Each stage takes as many as it needs, by its kind of slot, and waits while others hold them."""
 
     def __init__(self, stages: Mapping[str, Stage]) -> None:
         self._stages = stages
@@ -121,7 +121,7 @@ class Devices:
 
 @dataclass(frozen=True)
 class Crew:
-    """Who brings the stages of a plan up to date, one by one: what `execute` was given, and the devices."""
+    """Brings the stages of a plan up to date, one per call: the arguments of `execute`, and the devices."""
 
     plan: Plan
     processes: Processes
@@ -132,7 +132,7 @@ class Crew:
     gate: Callable[[], None] | None
 
     def bring_up_to_date(self, name: str, log: Callable[[str], None]) -> Outcome | None:
-        """How a stage ended; None where the run was stopped. `log` is passed its lines."""
+        """Bring a stage up to date; return its outcome, or None if the run was stopped. `log` receives the stage's lines."""
         if name not in self.plan.changed:
             self.display.ended(name, outcome := Outcome("Cached"))
             return outcome
@@ -152,7 +152,7 @@ class Crew:
                 outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
         if self.processes.stopped:
             return None
-        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.alone(name) else ""  # the run ends, and says it
+        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.alone(name) else ""  # printed when the run ends
         for line in errors:
             if line != told:
                 self.display.output(name, line)
@@ -160,7 +160,7 @@ class Crew:
         return outcome
 
     def _run(self, name: str, tell: Callable[[str], None]) -> Outcome:
-        """Run a stage once its devices are free, and record what that took."""
+        """Run a stage once its devices are free, and record its times and costs."""
         ready, stage = time.time(), self.plan.graph.stages[name]
         with self.devices.take(name) as env:
             self.display.began(name)
@@ -178,8 +178,8 @@ class Crew:
         return replace(outcome, work=spent.get("seconds"))
 
     def _tell(self, name: str, log: Callable[[str], None], line: str, *, errors: list[str]) -> None:
-        """Pass a stage's line on: to its log, and to the display, but for `errors`, which are told when it has ended."""
-        if self.processes.stopped:  # what a stage says to that is in its log
+        """Pass a stage's line to its log and the display. An error goes to `errors` instead of the display, to be shown at the end."""
+        if self.processes.stopped:  # what a stage prints from then on is only in its own log
             return
         if line.startswith("\r"):
             self.display.passing(name, line[1:])
@@ -192,7 +192,7 @@ class Crew:
 
 
 def _watched(stage: Stage) -> dict[str, str]:
-    """Environment that tells a stage which files outside the project it may read, and that they are those it depends on."""
+    """Environment variables that name the stage's record of outside files: those it may read, as DVC knows them (`watch`)."""
     if not stage.sources:
         return {}
     path = WATCHED / f"{stage.name}.json"
@@ -201,10 +201,10 @@ def _watched(stage: Stage) -> dict[str, str]:
 
 
 def shared_slot(count: int = 1) -> AbstractContextManager[None]:
-    """`count` slots of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
+    """Hold `count` slots of the global concurrency limit that RETEMPER_DEVICE_LIMIT names, for runs that share this machine's devices.
 
-    `strict`: a limit that the server lacks is an error; Prefect would otherwise let everyone through. A server that forgets the slot
-    in the meantime does not end the stage.
+    `strict`: a limit that the server lacks is an error; otherwise Prefect would let everyone through. If the server forgets the slot
+    meanwhile, the stage goes on.
     """
     limit = os.environ.get("RETEMPER_DEVICE_LIMIT")
     return concurrency(limit, occupy=count, strict=True, raise_on_lease_renewal_failure=False) if limit else nullcontext()

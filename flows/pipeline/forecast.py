@@ -1,8 +1,8 @@
-"""What the stages of a run may cost: time, memory and disk, by the records of how they were made before (flows.storage.makings).
+"""Estimates of the time, memory, and disk that a run's stages may take, from records of how they were made before (flows.storage.makings).
 
-A record counts for its stage, whoever made it; the one of the current dvc.lock first, else the last one. Where it says how large the data
-was, time and disk are scaled to the data that is prepared now; what a stage needs to start is not. A stage without a record is estimated by
-another one of its kind (train@star by train@warmup), and without that unknown.
+A stage's record counts whoever made it: the one of the current dvc.lock first, else the latest. If it says how large the data was, time and
+disk are scaled to the data that is prepared now, except the time that a stage needs to start. A stage without a record is estimated from
+another of its kind (train@star from train@warmup); without one, its costs are unknown.
 """
 
 import shutil
@@ -31,7 +31,7 @@ BATCH = get_args(Parameters.model_fields["rounds"].annotation)[1].model_fields["
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a stage may cost; None where no record says. `since`: what it is estimated from."""
+    """The estimated costs of a stage; None if no record has them. `since`: what the estimate is based on."""
 
     stage: str
     seconds: float | None = None
@@ -56,7 +56,7 @@ class Forecast:
 
 
 def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool = True) -> list[Forecast]:
-    """The costs of `stages`, by what the cache has recorded of them; `by_kind`: else, of another one of the same kind here."""
+    """The estimated costs of each stage, from its record in the cache; with `by_kind`, else from a stage of the same kind."""
     cache = cache or cache_folder()
     lock = read_lock()
     digests = {stage: entry_digest(lock[stage]) for stage in stages if stage in lock}
@@ -76,7 +76,7 @@ def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool
 
 
 def _likes(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """A record for each kind: the last by name, of one that does just that if there is one."""
+    """One record per kind: that of the last stage by name. A stage named in ALIKE counts only if the kind has no other."""
     ordered = sorted(records, key=lambda stage: (stage.partition("@")[0] not in ALIKE, stage))
     return {_kind(stage): records[stage] for stage in ordered}
 
@@ -118,7 +118,7 @@ def _forecast(stage: str, record: Mapping[str, Any] | None, *, size: Size | None
 def _size(found: Mapping[str, Any] | None) -> Size | None:
     try:
         return from_record(Size, found) if found else None
-    except TypeError:  # of another version
+    except TypeError:  # written by another version
         return None
 
 
@@ -135,14 +135,14 @@ def _ratio(now: float | None, then: float | None) -> float | None:
 
 
 def lines(found: Iterable[Forecast]) -> list[str]:
-    """A line for each stage; more than FEW that nothing is known of are left to `total_line`, which names them."""
+    """One line per stage. If more than FEW stages are unknown, they get no line of their own; `total_line` names them."""
     found = list(found)
     few = sum(one.is_unknown for one in found) <= FEW
     return [one.line for one in found if few or not one.is_unknown]
 
 
 def total_line(found: Iterable[Forecast]) -> str:
-    """The sums of all stages, and which are unknown."""
+    """One line with the sums over all stages, and the names of unknown ones."""
     found = list(found)
     seconds = [one.seconds for one in found if one.seconds is not None]
     kept = [one.bytes for one in found if one.bytes is not None]
@@ -156,9 +156,9 @@ def total_line(found: Iterable[Forecast]) -> str:
 
 
 def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> None:
-    """DiskError where the new files of `stages`, as far as they are estimated, do not fit the disks of the project and its cache.
+    """Raise DiskError if the new files of `stages`, as far as they are estimated, do not fit on the disks of the project and its cache.
 
-    New files go to the cache; where data/ has copies and not links, what grows goes there too. What is not estimated counts as nothing.
+    New files go to the cache; if data/ holds copies instead of links, its growth counts too. Files without an estimate count as nothing.
     """
     project, cache = project or Path.cwd(), cache_folder()
     try:

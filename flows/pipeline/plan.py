@@ -34,12 +34,12 @@ class Plan:
     changed: frozenset[str]
     remote: str | None  # the team's remote
     reached: bool  # whether it answered
-    code: Path | None  # the frozen copy of the code that stages execute, where the project has code of its own
+    code: Path | None  # the frozen copy of the code that stages execute, if the project has its own code
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
     here: Mapping[str, str] = field(default_factory=dict)  # by whom and at which commit, when the code was frozen (flows.storage.makings)
     costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order
     unasked: frozenset[str] = frozenset()  # of a dry run: changed stages that do not run if the remote has what dvc.lock names
-    shown: Graph | None = None  # the stages that the pages show: what the report needs, too, where targets leave some of it out
+    shown: Graph | None = None  # the stages that the pages show: those of `graph`, and all that the report needs
 
     def pages(self) -> Graph:
         """The stages that the pages show."""
@@ -50,7 +50,7 @@ class Plan:
         return [(name, self.why.get(name, []), stage.upstream) for name, stage in self.graph.stages.items() if name in self.changed]
 
     def told(self) -> list[str]:
-        """The lines of a dry run: a stage each, their sum, and what the remote may have."""
+        """The lines of a dry run: one per stage, then their sum, and what the remote may have."""
         if not self.changed:
             return ["0 stages may run: everything is up to date"]
         count, unasked = counted(len(self.changed_stages()), "stages"), len(self.unasked)
@@ -63,12 +63,12 @@ class Plan:
 
 
 def with_report(graph: Graph, whole: Graph) -> Graph:
-    """`graph`, and what the report needs, where the whole graph has one."""
+    """`graph` plus the stages that the report needs, if the whole graph has a report."""
     return whole.upstream_of(whole.stages.keys() & {*graph.stages, DEFAULT_TARGET})
 
 
 def with_analyses(graph: Graph) -> Graph:
-    """`graph`, and the analyses that were made of what is here now: no run makes them but one that names them."""
+    """`graph` plus the analyses in data/ that are up to date. A run makes analyses only if it names them."""
     made = {f"analyses@{path.name}" for path in analyses.FOLDER.glob("*")} - graph.stages.keys()
     if not made:
         return graph
@@ -80,7 +80,7 @@ def with_analyses(graph: Graph) -> Graph:
 
 
 def _without_cached(status: dict[str, list[Any]], lock: Lock) -> dict[str, list[Any]]:
-    """A `read_status` without the stages whose outs a run would only check out of the cache."""
+    """`status` (see `read_status`) without the stages whose outs a run would only check out of the cache."""
     objects = cache.cache_folder() / "files/md5"
     cached = [name for name in sync.restorable(status, lock) if all(cache.contents(objects, oid) for oid, _ in cache.outs(lock[name]))]
     return {name: changes for name, changes in status.items() if name not in cached}

@@ -12,11 +12,10 @@ OUTS = {"not in cache": "is not in the cache", "modified": "differs from dvc.loc
 
 
 def reasons(status: Mapping[str, Iterable[Any]], graph: Graph) -> dict[str, list[str]]:
-    """What is new about each stage: its code, parameters, a source, its command, a file that it reads or made. Stages without any are
-    absent.
+    """What has changed for each stage, by name: its code, parameters, a source, its command, or a file that it reads or made.
 
-    `status`: see `read_status`. What another stage makes is no reason: that stage has one, or its result is as before. An out that is
-    merely not checked out is none either.
+    Stages without such a reason are absent. `status`: see `read_status`. A changed file that another stage makes is no reason: either that
+    stage has one of its own, or its result is as before. Nor is an out that is merely not checked out.
     """
     made = {str(_relative(out)) for stage in graph.stages.values() for out in stage.outs}
     found = {}

@@ -52,11 +52,11 @@ def run(
 ) -> dict[str, Outcome]:
     """Bring `targets` (default: the report) up to date; returns how each stage ended. Raises StagesFailed, or UserError before any ran.
 
-    `quiet`, in a worktree of ours: where nothing has changed, print nothing and leave Prefect alone.
+    `quiet`, for a worktree of ours: if nothing has changed, print nothing and do not start Prefect.
     `with_dev`: refuse a data set without dev.
     `ignore_disk`: begin although the estimated new files do not fit.
-    A run that is refused calls `undo` of its `edits`, which brings what stages read up to date, too. A data set may turn out unfit only
-    once it is prepared (splits.Unfit): then dvc.lock and data/ are restored as well.
+    `undo` reverts the `edits` of a run that is refused, also in what stages read. If a data set turns out unfit only once it is prepared
+    (splits.Unfit), dvc.lock and data/ are restored as well.
     """
     started = time.monotonic()
     processes = Processes()
@@ -127,7 +127,7 @@ def dry_run(
 def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) -> None:
     """Print the metrics, what they leave out, and the tables of studies, unless the stage that made them has just printed them.
 
-    A run that was to measure nothing (`retemper run prepare`) says nothing of metrics.
+    A run without evaluations (`retemper run prepare`) prints no metrics.
     """
     if any(_measured(plan, name) for name in plan.graph.stages):
         found, left_out = generations.present(metrics.read_metrics())
@@ -147,18 +147,18 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
 
 
 def _recorded(plan: Plan, *, part: bool = False) -> AbstractContextManager[Recorder | None]:
-    """The record of a run for `retemper watch`; one that has nothing to do leaves that of the last, if that is done."""
+    """The record of a run for `retemper watch`. A run with nothing to do keeps the last run's record if that run has ended."""
     if not plan.changed:
         last = read()
         return nullcontext() if last and last.is_done else recording([StageNow(name, "cached") for name in plan.graph.stages])
     likely: dict[str, float | None] = {}
-    with suppress(UserError, OSError):  # without estimates, a run is as good
+    with suppress(UserError, OSError):  # a run does not need estimates
         likely = {one.stage: one.seconds for one in forecasts([name for name in plan.graph.stages if name in plan.changed])}
     return recording([StageNow(name, estimate=likely.get(name)) for name in plan.graph.stages], part=part)
 
 
 def _told_folder(whole: bool) -> Path | None:
-    """The current folder as a user finds it: `whole` in a tree of another command, None in one that ends with that command."""
+    """The current folder as shown to the user: absolute in another command's worktree (`whole`), None if that is removed afterwards."""
     here = Path.cwd()
     return None if worktree.is_passing(here) else here if whole or worktree.SECOND in os.environ else Path()
 
@@ -172,7 +172,7 @@ def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Pa
 
 
 def _refuse_failed(plan: Plan, outcomes: Mapping[str, Outcome]) -> None:
-    """StagesFailed where a stage failed, or was never begun."""
+    """Raise StagesFailed if a stage failed or never began."""
     failed = [outcome for outcome in outcomes.values() if outcome.state == "Failed"]
     if failed:
         status = 1 if any(outcome.status != USER_ERROR for outcome in failed) else USER_ERROR
@@ -249,13 +249,13 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
 
 
 def _needed(plan: Plan) -> list[str]:
-    """Modules that the stages to run import, and DVC, which runs each of them."""
+    """The modules that the stages to run import, and those of DVC, which runs each stage."""
     if not plan.changed:
         return []
     return [*DVC, *TABLES, *(MODELS if any(plan.graph.stages[name].slot for name in plan.changed) else ())]
 
 
 def refuse_full_disk(cause: Exception | None = None) -> None:
-    """UserError where the disk of the current folder is full, whatever else went wrong."""
+    """Raise DiskError if the disk of the current folder is full, whatever else went wrong."""
     if shutil.disk_usage(Path.cwd() / server.HOME.parent).free < FULL_BYTES:
         raise DiskError(f"{Path.cwd()}: {FULL}; finished stages are kept, make room and run again") from cause

@@ -97,7 +97,7 @@ class Server:
             # On disk: if a restarted server forgets a run's lease, the run is cancelled, and its slot of a limit stays taken.
             self._env |= {"PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem"}
         LOG.parent.mkdir(parents=True, exist_ok=True)
-        self._processes = Processes()  # its own: the server outlives the stages that a signal stops, and hears of it
+        self._processes = Processes()  # its own: the server outlives the stages that a signal stops, to record that
         self._lock = LASTING / "concurrency_leases/expirations.lock" if lasting else None
         self.start()
 
@@ -112,7 +112,7 @@ class Server:
         return self._process.poll() is None
 
     def wait(self) -> None:
-        """Wait until it answers. Raises Ended where its process has ended, or after START_SECONDS."""
+        """Wait until it answers. Raises Ended if its process has ended, or after START_SECONDS."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             self.refuse_ended()
@@ -124,7 +124,7 @@ class Server:
         raise Ended(f"has not answered in {START_SECONDS} s")
 
     def refuse_ended(self) -> None:
-        """Raise Ended, which says how, where its process is gone."""
+        """Raise Ended, which says how, if its process has ended."""
         status = self._process.poll()
         if status is not None:
             number = -status if status < 0 else status - 128
@@ -171,9 +171,9 @@ def use_server() -> Server | None:
 
 @contextmanager
 def without_heartbeats() -> Iterator[None]:
-    """Flow runs in here send none. Nobody asks a server of ours whether its run is alive, and the end of a run would wait half a second.
+    """Switch off the heartbeats of flow runs. Nobody asks our own server whether its run is alive, and they delay a run's end by .5 s.
 
-    In Prefect 3.8 the thread that sends them sleeps for whole seconds; the setting's None cannot be given by the environment.
+    In Prefect 3.8 the thread that sends them sleeps for whole seconds; an environment variable cannot set None.
     """
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 

@@ -12,7 +12,7 @@ from tasks.core.stage.errors import UserError
 STATS = Path("data/corpus/stats.json")
 STAGE = "prepare"  # which writes it
 LEARNING = {"train": "rounds", "reranker": "rerankers", "adore": "adore", "study": "study"}  # stage, section of params.yaml
-NO_STEPS = {"train": None, "reranker": 0}  # `steps` where params.yaml does not set it
+NO_STEPS = {"train": None, "reranker": 0}  # default of `steps`, for stages that train nothing with 0 steps
 
 
 class Unfit(UserError):
@@ -33,9 +33,9 @@ def learning(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
 def check(
     stages: Collection[str], sections: Mapping[str, Any], *, edits: Sequence[str] = (), with_dev: bool = False, stats: Path = STATS
 ) -> str:
-    """A line to warn of: dev is missing, or shares queries with test; else empty. Unfit where the run is impossible.
+    """Return a warning if dev is missing or shares queries with test, else an empty string. Raises Unfit if the run is impossible.
 
-    `edits` are the run's own `--set`, for the command to suggest; `with_dev`: the run compares its models on dev.
+    `edits`: the run's `--set` arguments, repeated in the command that is suggested; `with_dev`: the run compares its models on dev.
     """
     source, trained = (sections.get("dataset") or {}).get("source", "the data set"), learning(stages, sections)
     pseudo = sections.get("queries") == "pseudo"
@@ -74,7 +74,7 @@ def check(
 
 
 def _refuse_high_grades(source: str, sections: Mapping[str, Any], qrels: Path) -> None:
-    """Unfit where no grade of a split reaches evaluate.relevance: what cannot be measured is not encoded for hours first."""
+    """Raise Unfit if no grade of a split reaches evaluate.relevance, before hours are spent on encoding what cannot be measured."""
     for split in ("dev", "test"):
         least, file = least_grade(split, sections), qrels / f"{split}.parquet"
         if least > 1 and file.exists():
@@ -90,7 +90,7 @@ def _refuse_high_grades(source: str, sections: Mapping[str, Any], qrels: Path) -
 
 
 def _counted(stats: Path) -> dict[str, int] | None:
-    """Judged queries by split (0 where none has a relevant document); None where nothing has counted them."""
+    """Judged queries by split (0 if none has a relevant document); None if `prepare` has not counted them."""
     try:
         splits = _read(stats)["splits"]
         return {str(split): int(row["queries"]) if row.get("positives", 1) else 0 for split, row in splits.items()}
@@ -99,7 +99,7 @@ def _counted(stats: Path) -> dict[str, int] | None:
 
 
 def _documents(stats: Path) -> int | None:
-    """Documents; None where nothing has counted them."""
+    """The number of documents; None if `prepare` has not counted them."""
     try:
         return int(_read(stats)["documents"]["count"])
     except (OSError, ValueError, KeyError, TypeError):

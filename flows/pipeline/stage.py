@@ -32,7 +32,7 @@ EXITED = re.compile(r"^ERROR: failed to reproduce '.*': failed to run: .*, exite
 
 
 class Slots:
-    """What stages may keep busy: each GPU by its number, or the one CPU. Each serves one stage at a time."""
+    """The devices that stages may take: each GPU by its number, or the one CPU. Each serves one stage at a time."""
 
     def __init__(self, devices: list[str]) -> None:
         self._free, self._count = list(devices), len(devices)
@@ -42,7 +42,7 @@ class Slots:
     def take(self, count: int = 1) -> Iterator[dict[str, str]]:
         """Wait for `count` free devices, or all if there are fewer; yields the environment that hides all others from the stage.
 
-        All are taken at once, and whoever asks later waits, so that stages of one device do not starve one of several.
+        All are taken at once, and later requests wait, so that stages that need one device do not starve a stage that needs several.
         """
         count = min(count, self._count)
         with self._turn, self._changed:
@@ -58,18 +58,18 @@ class Slots:
 
 @contextmanager
 def elsewhere(gangs: Slots, workers_of: str | None) -> Iterator[dict[str, str]]:
-    """The environment of a stage whose workers are a Ray cluster's: it sees no GPU of this machine.
+    """The environment of a stage whose workers run on a Ray cluster: it sees no GPU of this machine.
 
-    A training needs room there for all its workers at once, and two would take it from each other: they take turns in `gangs`.
+    A training needs room on the cluster for all its workers at once. Two trainings could block each other, so they take turns (`gangs`).
     """
     with gangs.take() if workers_of == "together" else nullcontext():
         yield {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def devices_needed(devices: list[str], workers_of: str | None) -> int:
-    """How many of `devices` a stage takes whose workers are those of `Stage.workers`.
+    """How many of `devices` a stage takes. `workers_of`: its `Stage.workers`.
 
-    None with engine ray, which schedules its own; but a training by one worker stays here. On a CPU workers share one slot.
+    0 with engine ray, which schedules its own; but a training by one worker stays on this machine. On a CPU, all workers share one slot.
     """
     if workers_of is None:
         return 1
@@ -82,7 +82,7 @@ def devices_needed(devices: list[str], workers_of: str | None) -> int:
 
 
 def find_devices() -> list[str]:
-    """The GPUs that we may use, by number or UUID; a nameless device where there is just one; without any, as many as `slots` says.
+    """The GPUs that we may use, by number or UUID. A single GPU has an empty name; without any, there are `slots` empty names.
 
     `device` of runtime.yaml says where stages compute: `cpu` uses no GPU, `cuda:N` only that one.
     """
@@ -92,14 +92,14 @@ def find_devices() -> list[str]:
 
 
 def spares_gpus(name: str) -> bool:
-    """Whether stage `name` computes on the CPU where others have GPUs: an index that is built there would hold one for hours."""
+    """Whether stage `name` computes on the CPU though there are GPUs: an index built on the CPU would hold a GPU for hours."""
     if not name.startswith("index@") or not _gpus(read_runtime()):
         return False
     return bool((read_yaml(FROZEN).get("index") or {}).get("build", "cpu") != "gpu")
 
 
 def _gpus(runtime: Runtime) -> list[str]:
-    """The GPUs that we may use; the one that `device` of runtime.yaml names has no number here, for the stage finds it by itself."""
+    """The GPUs that we may use. One that `device` of runtime.yaml names is an empty string here: the stage finds it by itself."""
     if runtime.device == "cpu":
         return []
     if ":" in runtime.device:
@@ -112,7 +112,7 @@ def _gpus(runtime: Runtime) -> list[str]:
 
 
 def _numbers(command: list[str]) -> list[str]:
-    """What nvidia-smi lists; one nameless GPU where it does not answer, nothing where it fails."""
+    """The GPU numbers that nvidia-smi lists; one empty name if it does not answer, none if it fails."""
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -122,7 +122,7 @@ def _numbers(command: list[str]) -> list[str]:
 
 
 class Transcript:
-    """DVC's output, read line by line: what is the stage's own, and how it ended."""
+    """DVC's output, read line by line: which lines are the stage's own, and how the stage ended."""
 
     def __init__(self) -> None:
         self.ran = self.busy = False
@@ -137,7 +137,7 @@ class Transcript:
             return line
         if line.startswith("Running stage '") and not self.ran:
             self.ran = True
-            self.errors.clear()  # a run that could not be restored, for which the stage runs
+            self.errors.clear()  # a cached run could not be restored, so the stage runs
         elif self.ran and not self._inside and line.startswith("> "):
             self._inside, self.began = True, time.time()
         elif self._inside and line in ENDED:
@@ -200,7 +200,7 @@ def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) ->
 
 
 def _problem(name: str, transcript: Transcript, status: int, log: Path) -> Problem:
-    """Why a stage failed that has not reported it itself."""
+    """Why a stage failed, if it has not reported the reason itself."""
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
         return Problem("stage", f"{name}: failed with status {transcript.exited}{killed}; its log: {log}", 1, where=name)

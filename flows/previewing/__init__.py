@@ -1,1 +1,1 @@
-"""`retemper preview`: a part of the prepared data, searched and trained on within minutes, before a whole run."""
+"""`retemper preview`: search and train on a part of the prepared data within minutes, before a whole run."""

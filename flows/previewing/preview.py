@@ -1,7 +1,7 @@
 """`retemper preview`: BM25, the encoder as it is, and one short training, measured on dev queries of a sample.
 
-Stage prepare reads all of the data, in the project itself, so that what is wrong with it is found, and the next run has it. The sample is
-then the data set of an ordinary run in a second tree over the shared cache. Stages have the same names there as in the project, so
+Stage prepare reads all of the data, in the project itself, so that its mistakes are found, and the next run need not repeat it. The sample
+is then the data set of an ordinary run in a second tree over the shared cache. Stages have the same names there as in the project, so
 `retemper run --dry-run` knows their times afterwards.
 """
 
@@ -29,10 +29,10 @@ from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.safe_yaml import parse_yaml
 from tasks.params import Parameters
 
-KEPT = Path(".retemper/preview")  # the sample, and what the next preview need not make again
+KEPT = Path(".retemper/preview")  # the sample, and what the next preview can reuse
 CORPUS, WEIGHTS = Path("data/corpus"), Path("data/weights/train.parquet")
 PREPARE = "prepare"
-FIRST = ("bm25", "random", "none")  # negatives that need no earlier round, and nothing of the source's own
+FIRST = ("bm25", "random", "none")  # negatives that need neither an earlier round nor the source's own
 OF_THE_DATA = ("dataset", "queries", PREPARE)  # keys that stage prepare has read already
 
 
@@ -47,7 +47,7 @@ class Trained(Protocol):
 
 @dataclass(frozen=True)
 class Systems:
-    """What is measured: `start`, the encoder as it is, as the round of that name; and the round that trains, if there is one."""
+    """The systems to measure: `start`, a round that is the encoder as it is, and `trained`, the round that trains, if any."""
 
     start: str
     trained: str | None
@@ -55,9 +55,9 @@ class Systems:
 
 
 def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()) -> int:
-    """Print how BM25, the start encoder, and round `name` (default: the first that can) do on a sample; returns the exit status.
+    """Print the results of BM25, the start encoder, and round `name` (default: the first possible) on a sample; return the exit status.
 
-    `sets`: edits of the parameters as in --set, for this preview alone. UserError where there is nothing to measure.
+    `sets`: edits of the parameters as in --set, for this preview only. Raises UserError if there is nothing to measure.
     """
     if documents < LEAST:
         raise UserError(f"--documents {documents}: expected {LEAST} at least, of which {LEAST // SHARES['dev']} dev queries are asked")
@@ -97,7 +97,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
 
 
 def refuse_of_the_data(sets: Sequence[str]) -> None:
-    """UserError for an edit of what the sample is drawn from."""
+    """Raise UserError for an edit that would change the data that the sample is drawn from."""
     for one in sets:
         if one.partition("=")[0].partition(".")[0].strip() in OF_THE_DATA:
             raise UserError(f"--set {one}: a preview is of the project's data; set this first: retemper run {PREPARE} --set {one}")
@@ -123,7 +123,7 @@ def systems(sections: Mapping[str, Any], name: str | None) -> Systems:
 
 
 def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    """What a round needs that a preview does not have; empty where it can be trained alone."""
+    """What a round needs that a preview does not have; empty if it can be trained by itself."""
     for key, here in (("init", {"base", *(sections.get("pretrain") or {}), *(sections.get("encoders") or {})}), ("negatives", set(FIRST))):
         if entry.get(key) not in here:
             return f"{key}: {entry.get(key)}"
@@ -131,12 +131,12 @@ def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 
 def _origin(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
-    """The encoder that a round starts from; in place of a pre-trained one, base."""
+    """The encoder that a round starts from; base, if that is an entry of pretrain."""
     return str(entry["init"]) if entry.get("init") in (sections.get("encoders") or {}) else "base"
 
 
 def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[str]:
-    """What params.yaml of the second tree sets: the sample, the rounds of the preview, and nothing else that would take time."""
+    """The edits of params.yaml in the second tree: the sample, the rounds of the preview, and nothing else that would take time."""
     rounds = {one: dict(entry) for one, entry in chosen.rounds.items()}
     if chosen.trained:
         all_of_it = {"steps": steps, "train_queries": None, "train_share": 1.0}
@@ -144,7 +144,7 @@ def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[s
     values = dict[str, Any]({section: {} for section in EMPTY if section != "encoders"}) | {
         "dataset.source": f"parquet:{(KEPT / 'data').resolve()}",
         "articles.source": "demo",
-        "prepare.leaks": "drop",  # dev may be train queries of the data, among which a text may be there twice
+        "prepare.leaks": "drop",  # dev may be drawn from train queries, of which two may have the same text
         "prepare.official_depth": 0,
         "failures": {},
         "extra": {},
@@ -161,14 +161,14 @@ def targets(chosen: Systems) -> list[str]:
 
 
 def measured(data: Path, parameters: Parameters, chosen: Systems) -> Made:
-    """What the systems reach on dev, and the tests between them, by the artifacts in folder `data`."""
+    """The results of the systems on dev, and the tests between them, from the artifacts in folder `data`."""
     about = {"metric": parameters.report.metric, "systems": [BM25, *chosen.rounds], "left_out": []}
     tests = tested(data / "values", about, parameters.report, qrels=_qrels(data))
     return Made("preview", about, read_metrics(data.parent / METRICS), tests)
 
 
 def _qrels(data: Path) -> Path:
-    """The folder of the judgments that were measured with: those of made queries, where there are some."""
+    """The folder of the judgments used: those of pseudo-queries if there are any, else the corpus's."""
     made = data / "pseudo/qrels"
     return made if made.is_dir() else data / "corpus/qrels"
 
@@ -189,7 +189,7 @@ def told_training(name: str, entry: Trained, steps: int, *, origin: str) -> str:
 
 
 def summary(made: Made, sample: Sample, *, trained: str, made_dev: bool) -> str:
-    """The table, and what to make of it, for a terminal. `trained`: a line on the training; `made_dev`: dev queries are not people's."""
+    """The table, and how to read it, for a terminal. `trained`: a line on the training; `made_dev`: dev queries are pseudo-queries."""
     lines = [f"preview, dev, {made.queries('dev')}", text_table(*made.rows("dev", "")), *legend(made, "")]
     if trained:
         lines.append(trained)

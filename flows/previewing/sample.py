@@ -1,7 +1,7 @@
-"""A part of a prepared corpus, in the same tables: some queries, what answers them, and other documents up to a number.
+"""Draw a sample of a prepared corpus, in the same tables: some queries, their relevant documents, and other documents up to a number.
 
-Everything is chosen by hashes of ids, so a larger sample of the same data has nearly all of a smaller one. Memory grows with the sample
-and with the judgments, not with the documents.
+Everything is chosen by hashes of ids, so a larger sample of the same data contains nearly all of a smaller one. Memory grows with the
+sample and the judgments, not with the documents.
 """
 
 import heapq
@@ -20,8 +20,8 @@ from tasks.core.tables.parquet import count_rows, read_batches, read_table, writ
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.core.tables.weights import WEIGHTS
 
-SHARES = {"dev": 20, "train": 2}  # queries of a split: one for so many documents of the sample
-ANSWERS = {"dev": 10, "train": 1}  # relevant documents that a query brings into the sample, at most
+SHARES = {"dev": 20, "train": 2}  # documents of the sample per query of a split
+ANSWERS = {"dev": 10, "train": 1}  # most relevant documents that a query adds to the sample
 LEAST = 200  # documents; with fewer, there are fewer than ten dev queries
 WEIGHTED = pa.schema([*QRELS, ("weight", pa.float32())])
 
@@ -30,7 +30,7 @@ Judged = Mapping[str, Sequence[tuple[str, int]]]  # documents and grades by quer
 
 @dataclass(frozen=True)
 class Part:
-    """How many there are in a sample, and how many it was drawn from."""
+    """How many were drawn, and from how many."""
 
     drawn: int
     all: int
@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Sample:
-    """What was drawn. `held_out`: dev queries are train queries of the data, which has no dev of its own."""
+    """The numbers of what was drawn. `held_out`: dev queries were drawn from train, because the data has no dev."""
 
     documents: Part
     queries: Mapping[str, Part]
@@ -48,9 +48,9 @@ class Sample:
 def draw(corpus: Path, weights: Path, documents: int, *, to: Path, trains: bool) -> Sample:
     """Write a sample of `documents` documents to the folder `to`, in the form of `dataset.source: parquet:`.
 
-    A query for every 20 documents is of dev, with ten relevant documents at most, the highest grades first; one for every two of train,
-    with one. The rest are other documents. Judgments are those of the documents that are there. Without `trains`, train is left out.
-    UserError where no dev query can be drawn.
+    There is one dev query for every 20 documents, with at most ten relevant documents, highest grades first, and one train query for every
+    two documents, with one relevant document. The rest are other documents. Judgments of other documents are left out. Without `trains`,
+    train is left out. Raises UserError if no dev query can be drawn.
     """
     judged = {split: _judged(corpus / f"qrels/{split}.parquet") for split in SHARES}
     pools = {"dev": _ordered(judged["dev"]), "train": _ordered(judged["train"]) if trains else []}
@@ -85,12 +85,12 @@ def _key(record: str) -> bytes:
 
 
 def _ordered(judged: Judged) -> list[str]:
-    """The queries with relevant documents, by their hashes."""
+    """The queries with relevant documents, in the order of their hashes."""
     return sorted((query for query, docs in judged.items() if any(grade > 0 for _, grade in docs)), key=lambda query: (_key(query), query))
 
 
 def _best(docs: Sequence[tuple[str, int]], most: int) -> list[str]:
-    """The relevant ones of highest grade; of equal grades, by their hashes."""
+    """The `most` relevant documents with the highest grades; among equal grades, those with the lowest hashes."""
     relevant = sorted((-grade, _key(doc), doc) for doc, grade in docs if grade > 0)
     return [doc for _, _, doc in relevant[:most]]
 
@@ -104,7 +104,7 @@ def _judged(path: Path) -> Judged:
 
 
 def _others(path: Path, wanted: int, answers: Collection[str]) -> list[str]:
-    """Ids of the `wanted` documents beside `answers` that have the lowest hashes."""
+    """The ids of the `wanted` documents with the lowest hashes, without `answers`."""
     ids = (doc for batch in read_batches(path, DOCUMENTS, ["id"]) for doc in batch["id"].to_pylist() if doc not in answers)
     return [doc for _, doc in heapq.nsmallest(wanted, ((_key(doc), doc) for doc in ids))]
 
@@ -126,7 +126,7 @@ def _qrels(queries: Sequence[str], judged: Judged, chosen: Collection[str], *, w
 
 
 def _weights(path: Path) -> dict[tuple[str, str], float]:
-    """What pairs weigh in training that do not weigh 1."""
+    """The training weights of pairs whose weight is not 1."""
     if not path.exists():
         return {}
     table = read_table(path, WEIGHTS)

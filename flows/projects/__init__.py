@@ -1,1 +1,1 @@
-"""A project's beginning (`retemper new`), and a newer Retemper in it (`retemper upgrade`)."""
+"""Start a project (`retemper new`), and bring a newer Retemper into it (`retemper upgrade`)."""

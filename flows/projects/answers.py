@@ -1,4 +1,4 @@
-"""What `retemper new` asks, and what may be answered: a data set, its queries, the length of its documents, an encoder, what is shared."""
+"""The questions of `retemper new` and the valid answers: data set, queries, length of documents, encoder, what the team shares."""
 
 import os
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NONE, AUTO = "none", "auto"
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the flag that answers it, and what an answer must be: `read` returns it as it is used, or raises UserError."""
+    """A question, the flag that answers it, and the check of an answer: `read` returns it in the form used, or raises UserError."""
 
     flag: str
     text: str
@@ -32,7 +32,7 @@ class Question:
 
 
 def read_data(answer: str) -> str:
-    """A SPEC of a data set that is there, as `spec_of` reads it."""
+    """The SPEC of an existing data set, by `spec_of`."""
     spec = parse_dataset(spec_of(answer))
     dataset_files(spec, needs_qrels=False)
     return str(spec)
@@ -53,7 +53,7 @@ def read_length(answer: str) -> str:
 
 
 def read_encoder(answer: str) -> str:
-    """An encoder that is there, or a Hugging Face id, which is downloaded when the data is checked."""
+    """An existing encoder, or a Hugging Face id, which is downloaded when the data is checked."""
     place = parse_encoder(answer.strip())
     if place.kind != "hub":
         encoder_files(place)
@@ -77,12 +77,12 @@ QUESTIONS = {
     "queries": Question("--queries", "Queries: corpus (its own, judged), or pseudo (made from the documents)", read_queries),
     "encoder": Question("--encoder", "Encoder to start from: a Hugging Face id, a folder, or package:MODULE/FOLDER", read_encoder),
     "share": Question("--share", f"The team's remote (a folder, s3://BUCKET/PATH ...), {CACHE}FOLDER, or {NONE}", read_share),
-    "length": Question("--document-length", "Tokens of a document that are read", read_length),  # asked last: the data is measured by then
+    "length": Question("--document-length", "Tokens of a document that are read", read_length),  # asked last, once the data is measured
 }
 
 
 def default_queries(data: str) -> str:
-    """corpus, where the data set has judgments; pseudo, where it has documents alone."""
+    """`corpus` if the data set has judgments, `pseudo` if it has only documents."""
     spec = parse_dataset(data)
     if spec.kind in ("beir", "csv", "parquet"):
         try:
@@ -94,7 +94,7 @@ def default_queries(data: str) -> str:
 
 
 def seen_from(project: Path, answer: str, *, kind: str = "") -> str:
-    """A relative path of an answer as it is seen from the project's folder; absolute ones, ids, and ~ stay."""
+    """An answer with its relative path made relative to the project's folder; absolute paths, ids, and ~ are unchanged."""
     place = answer.removeprefix(f"{kind}:") if kind else answer
     if Path(place).is_absolute() or place.startswith("~") or not Path(place).exists():
         return answer

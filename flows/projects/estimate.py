@@ -1,7 +1,7 @@
-"""How long a project's first run may take, and its disk: recorded times of another project, scaled by the size of the data.
+"""Estimate time and disk of a project's first run, from recorded times of another project, scaled by the size of the data.
 
-Each stage is taken to be proportional to the work of its kind (flows.results.sizes). The seconds of a small run are mostly those of
-starts, so nothing is said of data that is more than MOST times as large; nor of another encoder.
+The time of a stage is assumed to be proportional to the work of its kind (flows.results.sizes). A small run takes most of its time to start
+stages, so there is no estimate for data more than MOST times as large, nor for another encoder.
 """
 
 import json
@@ -22,7 +22,7 @@ from tasks.params import Parameters
 
 SOURCE = Path("data/source.json")
 NUMBER_BYTES = 4
-STATE = 3  # a trained round keeps its weights, and two moments of AdamW for each
+STATE = 3  # a trained round also keeps a state: its weights, and two moments of AdamW for each
 MOST = 30  # times the work of the recorded run
 
 
@@ -37,7 +37,7 @@ class Known:
 
 
 def known(project: Path) -> Known | None:
-    """What a project has recorded; None where it has not been run."""
+    """What a project has recorded; None if it has not been run."""
     try:
         with chdir(project):
             stats, source = (json.loads(path.read_text(encoding="utf-8")) for path in (STATS, SOURCE))
@@ -50,7 +50,7 @@ def known(project: Path) -> Known | None:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Seconds of stages one after another. `unknown`: those of a kind that was not measured, or that do not scale; the largest `factor`."""
+    """Seconds of stages, one after another. `unknown`: stages whose kind was not measured or does not scale; `factor`: the largest one."""
 
     seconds: float
     unknown: list[str]
@@ -58,7 +58,7 @@ class Scaled:
 
 
 def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
-    """The seconds that `stages` take, from those that stages of their kind took in `like`."""
+    """The seconds that `stages` will take, scaled from those that stages of their kinds took in `like`."""
     spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
         kind, amount = stage.partition("@")[0], work(stage, like.size, like.parameters.rounds)
@@ -78,7 +78,7 @@ def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known
 
 
 def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder: str, like: Known | None, place: Path) -> str:
-    """What the first run may take, for the user; `place` is where the recorded times are from."""
+    """A line for the user on the time of the first run. `place`: where the recorded times are from."""
     if like is None:
         return f"time of the first run: unknown, as no finished run is recorded in {place}; the first run records its own"
     if like.encoder != encoder:
@@ -99,7 +99,7 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
 
 
 def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, shares: bool) -> str:
-    """What a first run keeps, for the user: vectors, a flat index, and weights of each round. `shares`: data/ and the cache share them."""
+    """A line for the user on the disk of the first run: vectors, a flat index, and weights of each round. `shares`: by data/ and cache."""
     if encoder is None or not encoder.is_dir():
         return "disk of the first run: unknown before the encoder is here"
     base = parameters.base

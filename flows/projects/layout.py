@@ -1,7 +1,7 @@
-"""The files of a new project: a copy of Retemper's own at one commit, with a README and a record of where they are from.
+"""The files of a new project: a copy of Retemper's own at one commit, with a README and a record of their origin.
 
-A copy with a history of its own, not a clone: the project's log is about its data and models, champions' tags are its own, and tests and
-benchmarks of Retemper would fail or mislead there. `retemper upgrade` needs no common history, only the commit in retemper.toml.
+It is a copy with its own history, not a clone: the project's log is about its data and models, champions' tags are its own, and Retemper's
+tests and benchmarks would fail or mislead there. `retemper upgrade` needs no common history, only the commit in retemper.toml.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ retemper upgrade      # a newer Retemper
 def code_source(named: str, scratch: Path) -> tuple[Path, str, str]:
     """A repository with Retemper's code, the commit, and the name of the source.
 
-    `named`: a URL or folder; empty: what this Retemper is installed from. What is not here is fetched to `scratch`.
+    `named`: a URL or folder; empty: the source that this Retemper is installed from. If it is not local, it is fetched to `scratch`.
     """
     record = None if named else read_record(CHECKOUT)
     source = named or installed_source()
@@ -49,7 +49,7 @@ def code_source(named: str, scratch: Path) -> tuple[Path, str, str]:
 
 
 def lay_out(folder: Path, code: tuple[Path, str, str]) -> Version:
-    """Write Retemper's files of a commit to `folder`, an empty one, make it a git repository, and record where they are from."""
+    """Write Retemper's files of a commit to the empty `folder`, make it a git repository, and record their origin."""
     repository, commit, source = code
     version = version_of(commit, repository)
     listed = git("ls-tree", "-r", "--name-only", "-z", "--full-tree", commit, folder=repository).split("\0")

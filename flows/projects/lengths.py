@@ -1,5 +1,5 @@
-"""How long the documents of a prepared corpus are, in tokens of an encoder, how many of them `retemper new` suggests to read, whether the
-encoder knows them, and what else of them a newcomer may not expect."""
+"""What `retemper new` tells about a prepared corpus: the length of its documents in an encoder's tokens, how many to read, whether the
+encoder knows them, and other things that a newcomer may not expect."""
 
 import math
 import re
@@ -14,11 +14,11 @@ from tasks.core.tables.parquet import open_parquet
 from tasks.core.text.document import Text, document_text
 from tasks.core.text.tokenizer import load_tokenizer
 
-SAMPLED, GROUPS = 2048, 16  # documents of a sample, from so many row groups at most
-BYTES_A_TOKEN = 4.5  # of English, about; by bytes, as a text without blanks is one word
-FOREIGN = 0.01  # from this share of unknown tokens on, the encoder is of another language; of four English corpora, 0.0002 at most
+SAMPLED, GROUPS = 2048, 16  # documents of a sample, and the most row groups that they come from
+BYTES_A_TOKEN = 4.5  # about that of English; needed because a text without blanks is one word
+FOREIGN = 0.01  # from this share of unknown tokens on, the encoder is for another language; four English corpora have 0.0002 at most
 SPECIAL = 2  # tokens that are added to a text
-MARKED = 0.01  # from this share of documents on, HTML is no example in a text
+MARKED = 0.01  # from this share of documents on, HTML is not just an example in a text
 _HTML = re.compile(
     r"</?(?:a|b|blockquote|br|code|div|em|font|h[1-6]|hr|i|img|li|ol|p|pre|span|strong|table|tbody|td|th|tr|u|ul)(?:\s[^<>]*=[^<>]*)?\s*/?>"
     r"|&(?:amp|apos|gt|lt|nbsp|quot|#\d{1,6}|#x[\da-f]{1,5});",
@@ -27,8 +27,8 @@ _HTML = re.compile(
 
 
 class Measured(NamedTuple):
-    """How many tokens 95 % of the documents do not exceed, special ones included; the share of all tokens that the tokenizer does not
-    know; that of the documents with a title; and that of those with HTML, of which `tag` is an example.
+    """`most`: the number of tokens, including special ones, that 95 % of the documents do not exceed. `unknown`: the share of tokens
+    unknown to the tokenizer. `titled` and `marked`: the shares of documents with a title and with HTML, of which `tag` is an example.
     """
 
     most: int
@@ -39,9 +39,9 @@ class Measured(NamedTuple):
 
 
 def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
-    """By a sample of the file `documents`.
+    """Measure a sample of the file `documents`.
 
-    Without a tokenizer in the folder `encoder`, estimated by words and bytes.
+    Without a tokenizer in the folder `encoder`, lengths are estimated from words and bytes.
     """
     sample = _sample(documents)
     texts = [document_text(title, body, text) for title, body in sample]
@@ -63,12 +63,12 @@ def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
 
 
 def suggested(tokens: int) -> int:
-    """Tokens to read where 95 % of the documents have `tokens` at most: in steps of 32, from 64 to 256."""
+    """The number of tokens to read if 95 % of the documents have at most `tokens`: in steps of 32, from 64 to 256."""
     return min(256, max(64, -(-tokens // 32) * 32))
 
 
 def _sample(documents: Path) -> list[tuple[str, str]]:
-    """Titles and texts of documents from all over the file."""
+    """Titles and texts of documents from all parts of the file."""
     with open_parquet(documents) as file:
         groups = sorted({round(place) for place in np.linspace(0, file.num_row_groups - 1, GROUPS)})
         parts = [next(file.iter_batches(SAMPLED // len(groups), row_groups=[group], columns=["title", "text"])) for group in groups]

@@ -1,7 +1,7 @@
-"""`retemper new`: a project for one's own data, checked before it is there.
+"""`retemper new`: make a project for the user's own data, which is checked before the project appears.
 
-It is built in a hidden folder beside its place, where relative paths lead to the same files, and gets its name at the end. So what
-fails, or is stopped, leaves nothing behind; what a kill leaves is removed by the next `retemper new` beside it.
+The project is built in a hidden folder next to its final place, so that relative paths lead to the same files, and is renamed at the end.
+If it fails or is stopped, nothing is left behind; the next `retemper new` in the same place removes what a killed one left.
 """
 
 import os
@@ -52,9 +52,9 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Answers to the questions, as flags give them. `length` is asked with the tokens of 95 % of the documents, and what is suggested.
+    """The answers to the questions. `length` is called with the tokens that 95 % of the documents do not exceed, and the suggestion.
 
-    `sets` are further edits of params.yaml, `code` a source of Retemper in place of the installed one, `like` a finished project whose
+    `sets`: further edits of params.yaml; `code`: a source of Retemper in place of the installed one; `like`: a finished project whose
     times are scaled.
     """
 
@@ -69,7 +69,7 @@ class Wanted:
 
 
 def refuse_place(folder: Path) -> None:
-    """UserError where no project can be made: something is there, the folder above it is not, or its name will not do."""
+    """Raise UserError if no project can be made: something is there, the folder above it is missing, or its name is invalid."""
     refuse_separator(folder.absolute())
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: found a file, expected a new folder; name another")
@@ -80,7 +80,7 @@ def refuse_place(folder: Path) -> None:
 
 
 def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
-    """Make a project in `folder`. UserError, with nothing left behind, where the data or an answer is unfit."""
+    """Make a project in `folder`; return the exit status. Raises UserError, with nothing left behind, if the data or an answer is unfit."""
     refuse_place(folder)
     folder = folder.absolute()
     end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
@@ -120,9 +120,9 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
 
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """A hidden folder beside `folder` that is gone afterwards; those of processes that were killed are removed first."""
+    """Yield a hidden folder next to `folder`, and remove it afterwards. Folders left by killed processes are removed first."""
     for left in folder.parent.glob(".retemper-new-*-*"):
-        with suppress(PermissionError):  # another user's, and alive
+        with suppress(PermissionError):  # the process is another user's, and alive
             try:
                 os.kill(int(left.name.split("-")[2]), 0)
             except (ProcessLookupError, ValueError):
@@ -130,7 +130,7 @@ def _beside(folder: Path) -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix=f".retemper-new-{os.getpid()}-", dir=folder.parent))
     mask = os.umask(0)
     os.umask(mask)
-    place.chmod(0o777 & ~mask)  # mkdtemp's is the user's alone
+    place.chmod(0o777 & ~mask)  # mkdtemp lets only the user in
     try:
         yield place
     finally:
@@ -138,7 +138,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _set_parameters(project: Path, folder: Path, wanted: Wanted) -> None:
-    """Edit the demo's params.yaml for this data. Relative paths are as seen from `folder`, where the project will be."""
+    """Edit the demo's params.yaml for this data. Relative paths are relative to `folder`, where the project will be."""
     path = project / "params.yaml"
     if wanted.queries == "pseudo":
         recipes.apply(COLD_START, path, project / recipes.MEMORY, project / recipes.FOLDER)
@@ -156,7 +156,7 @@ def _set_parameters(project: Path, folder: Path, wanted: Wanted) -> None:
 
 
 def _quoted(value: str) -> str:
-    """A text as YAML, quoted only where it must be."""
+    """A text as YAML, quoted only if necessary."""
     try:
         plain = parse_yaml(value) == value
     except Exception:
@@ -167,11 +167,11 @@ def _quoted(value: str) -> str:
 def _check_data(
     processes: Processes, display: Display, sets: Sequence[str], *, tell: Tell, named: Callable[[str], str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Run stage prepare, which reads everything, in the current folder. Returns the stages of a run and what prepare counted.
+    """Run stage prepare, which reads all of the data, in the current folder. Return the stages of a run and what prepare counted.
 
-    `named` names the data's files in a line of the stage as the user typed them.
+    `named` changes the data's path in a line of the stage to the one that the user typed.
 
-    Where the data has no training queries, or one document, the project gets the recipe that trains nothing.
+    If the data has no training queries, or only one document, the project gets the recipe that trains nothing.
     """
 
     def show(line: str) -> None:
@@ -207,14 +207,14 @@ def _check_data(
 
 
 def _stages() -> list[str]:
-    """The stages of a run, by the parameters as they are."""
+    """The stages of a run with the present parameters."""
     with dvc_errors(), repository() as repo:
         graph = read_graph(repo)
         return list(graph.upstream_of(graph.resolve([DEFAULT_TARGET])).stages)
 
 
 def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
-    """The tokens of a document that are to be read; asks for them."""
+    """Ask how many tokens of a document to read, and return the answer. Also tell what is unusual about the documents."""
     parameters = check(read_yaml(Path("params.yaml")))
     source = parameters.encoder.source
     found = measured(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
@@ -241,7 +241,7 @@ def _estimates(stages: list[str], stats: Mapping[str, Any], wanted: Wanted) -> l
     parameters = check(read_yaml(Path("params.yaml")))
     size, digest = size_of(stats, parameters.tokenize), str(read_json(estimate.SOURCE)["encoder"]["digest"])
     place = wanted.like or CHECKOUT
-    shares = wanted.share.startswith(CACHE) or links.kind(Path.cwd()) != links.COPY  # the former has symbolic links at least
+    shares = wanted.share.startswith(CACHE) or links.kind(Path.cwd()) != links.COPY  # a shared cache has symbolic links at least
     todo = [stage for stage in stages if stage != splits.STAGE]  # it has run
     return [
         estimate.time_line(todo, size, parameters, encoder=digest, like=estimate.known(place), place=place),

@@ -1,4 +1,4 @@
-"""What is new between two versions of Retemper: lines of the changelog, parameters."""
+"""What is new between two versions of Retemper: entries of the changelog, and parameters."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class Parameter:
-    """A key of params.yaml, with NAME for what its user names: `rounds.NAME.lr`. `default` is MISSING where there is none."""
+    """A key of params.yaml, with NAME in place of an entry's name: `rounds.NAME.lr`. `default` is MISSING if there is none."""
 
     key: str
     default: Any
@@ -23,7 +23,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters that a version adds, no longer has, and gives another default (former and present)."""
+    """The parameters that are `new` in a version, `gone`, and `changed` in their default (former and present)."""
 
     new: tuple[Parameter, ...]
     gone: tuple[str, ...]
@@ -31,7 +31,7 @@ class Parameters:
 
 
 def entries(changelog: str) -> list[str]:
-    """The entries of a changelog in its order, each on one line."""
+    """The entries of a changelog, in its order, each as one line."""
     found: list[str] = []
     inside = False
     for line in changelog.splitlines():
@@ -46,7 +46,7 @@ def entries(changelog: str) -> list[str]:
 
 
 def changelog_news(old: str, new: str) -> list[str]:
-    """The entries that `new` has and `old` has not, each once."""
+    """The entries that `new` has and `old` does not, each once."""
     known = set(entries(old))
     return list(dict.fromkeys(entry for entry in entries(new) if entry not in known))
 
@@ -61,7 +61,7 @@ def parameter_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> Parameters
 
 
 def parameters(schema: Mapping[str, Any]) -> Iterator[Parameter]:
-    """Every key of a schema, sections before what is in them."""
+    """Every key of a schema, each section before its keys."""
     yield from _below(schema, schema.get("$defs", {}), "")
 
 

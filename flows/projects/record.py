@@ -1,4 +1,4 @@
-"""Which Retemper a project's code is from: retemper.toml in the project, and what identifies a version.
+"""The record of the Retemper that a project's code is from: retemper.toml in the project, and what identifies a version.
 
 A version is pyproject's number and a commit: between two releases the number alone identifies nothing.
 """
@@ -14,7 +14,7 @@ from tasks.core.stage.errors import UserError, redacted
 
 RECORD = Path("retemper.toml")
 HEADING = "# The Retemper that this project's code is from; `retemper new` and `retemper upgrade` write it.\n"
-CHECKOUT = Path(__file__).resolve().parents[2]  # what this Retemper is installed from
+CHECKOUT = Path(__file__).resolve().parents[2]  # the folder that this Retemper is installed from
 MARKS = ("dvc.yaml", "params.yaml", "pyproject.toml", "flows", "tasks")  # a checkout of Retemper has them all
 
 
@@ -33,7 +33,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Version:
-    """A commit of Retemper, the number that its pyproject.toml has, and when it was made."""
+    """A commit of Retemper, the version number in its pyproject.toml, and when it was made."""
 
     number: str
     commit: str
@@ -44,7 +44,7 @@ class Version:
 
 
 def parse_record(text: str | None) -> Record | None:
-    """None where there is no record; UserError where it is invalid."""
+    """The record in this text, None without one. Raises UserError if it is invalid."""
     if text is None:
         return None
     try:
@@ -61,7 +61,7 @@ def read_record(folder: Path = Path()) -> Record | None:
 
 
 def version_of(commit: str, folder: Path) -> Version:
-    """The version at a commit of the git repository in `folder`; UserError where there is no Retemper at that commit."""
+    """The version at a commit of the git repository in `folder`. Raises UserError if that commit is not one of Retemper."""
     try:
         number = tomllib.loads(git("show", f"{commit}:pyproject.toml", folder=folder, check=False))["project"]
         if number["name"] != "retemper":
@@ -73,9 +73,9 @@ def version_of(commit: str, folder: Path) -> Version:
 
 
 def installed_source() -> str:
-    """The git checkout that this Retemper is installed from, or, where that is a project, the source of its code.
+    """The git checkout that this Retemper is installed from, or, if that is a project, the source of its code.
 
-    UserError where it is installed without one.
+    Raises UserError if it is not installed from a checkout.
     """
     if record := read_record(CHECKOUT):
         return record.source
@@ -85,7 +85,7 @@ def installed_source() -> str:
 
 
 def recorded_name(source: str, commit: str) -> str:
-    """How a source is recorded: a checkout whose own remote has the commit by the URL of that, so that a team's other machines find it."""
+    """The form in which a source is recorded. If a checkout's remote has the commit, it is the remote's URL, which a whole team can use."""
     place = Path(source)
     if not place.is_dir():
         return redacted(source)

@@ -1,4 +1,4 @@
-"""Which stages an upgrade runs again, why, and how long that took the last time. The newer version's own dry run says which."""
+"""The stages that will run again after an upgrade, by the newer version's own dry run: which, why, and how long they took last time."""
 
 import json
 import shutil
@@ -26,13 +26,13 @@ TOLD = Path(".retemper/migrations.json")
 
 @dataclass(frozen=True)
 class Again:
-    """What a run executes after the upgrade: stages with what is new about them, and those that only read from them."""
+    """What a run executes after the upgrade: `because`, stages with what is new about them; `after`, stages that only depend on them."""
 
     because: Mapping[str, list[str]]
     after: tuple[str, ...]
 
     def lines(self, seconds: Mapping[str, float]) -> list[str]:
-        """For the user; `seconds` that stages took when they were last made."""
+        """Lines for the user. `seconds`: what stages took when they were last made."""
         if not self.because:
             return ["no stage runs again"]
         names: dict[str, list[str]] = {}
@@ -51,9 +51,9 @@ class Again:
 
 
 def again(planned: list[dict[str, Any]]) -> Again:
-    """From `retemper run --dry-run --json` in a tree where nothing is checked out.
+    """Read the output of `retemper run --dry-run --json` from a tree where nothing is checked out.
 
-    What has no reason of its own, and reads from nothing that runs, comes from the cache.
+    A stage that has no reason of its own, and depends on none that runs, comes from the cache.
     """
     because = {str(entry["stage"]): [str(one) for one in entry["why"]] for entry in planned if entry["why"]}
     moving = set(because)
@@ -66,9 +66,9 @@ def again(planned: list[dict[str, Any]]) -> Again:
 
 
 def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Processes) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Bring the parameter files in `tree` up to date with its own code. Returns lines by file, and new texts of files not in git.
+    """Bring the parameter files in `tree` up to date with its own code. Return lines by file, and new texts of files not in git.
 
-    Those are this machine's, and only their copies in `tree` are changed. UserError where that fails.
+    The latter belong to this machine; only their copies in `tree` are changed. Raises UserError if the migrations fail.
     """
     if not (tree / f"{MIGRATIONS.replace('.', '/')}.py").is_file():
         return {}, {}
@@ -88,7 +88,7 @@ def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Proce
 
 
 def stages_again(tree: Path, room: Path, project: Path, *, processes: Processes) -> list[str]:
-    """What a run in `tree`, an upgraded copy of `project` in its `room`, would execute: lines, also where that cannot be said yet."""
+    """Lines on what a run in `tree`, an upgraded copy of `project` in its `room`, would execute, or on why that is unknown."""
     for name in (LOCK, SOURCES):
         if (project / name).is_file():
             (tree / name).parent.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
-"""The three trees of an upgrade and their merge by git, in a clone that is thrown away: the project sees the result or nothing.
+"""The three trees of an upgrade and their merge by git, in a temporary clone: the project gets the result or nothing.
 
-Base is the Retemper that the project was made from, theirs the newer one, ours the project. What a project does not have of Retemper
-(its tests, its benchmarks, docs that were removed) is left out of both, so it does not come back; so are files that are the project's
-alone, and git keeps them as it keeps whatever only ours has.
+Base is the Retemper that the project was made from, theirs the newer one, ours the project. Files of Retemper that a project does not have
+(tests, benchmarks, removed docs) are left out of base and theirs, so that they do not come back. So are files that belong to the project
+only; git keeps them, like everything that only ours has.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ Files = Mapping[str, str]  # path to "MODE BLOB"
 
 @dataclass(frozen=True)
 class Trees:
-    """What git merges: files of base, ours, and theirs by path, below the project's folder."""
+    """The sides of the merge: files of base, ours, and theirs by path, below the project's folder."""
 
     base: Files
     ours: Files
@@ -32,7 +32,7 @@ class Trees:
 
 
 def fetch(source: str, clone: Path) -> None:
-    """Fetch every branch and tag of a Retemper, and what it has checked out. UserError where that fails."""
+    """Fetch every branch and tag of a repository of Retemper, and its HEAD. Raises UserError if that fails."""
     heads = [f"+refs/{kind}/*:{FETCHED}/{kind}/*" for kind in ("heads", "tags")]
     try:
         git("fetch", "--quiet", "--no-tags", "--", source, *heads, f"+HEAD:{FETCHED}/HEAD", folder=clone)
@@ -41,7 +41,7 @@ def fetch(source: str, clone: Path) -> None:
 
 
 def resolve(revision: str, clone: Path) -> str:
-    """The commit that a branch, tag, or id names in what was fetched; UserError where it names none."""
+    """The fetched commit that a branch, tag, or id names. Raises UserError if there is none."""
     for name in (f"{FETCHED}/heads/{revision}", f"{FETCHED}/tags/{revision}", f"{FETCHED}/{revision}", revision):
         if found := git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", folder=clone, check=False):
             return found
@@ -51,22 +51,21 @@ def resolve(revision: str, clone: Path) -> str:
 
 
 def common_base(head: str, new: str, clone: Path) -> str:
-    """Where the project's own history left that of Retemper; empty where it shares none of it."""
+    """The commit where the project's history branched off from Retemper's; empty if they share none."""
     return git("merge-base", head, new, folder=clone, check=False)
 
 
 def files_of(tree: str, clone: Path) -> dict[str, str]:
-    """The files of a commit or tree."""
+    """The files of a commit or tree, without submodules."""
     listed = filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=clone).split("\0"))
     entries = (line.partition("\t") for line in listed)
     return {path: f"{told.split()[0]} {told.split()[2]}" for told, _, path in entries if not told.startswith("160000")}
 
 
 def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] = ()) -> Trees:
-    """The trees, base and theirs without what is only Retemper's or only the project's.
+    """The trees, with base and theirs without the files that only Retemper or only the project should have.
 
-    Files named in `ours` stay as the project has them; those in `theirs` become as Retemper has them. UserError for a name that neither
-    has.
+    Files named in `ours` stay as in the project; those in `theirs` become as in Retemper. Raises UserError for a name that neither has.
     """
     for name in (*ours, *theirs):
         if name not in trees.ours and name not in trees.theirs:
@@ -90,7 +89,7 @@ def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] =
 
 
 def write_tree(files: Files, prefix: str, clone: Path) -> str:
-    """Write a tree of these files below `prefix` (empty, or ending in a slash); returns its id."""
+    """Write a git tree of these files below `prefix` (empty, or ending in a slash); return its id."""
     index = {"GIT_INDEX_FILE": str(clone / ".git" / "retemper-index")}
     git("read-tree", "--empty", folder=clone, env=index)
     lines = "".join(f"{entry}\t{prefix}{path}\0" for path, entry in files.items())
@@ -99,9 +98,9 @@ def write_tree(files: Files, prefix: str, clone: Path) -> str:
 
 
 def merge(trees: Trees, head: str, *, prefix: str, clone: Path) -> None:
-    """Check out, in the clone, the project at `head` with what is new between base and theirs.
+    """Check out, in the clone, the project at `head` merged with the changes from base to theirs.
 
-    UserError where both sides changed the same lines: which files, and what to do.
+    Raises UserError, with the files and the remedy, if both sides changed the same lines.
     """
 
     def commit(tree: str, *parents: str) -> str:

@@ -1,7 +1,7 @@
-"""`retemper upgrade`: a newer Retemper's code and parameters in a project, as one commit or not at all.
+"""`retemper upgrade`: bring a newer Retemper's code and parameters into a project, as one commit or not at all.
 
-Everything is tried in a clone of the project below .retemper: git merges, the newer version's own code migrates the parameter files and
-says which stages run again. Only then does the project's branch move forward to the commit that came of it.
+Everything is tried in a clone of the project below .retemper: git merges, and the newer version's own code migrates the parameter files
+and lists the stages that run again. Only then does the project's branch move forward to the resulting commit.
 """
 
 import json
@@ -22,13 +22,13 @@ from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_text
 
 CHANGELOG, SCHEMA = "CHANGELOG.md", "docs/params.schema.json"
-NEEDED = ("pyproject.toml", "constraints.txt")  # what the environment is made of
+NEEDED = ("pyproject.toml", "constraints.txt")  # files that define the environment
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked for. `source`: empty, where the project's own is meant; `since`: the version that the code is of, if unknown."""
+    """What the user asked for. `source`: empty for the project's own; `since`: the code's version, if there is no record of it."""
 
     source: str = ""
     to: str = "HEAD"
@@ -41,7 +41,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Upgraded:
-    """An upgrade as it was tried in the clone: its commit (empty where nothing is new), and files that git does not have."""
+    """The result of an upgrade in the clone: its commit (empty if nothing is new), and new texts of files that are not in git."""
 
     old: Version
     new: Version
@@ -51,7 +51,7 @@ class Upgraded:
 
 
 def upgrade(wish: Wish, tell: Tell) -> int:
-    """Upgrade the project in the current folder, or (`dry`) say what that would do. UserError, with nothing changed, where it cannot."""
+    """Upgrade the project in the current folder, or (`dry`) say what that would do. Raises UserError, with nothing changed, if it fails."""
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, display.farewell), locks.only_run():
         _refuse_changes()
@@ -78,7 +78,7 @@ def _refuse_changes() -> None:
 
 
 def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tell) -> Upgraded:
-    """Make the upgrade in `clone`, in its `room`, and tell what it brings."""
+    """Make the upgrade in `clone`, in its `room`, and tell what is new."""
     project, head = Path.cwd(), commit_of("HEAD")
     top, prefix = git("rev-parse", "--show-toplevel"), git("rev-parse", "--show-prefix")
     record = parse_record(read_blob(head, str(RECORD)))
@@ -117,7 +117,7 @@ def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tel
 
 
 def _source(named: str, record: Record | None) -> str:
-    """A URL, or an absolute folder. UserError for a folder that is not there."""
+    """The source as a URL or an absolute folder. Raises UserError if it is unknown, or for a missing folder."""
     source = named or (record.source if record else "")
     if not source:
         source = installed_source() if Path.cwd().resolve() != CHECKOUT else git("config", "--get", "remote.origin.url", check=False)
@@ -136,7 +136,7 @@ def _source(named: str, record: Record | None) -> str:
 
 
 def _base(wish: Wish, record: Record | None, *, head: str, new: Version, clone: Path) -> str:
-    """The commit of Retemper that the project's code is of."""
+    """The commit of Retemper that the project's code is from."""
     if wish.since:
         return trees.resolve(wish.since, clone)
     if record:
@@ -181,7 +181,7 @@ def _shown(default: Any) -> str:
 
 
 def _author() -> dict[str, str]:
-    """Who commits, as this project's git has it: the clone does not have its settings."""
+    """The author and committer by this project's git settings, which the clone does not have."""
     known = {key: git("config", "--get", f"user.{key}", check=False) for key in ("name", "email")}
     return {f"GIT_{who}_{key.upper()}": value for who in ("AUTHOR", "COMMITTER") for key, value in known.items() if value}
 

@@ -18,10 +18,10 @@ differences are left, with the variance as Waudby-Smith and Ramdas estimate it. 
 
 A poor guess of the variance costs power, never validity. Q: differences in a sequence; sequences lie along the last axis.
 
-Queries that share a relevant document are no independent draws (tasks.core.metrics.clusters). A group of them is one draw: with s_i as how
-many queries it counts, over the most that one may count, and d_i its mean difference times s_i (groups.Draws), the bet is won or lost on
-d_i - s_i c, which is in [-1 - c, 1 - c] as before, and whose mean is at most 0 if that of a query is at most c. Without `sizes`, every s_i
-is 1.
+Queries that share a relevant document are not independent draws (tasks.core.metrics.clusters). A group of them is one draw. Let s_i be the
+number of queries that it counts as, over the most that a group may count as, and d_i its mean difference times s_i (groups.Draws). The bet
+is won or lost on d_i - s_i c, which is in [-1 - c, 1 - c] as before, and whose mean is at most 0 if that of a query is at most c. Without
+`sizes`, every s_i is 1.
 """
 
 import math
@@ -34,18 +34,18 @@ Floats = npt.NDArray[np.float64]
 
 MOST_OF_IT = 0.75  # of 1 / (1 + c), the largest bet that cannot ruin (Waudby-Smith and Ramdas: 1/2 or 3/4)
 POINTS = 65  # of c that `lower_bound` tries at once
-ROUNDS = 3  # so that it finds it to 2 / 64^3 = 8e-6
+ROUNDS = 3  # of refinement, which find the bound to 2 / 64^3 = 8e-6
 
 
 class Bets(NamedTuple):
-    """How bold they are: v_0, and the share of the largest bet that is allowed. Validity does not depend on it."""
+    """How bold the bets are: v_0, and the share of the largest bet that is allowed. Validity does not depend on them."""
 
     variance: float = 1.0
     most: float = MOST_OF_IT
 
 
 STEADY = Bets()
-BOLD = Bets(0.1, 0.95)  # for few queries: finds more there, and where a model loses on many of them
+BOLD = Bets(0.1, 0.95)  # for few queries: detects more there, and when a model loses on many of them
 
 
 def log_capital(differences: Floats, c: Floats | float, alpha: float, *, sizes: Floats | None = None, bets: Bets = STEADY) -> Floats:
@@ -73,7 +73,7 @@ def shows_more(
 ) -> npt.NDArray[np.bool_]:
     """Whether "the mean is at most c" is rejected at level `alpha` [...], for a c that was set beforehand.
 
-    Never where the mean of the sequence is at most c: bets may be won early, and the mean fall afterwards.
+    It is never rejected if the mean of the sequence is at most c: bets may be won early, and the mean fall afterwards.
     """
     won = log_capital(differences, c, alpha, sizes=sizes, bets=bets) >= math.log(1 / alpha)
     found: npt.NDArray[np.bool_] = won & (_mean(differences, sizes) > c)
@@ -86,9 +86,9 @@ def _mean(differences: Floats, sizes: Floats | None) -> Floats:
 
 
 def lower_bound(differences: Floats, alpha: float, sizes: Floats | None = None, *, bets: Bets = STEADY) -> float:
-    """The c up to which all are rejected, for differences [Q]; at most their mean, and -1 if none is. For people: `shows_more` decides.
+    """A lower bound for the mean of differences [Q]: every c below it is rejected. It is at most their mean, and -1 if no c is rejected.
 
-    ValueError for a difference outside [-1, 1].
+    Rule guaranteed only shows it, and decides by `shows_more`. ValueError for a difference outside [-1, 1].
     """
     if not len(differences):
         return -1.0
@@ -104,6 +104,6 @@ def lower_bound(differences: Floats, alpha: float, sizes: Floats | None = None, 
 
 
 def check(differences: Floats) -> None:
-    """ValueError for a difference outside [-1, 1]."""
+    """Raise ValueError for a difference outside [-1, 1]."""
     if np.abs(differences).max() > 1:
         raise ValueError(f"found a difference of {differences[np.abs(differences).argmax()]:g}, expected differences in [-1, 1]")

@@ -1,4 +1,4 @@
-"""What a comparison with a guarantee needs besides values by query, read from the worktree and from the champion's commit."""
+"""The evidence that rule guaranteed needs in addition to values by query, read from the worktree and from the champion's commit."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -26,9 +26,9 @@ VALUES = Path("data/values")
 
 
 def choosing(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
-    """`found` with dev means over the queries that choose among systems; as it is under a rule that guarantees nothing.
+    """`found` with its dev means taken over only the queries that choose among systems; unchanged unless the rule is guaranteed.
 
-    `groups`: of dev queries. UserError where dev has none of the queries that choose.
+    `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
     """
     if rule.rule != "guaranteed":
         return found
@@ -49,11 +49,11 @@ def choosing(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[s
 
 
 def looks(found: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
-    """How many systems the candidate may be, as far as the queries that confirm had a say: 1 where they had none.
+    """How many systems the candidate was chosen from with the help of the queries that confirm; 1 if they had no influence.
 
-    A fusion whose weight was chosen on all of dev is as many systems as its grid has weights (one made from such a one, as many as their
-    product). As that weight decides how the fusion does on the queries that choose, every other system counts as well. `fused`: whether
-    a fusion may be the candidate.
+    A fusion whose weight was chosen on all of dev counts once for each weight of its grid (a fusion of such fusions: the product of the
+    grids). Its weight also affects its result on the queries that choose, so every other system counts as well. `fused`: whether a fusion
+    may be the candidate.
     """
     counts = [_settings(model, sections) for model in served_models(found, measure, sections, fused=fused)]
     return sum(counts) if max(counts, default=1) > 1 else 1
@@ -67,7 +67,7 @@ def _settings(model: str, sections: Mapping[str, Any]) -> int:
 
 
 def fresh(project: Path, now: Champion, made: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
-    """Those of `queries` without a judgment when `now` was crowned; none, with a warning, where those judgments are lost."""
+    """The `queries` that had no judgment when `now` was crowned; none, with a warning, if the judgments of that time are lost."""
     if now.digests.get("corpus") == made.digests.get("corpus"):
         return set()
     try:
@@ -81,7 +81,7 @@ def fresh(project: Path, now: Champion, made: Parts, *, queries: Collection[str]
 
 
 def slices(corpus: Path) -> dict[str, list[str]]:
-    """The groups of dev queries of a corpus folder; none where it has no table of them."""
+    """The groups of dev queries, by name, of a corpus folder; empty if it has no dev queries."""
     path = corpus / "queries/dev.parquet"
     if not path.exists():
         return {}
@@ -91,5 +91,5 @@ def slices(corpus: Path) -> dict[str, list[str]]:
 
 
 def groups(corpus: Path) -> dict[str, str]:
-    """The group of each dev query of a corpus folder among those that share a relevant document."""
+    """By dev query of a corpus folder: its group of queries that share a relevant document."""
     return read_groups(corpus / "qrels/dev.parquet")

@@ -12,13 +12,13 @@ from tasks.core.metrics.clusters import Floats, Numbers, by_group, design_effect
 from tasks.core.metrics.paired_tests import no_spread
 from tasks.core.stage.errors import counted
 
-CAPPED = 0.05  # of the queries, which bets may leave out
-NEAR = 3.0  # times what the queries may leave unseen: where t's half-width is less, it is too small to be believed
+CAPPED = 0.05  # share of the queries that bets may leave out
+NEAR = 3.0  # times the loss that may be unseen: a half-width of t below that is too small to be trusted
 
 
 @dataclass(frozen=True)
 class Draws:
-    """`differences` of Q queries, and the number of each one's group, from 0 in the order in which groups are bet on."""
+    """`differences` of Q queries, and the number of each query's group, counted from 0 in the order in which groups are bet on."""
 
     differences: Floats
     numbers: Numbers
@@ -33,17 +33,17 @@ class Draws:
 
     @property
     def most(self) -> int:
-        """As how many queries a group is bet on at most: the least number by which no more than CAPPED of the queries is lost.
+        """The most queries that a group counts as in a bet: the least number that loses no more than CAPPED of the queries.
 
-        A bet must leave something, whatever the largest group does. By its full size, one document with ten queries among a thousand with
-        one would make every bet a tenth as large. It is a function of sizes alone, so bets stay fair: of the mean so weighted.
+        A bet must not risk everything, whatever the largest group does. If groups counted in full, one document with ten queries among a
+        thousand with one would make every bet a tenth as large. The cap depends on sizes alone, so bets on the mean so weighted stay fair.
         """
         counts = np.bincount(self.numbers)
         return next(most for most in range(1, counts.max() + 1) if np.maximum(counts - most, 0).sum() <= CAPPED * self.queries)
 
     @property
     def sums(self) -> Floats:
-        """The mean difference of each group [G], times `sizes`; the differences, where each query is a group."""
+        """The mean difference of each group [G], times `sizes`; just the differences if each query is its own group."""
         found: Floats = np.bincount(self.numbers, self.differences) / np.bincount(self.numbers) * self.sizes
         return found
 
@@ -69,7 +69,7 @@ class Draws:
 
     @property
     def told(self) -> str:
-        """Empty where no two queries are in one group."""
+        """The number of groups and the design effect, in words; empty if each query is a group of its own."""
         if self.groups == self.queries:
             return ""
         effect = design_effect(self.differences, self.numbers)
@@ -77,22 +77,22 @@ class Draws:
 
 
 def draws(differences: Mapping[str, float], order: Sequence[str], groups: Mapping[str, str]) -> Draws:
-    """Those of the queries in `order`; a group has the place of its first one there."""
+    """The draws of the queries in `order`; a group takes the place of its first query."""
     return Draws(np.asarray([differences[query] for query in order]), numbered(order, groups))
 
 
 def lower_bound(seen: Draws, alpha: float) -> float:
     """The one-sided 1 - alpha lower confidence bound of the mean difference, by Student's t over groups:
 
-        L = mean(d) - t(1 - alpha, G - 1) * s / sqrt(G)        s: spread, one value for each of G groups; of Q queries that share nothing
+        L = mean(d) - t(1 - alpha, G - 1) * s / sqrt(G)        s: `spread` over the G groups; G = Q if no query shares a document
 
     L >= -margin exactly where a one-sided paired t-test rejects "the mean is below -margin" at level alpha
     (non-inferiority: Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010, section 1).
 
-    Where models are nearly alike, a spread says nothing of losses that are too rare to be seen. Without any spread L is that of `unseen`;
-    where the t-test's half-width is less than NEAR times what may be unseen, the lesser of L and betting's bound. Both hold for
-    differences in [-1, 1], whatever their distribution. For a measure beyond, L is always the t-test's; without a
-    spread nothing is shown: -1, or the mean where that is less.
+    If models are nearly alike, their spread says nothing about losses too rare to be seen. Without any spread, the bound is that of
+    `unseen`; if the t-test's half-width is less than NEAR times what may be unseen, it is the lesser of L and betting's bound. Both hold
+    for differences in [-1, 1], whatever their distribution. For a measure outside that range, L is always the t-test's; without a spread
+    nothing is shown, and the bound is -1, or the mean if that is less.
     """
     mean, spread = float(seen.differences.mean()), seen.spread
     within = bool(np.abs(seen.differences).max() <= 1)
@@ -111,11 +111,11 @@ def by_t(seen: Draws, alpha: float) -> float:
 
 
 def unseen(value: float, sizes: Floats, alpha: float) -> float:
-    """The 1 - alpha lower bound of the mean, where every difference is `value`: the rest, down to -1, was not drawn.
+    """The 1 - alpha lower bound of the mean if every difference drawn is `value`: others, down to -1, may merely not have been drawn.
 
     With n groups of one size L = value - (1 + value) (1 - alpha^(1/n)): if the mean is m, all n differences are at least `value` with a
-    chance of at most ((1 + m) / (1 + value))^n (Markov). It is a bet of all one has each time (flows.promotion.betting), at 1 / (1 + m);
-    with groups of other sizes too, L is where its capital is 1 / alpha.
+    chance of at most ((1 + m) / (1 + value))^n (Markov). This is the largest possible bet each time (flows.promotion.betting),
+    1 / (1 + m); with groups of several sizes, L is the m at which its capital is 1 / alpha.
     """
     if sizes.min() == 1:
         return value - (1 + value) * -math.expm1(math.log(alpha) / len(sizes))
@@ -126,10 +126,10 @@ def unseen(value: float, sizes: Floats, alpha: float) -> float:
 
 
 def chance_of_none(value: float, c: float, sizes: Floats) -> float:
-    """The greatest chance that no group differs from `value`, where the mean difference is at most c: one over the capital of that bet."""
+    """The greatest chance that no group differs from `value`, if the mean difference is at most c: one over the capital of that bet."""
     return math.exp(_log_chance(value, c, sizes))
 
 
 def _log_chance(value: float, c: float, sizes: Floats) -> float:
-    """The logarithm of `chance_of_none`, which itself may be too small for a number."""
+    """The logarithm of `chance_of_none`, which itself may be too small for a float."""
     return -float(np.log1p(sizes * max(0.0, value - c) / (1 + c)).sum())

@@ -42,7 +42,7 @@ from tasks.core.stage.errors import UserError, counted
 
 Values = Mapping[str, float]  # by query
 
-MOST = 4  # champions that none was shown to beat; with so many, a candidate must be better than one of them: each is measured every time
+MOST = 4  # standing champions, each of which is measured every time: from this many on, a candidate must be better than one of them
 
 
 def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
@@ -125,14 +125,16 @@ def _against(evidence: Evidence, old: Values, order: Sequence[str], *, level: fl
 
 
 def in_order(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str] | None = None) -> list[str]:
-    """The queries that confirm, `fresh` ones first: where they decide, those on which the champion was crowned have no say. One that
-    shares a relevant document with an older one is not fresh."""
+    """The queries that confirm, `fresh` ones first: if those decide, the ones on which the champion was crowned have no influence.
+
+    A query that shares a relevant document with an older one is not fresh.
+    """
     new = _all_new(queries, fresh, groups or {})
     return sorted(confirming(queries, groups or {}), key=lambda query: query not in new)
 
 
 def _all_new(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str]) -> set[str]:
-    """Those of `fresh` whose group has no other query."""
+    """The `fresh` queries whose group has no older query."""
     new = set(fresh)
     older = {groups[query] for query in queries if query in groups and query not in new}
     return {query for query in new if query not in groups or groups[query] not in older}

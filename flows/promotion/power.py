@@ -1,4 +1,4 @@
-"""What the next comparison can show, said before training: from the spread of the last one's differences."""
+"""The power of the next comparison, shown before training, from the spread of the last comparison's differences."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,14 +13,14 @@ from flows.promotion.rule import Promotion
 from tasks.core.metrics.confirmation import ONE_IN
 from tasks.core.metrics.power import noncentral_t
 
-GAIN = 0.02  # the gain that it is told of, in units of the measure
+GAIN = 0.02  # the gain whose chance is told, in units of the measure
 WANTED = 0.9
-MOST = 10**7  # queries that are looked at
+MOST = 10**7  # queries that `least` tries
 STEPS, PATHS = 400, 4000
 
 
 def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
-    """One line on the chance of a promotion, by the last comparison's record (a Verdict); empty where none has a spread of `measure`."""
+    """One line on the chance of a promotion, from the last comparison's record (a Verdict); empty if it has no spread of `measure`."""
     spread, queries = float(last.get("spread") or 0), int(last.get("queries") or 0)
     if not spread or queries < 2 or last.get("measure", measure) != measure:
         return ""
@@ -47,12 +47,14 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
 
 
 def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1, uneven: float = 1.0) -> float:
-    """The chance that a model truly `gain` better than the champion passes the test against it, over `queries` that confirm, or so many
-    groups of them with that `spread` (as in Verdict), of which the largest is `uneven` times as large as they are on average.
+    """The chance that a model truly `gain` better than the champion passes the test against it.
 
-    guaranteed: by PATHS Brownian motions, which the sum of the differences nearly is, under the bets of flows.promotion.betting with a
-    known spread. not_worse, better: the power of a one-sided t-test, by the noncentral t; where it needs betting as well
-    (flows.promotion.groups), no more than that of bets. `looks`: as in Evidence.
+    `queries`: how many confirm, or how many groups of them. `spread`: as in Verdict. `uneven`: size of the largest group over the mean
+    size. `looks`: as in Evidence.
+
+    guaranteed: simulated by PATHS Brownian motions, which approximate the sum of the differences, under the bets of flows.promotion.betting
+    with a known spread. not_worse, better: the power of a one-sided t-test, by the noncentral t; if it needs betting as well
+    (flows.promotion.groups), no more than the power of the bets.
     """
     target = 0.0 if rule.rule == "better" else -rule.margin
     shift = (gain - target) * math.sqrt(queries) / spread

@@ -54,9 +54,9 @@ class Veto:
 class Verdict:
     """Means over the same `queries`, their difference (new - old), and the bound that decided, all against the present champion.
 
-    `spread`: standard deviation of the differences, one value for each of the `groups` of queries that share a relevant document,
-    which count as `most` queries each in a bet. `level`: alpha of this comparison. guaranteed: `queries` of the `dev` ones confirm;
-    `against`: difference and bound by number of champion, of which it is better than those `beaten`; `looks`: as in Evidence.
+    `spread`: standard deviation of the differences, one value for each of the `groups` of queries that share a relevant document. `most`:
+    the most queries that a group counts as in a bet. `level`: alpha of this comparison. guaranteed: `queries` of the `dev` ones confirm;
+    `against`: difference and bound by champion number; `beaten`: those it is better than; `looks`: as in Evidence.
     """
 
     promoted: bool
@@ -81,11 +81,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a verdict rests on beside `new`, values of the measure by dev query: those of champions by number, the present one first.
+    """What a verdict is based on. `new`: the new model's values of the measure by dev query; `old`: each champion's, the present one first.
 
     `fresh`: queries that were not in dev yet when the present champion was crowned. `slices`: groups of queries, by name. `looks`: how
-    many systems the candidate may have been chosen from with a look at the queries that confirm: 1 where none was. `groups`: the group of
-    each query among those that share a relevant document (tasks.core.metrics.clusters); one that is not there is a group of its own.
+    many systems the candidate may have been chosen from with the help of the queries that confirm; 1 if they did not help. `groups`: by
+    query, its group of queries that share a relevant document (tasks.core.metrics.clusters); a query without an entry is its own group.
     """
 
     new: Mapping[str, float]
@@ -97,8 +97,9 @@ class Evidence:
 
 
 def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
-    """Whether the new model is promoted, by the rule, on the queries of dev that are not of a click log. UserError where the models were
-    measured on different queries, or too few.
+    """Decide by the rule whether the new model is promoted, on the dev queries that do not come from a click log.
+
+    Raises UserError if the models were measured on different queries, or on too few.
     """
     for other in evidence.old.values():
         if evidence.new.keys() != other.keys():
@@ -160,7 +161,7 @@ def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule
 
 
 def too_alike(mean: float, rule: Promotion, *, groups: int, queries: int) -> str:
-    """How many queries it takes at least to show what a t-test alone took for shown, where fewer miss rare losses; else empty."""
+    """A remark on how many queries are needed, if a t-test alone would promote but so few may miss rare losses; else empty."""
     target = -rule.margin if rule.rule == "not_worse" else 0.0
     if mean <= target or target <= -1:
         return ""
@@ -171,7 +172,7 @@ def too_alike(mean: float, rule: Promotion, *, groups: int, queries: int) -> str
 
 
 def measure_of(rule: Promotion, sections: Mapping[str, Any]) -> str:
-    """The measure that chooses and decides; UserError where `evaluate` does not compute it."""
+    """The measure that chooses and decides. UserError if `evaluate` does not compute it, or lower values of it are better."""
     measure = rule.metric or str((sections.get("report") or {}).get("metric", "nDCG@10"))
     known = (sections.get("evaluate") or {}).get("measures")
     if known and measure not in known:

@@ -9,11 +9,11 @@ from tasks.core.stage.errors import UserError
 
 
 def standing(champions: Sequence[Champion], measure: str, anchor: int | None = None) -> list[Champion]:
-    """The present champion, then each earlier one that no later one was shown to beat by `measure`; the anchor, unless one was.
+    """The present champion, then each earlier one of its chain that no later one was shown to beat by `measure`, and the anchor likewise.
 
-    A chain begins with the first champion, one that a person set or went back to, and one promoted by another measure, or by a rule that
-    guarantees nothing. The anchor is the first champion, or the one with that number; it outlives chains. UserError if there is none with
-    that number.
+    A chain begins with the first champion, with one that a person set or went back to, and with one promoted by another measure or by a
+    rule without a guarantee. The anchor is the first champion, or the one with the number `anchor`; it outlives chains. Raises UserError if
+    no champion has that number.
     """
     chain: list[Champion] = []
     covered: set[int] = set()  # in the chain, or beaten by one that was

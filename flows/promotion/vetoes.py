@@ -1,4 +1,4 @@
-"""Groups of dev queries that veto a promotion: where the new model is shown to lose more than the margin against the champion.
+"""Groups of dev queries that veto a promotion, because the new model is shown to lose more than the margin against the champion there.
 
 The groups are those of stage failures: length in words, question word, and the source's own columns. "The mean difference is at least
 -margin" must be rejected twice. (1) By betting (flows.promotion.betting), which holds for any differences in [-1, 1] and any number of
@@ -47,8 +47,8 @@ def find_vetoes(
 
 
 def loses(seen: Draws, margin: float) -> float:
-    """p of "the mean is at least -margin": by Student's t over groups that share no document, or without a spread, the greatest chance that
-    no query differs."""
+    """p of "the mean is at least -margin", by Student's t over groups that share no document. Without a spread: the greatest chance that no
+    query differs."""
     if not seen.spread:
         return chance_of_none(-float(seen.differences.mean()), margin, seen.sizes)
     t = (float(seen.differences.mean()) + margin) / (seen.spread / math.sqrt(seen.groups))

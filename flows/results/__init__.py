@@ -1,1 +1,1 @@
-"""What runs leave to look at: metrics, times, charts, search."""
+"""The results of runs: metrics, times, charts, search."""

@@ -1,4 +1,4 @@
-"""The papers' analyses of rounds (stage analyses) as charts, each with its figures beside it."""
+"""The papers' analyses of rounds (stage analyses), as charts with their figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from tasks.core.charts.vega import Line, Point, bars, figure, legend, lines, sca
 from tasks.core.stage.files import read_json
 
 FOLDER = Path("data/analyses")
-MAPPED = ("query", "relevant", "both", "bm25")  # kinds of points; the last one is the round
+MAPPED = ("query", "relevant", "both", "bm25")  # kinds of points, in the legend's order; any other is the round's
 OVERVIEW = (
     "Errors are pairwise errors a query, over the whole corpus and in the top {depth} (STAR and ADORE, Eq. 5 and Table 1). Alignment is "
     "the mean squared distance of a query and its relevant documents, uniformity the log mean kernel of random pairs (Wang and Isola "
@@ -38,13 +38,13 @@ MAPS = "t-SNE of a query, its relevant documents, and the top ones of BM25, of t
 
 
 def load(graph: Graph) -> dict[str, Any]:
-    """The analyses that the graph names and that were made."""
+    """The analyses of the graph that exist, by name."""
     names = [name.partition("@")[2] for name in graph.stages if name.startswith("analyses@")]
     return {name: read_json(path) for name in names if (path := FOLDER / name / "analysis.json").is_file()}
 
 
 def body(found: Mapping[str, Any]) -> Markup:
-    """All analyses; empty without any."""
+    """The HTML of all analyses; empty without any."""
     if not found:
         return Markup("")
     parts = [_overview(found), _overlaps(found), _gradients(found), _errors(found)]

@@ -1,4 +1,4 @@
-"""Opens the page on which two systems are compared query by query. Searching is a process of its own."""
+"""Serve the page on which two systems are compared query by query. Searching runs in a separate process."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from tasks.core.stage.params import read_yaml
 
 
 def browse(first: str | None, second: str | None, *, split: str, port: int, batch: Path) -> int:
-    """Serve the page until it is stopped; returns the exit status. Defaults: the best on dev, and BM25."""
+    """Serve the page until it is stopped; return the exit status. Default systems: the best on dev, and BM25."""
     parameters, sections = check_file(), read_yaml(PARAMS)
     metrics = read_metrics()
     judged = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
@@ -52,6 +52,6 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
     ]  # fmt: skip
     try:
         return subprocess.run([sys.executable, "-m", "tasks.search.browse", *given], env=environment(), check=False).returncode
-    except KeyboardInterrupt:  # how it is ended
+    except KeyboardInterrupt:  # the usual way to stop it
         print()
         return 0

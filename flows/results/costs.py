@@ -1,4 +1,4 @@
-"""What models cost on this machine, as their stages recorded it, as sections of the page."""
+"""The cost of models on this machine, as their stages recorded it, as sections of the page."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +31,7 @@ LATENCY_NOTE = (
 
 
 def costs(graph: Graph, measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """What each model of the graph cost on this machine, as its stages recorded it, and the size and recall of its index."""
+    """By model of the graph: its cost on this machine, as its stages recorded it, and the size and recall of its index."""
     found: dict[str, dict[str, float]] = {}
     for stage in graph.stages:
         kind, _, name = stage.partition("@")
@@ -64,18 +64,18 @@ def cost_table(found: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def duration(seconds: float | None) -> str | Cell:
-    """`1m15s`, to be sorted by its seconds."""
+    """`1m15s`, sorted by its seconds."""
     return "-" if seconds is None else Cell(clock(seconds), seconds)
 
 
 def latencies(graph: Graph) -> dict[str, Any]:
-    """What rerank and rescore stages of the graph measured, by system."""
+    """The latencies that the graph's rerank and rescore stages measured, by system."""
     names = [name.partition("@")[2] for name in graph.stages if name.startswith(("rerank@", "rescore@"))]
     return {name: read_json(path) for name in names if (path := LATENCY / f"{name}.json").is_file()}
 
 
 def latency_table(found: Mapping[str, Any]) -> str:
-    """A row for each split of each system that reorders a run; empty where none was measured."""
+    """One row per split of each system that reorders a run; empty if none was measured."""
     rows = []
     for name, values in found.items():
         for split in ("dev", "test"):

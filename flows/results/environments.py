@@ -1,7 +1,7 @@
-"""What stages ran with on this machine: threads, device, arithmetic, versions. Where these differ, the same parameters give other bits.
+"""The environment of stages on this machine: threads, device, arithmetic, versions. If they differ, the same parameters give other bits.
 
-Kept in the log of times (flows.results.timing), which no stage reads and no digest covers. A stage records what only it knows (how many
-threads PyTorch used) in a file of its own; the flow adds versions and the processor.
+It is kept in the log of times (flows.results.timing), which no stage reads and no digest covers. A stage records what only it knows (how
+many threads PyTorch used) in its own file; the flow adds versions and the processor.
 """
 
 import json
@@ -19,13 +19,13 @@ from tasks.core.stage.params import FROZEN
 from tasks.params import Parameters
 
 FOLDER = Path(".retemper/environments")
-# Artifacts depend on their arithmetic or text processing.
+# Artifacts depend on the arithmetic or text processing of these.
 LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu", "openvino", "peft")
-SECTIONS = {"train": "rounds", "reranker": "rerankers", "retrieve_adore": "retrieve"}  # of params.yaml, where a stage has another name
+SECTIONS = {"train": "rounds", "reranker": "rerankers", "retrieve_adore": "retrieve"}  # of params.yaml, by stage, if their names differ
 
 
 def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
-    """Environment that tells a starting stage where to record what it runs with, and its seconds; earlier records are removed."""
+    """Environment variables that tell a starting stage where to record its environment and cost. Earlier records are removed."""
     notes = {RECORD: folder / f"{stage}.json", SECONDS: folder / f"{stage}.seconds"}
     for note in notes.values():
         note.unlink(missing_ok=True)
@@ -34,7 +34,7 @@ def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
 
 
 def cost(stage: str, folder: Path = FOLDER) -> dict[str, float]:
-    """What a finished stage cost, as it recorded it: seconds of its own work, peak_mib, and more; empty where it has not."""
+    """The cost of a finished stage, as it recorded it: seconds of its own work, peak_mib, and more; empty without a record."""
     try:
         noted = json.loads((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
         return {str(name): float(value) for name, value in noted.items()}
@@ -43,7 +43,7 @@ def cost(stage: str, folder: Path = FOLDER) -> dict[str, float]:
 
 
 def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
-    """What a finished stage ran with."""
+    """The environment that a finished stage ran with."""
     try:
         noted = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -55,7 +55,7 @@ def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
 
 
 def precision(stage: str, params: Path = FROZEN) -> str:
-    """The precision that the frozen parameters, with their defaults, ask of a stage; empty for a stage that has none."""
+    """The precision that the frozen parameters, or their defaults, set for a stage; empty for a stage that has none."""
     kind, _, name = stage.partition("@")
     section = SECTIONS.get(kind, kind)
     try:
@@ -69,9 +69,9 @@ def precision(stage: str, params: Path = FROZEN) -> str:
 
 
 def of_artifacts(lock: Lock, log: Path = LOG, *, what: str = "environment", cache: Path | None = None) -> dict[str, dict[str, Any]]:
-    """What each stage ran with (or its cost) whose entry in `lock` was made on this machine, from the log; others are absent.
+    """By stage whose entry in `lock` was made on this machine: its environment (or cost), from the log. Others are absent.
 
-    With a `cache`, those that others made and recorded there are present too.
+    With a `cache`, it also has stages that others made and recorded there.
     """
     made: dict[str, dict[str, Any]] = {}
     waiting: dict[str, dict[str, Any]] = {}  # as earlier versions wrote them: the digest in a later line
@@ -90,7 +90,7 @@ def of_artifacts(lock: Lock, log: Path = LOG, *, what: str = "environment", cach
 
 
 def differences(stages: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each group of `stages` that differ from now in the same way, or of which nothing is known."""
+    """One line per group of `stages` whose environments differ from now in the same way, or are unknown."""
     lines: dict[str, list[str]] = {}
     for stage in stages:
         old, new = before.get(stage), now.get(stage, {})

@@ -28,9 +28,9 @@ def is_served(name: str, sections: Mapping[str, Any]) -> bool:
 
 
 def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The systems to search for a fusion (bm25, models), and the fusions over them: each after what it reads, `name` last.
+    """The systems to search for a fusion (bm25, models), and the fusions over them, each after those it reads, `name` last.
 
-    UserError where one of them cannot be searched for a new query.
+    Raises UserError if one of them cannot be searched for a new query.
     """
     searched: list[str] = []
     fused: list[str] = []
@@ -54,7 +54,7 @@ def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[s
 
 
 def record_of(name: str, sections: Mapping[str, Any], runs: Path = RUNS) -> Path:
-    """The file with a fusion's weight (or k). UserError where it is missing, or was made with other settings than params.yaml has now."""
+    """The file with a fusion's weight (or k). UserError if it is missing, or was made with settings that differ from params.yaml."""
     path = runs / name / "fusion.json"
     if not path.exists():
         raise UserError(f"{path}: not found: fuse.{name} has not run yet; run retemper run")

@@ -1,6 +1,6 @@
-"""Which artifacts are of one generation, from dvc.lock alone: whether each stage was made from the inputs that are there now.
+"""Find artifacts of different generations, from dvc.lock alone: whether each stage ran on the inputs that dvc.lock has now.
 
-A run that was stopped, failed, or was limited to some stages leaves the later ones as they were.
+A run that was stopped, failed, or was limited to some stages leaves later stages as they were.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,7 +10,7 @@ from flows.repository.lock import Lock, corpus_of, of_graph, parameters, read_lo
 from flows.results.metrics import METRICS, Metrics
 from tasks.core.stage.errors import UserError
 
-SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # what must match, besides the tokens' corpus
+SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # outs that must match, in addition to the tokens' corpus
 
 
 def lock_here() -> Lock:
@@ -40,7 +40,7 @@ def outdated(lock: Lock) -> dict[str, str]:
 
 
 def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = False) -> str:
-    """Why encoder, vectors, index (and, if `measured`, the metrics) of `model` are not of one generation; empty where they are.
+    """Why encoder, vectors, index (and, if `measured`, the metrics) of `model` are not of one generation; empty if they are.
 
     `retrieved`: check its runs too. The runs of a fusion's systems always count: its weight was chosen on them.
     """
@@ -72,17 +72,17 @@ def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = F
 
 
 def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> None:
-    """UserError where the parts of `model` are of different generations."""
+    """Raise UserError if the parts of `model` are of different generations."""
     if problem := unfit(lock, model, measured):
         raise UserError(f"{where}: model {model}: {problem}, expected the current one; run retemper run to bring them up to date")
 
 
 def refuse_cut(lock: Lock, outs: Collection[Path]) -> None:
-    """UserError where one of `outs` has fewer bytes than dvc.lock says: faiss opens some files that lack their last ones."""
+    """Raise UserError if one of `outs` has fewer bytes than dvc.lock says: faiss opens some truncated files without an error."""
     expected = {Path(out["path"]): int(out["size"]) for entry in lock.values() for out in entry.get("outs", []) if "size" in out}
     for out in sorted(expected.keys() & set(outs)):
         found = sum(file.stat().st_size for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file())
-        if found < expected[out]:  # more are files that DVC ignores
+        if found < expected[out]:  # more bytes are files that DVC ignores
             raise UserError(
                 f"{out}: found {found:,} bytes, expected the {expected[out]:,} of dvc.lock: it is corrupt or being made; run retemper run"
             )
@@ -97,7 +97,7 @@ def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
 
 
 def leave_out(metrics: Metrics, why: Mapping[str, str]) -> tuple[Metrics, str]:
-    """`metrics` without the models that `why` names, and a line that says so, if any: each reason once."""
+    """`metrics` without the models that `why` names, and a line that names them, if any, with each reason once."""
     models: dict[str, list[str]] = {}
     for model, reason in why.items():
         if model in metrics:
@@ -111,6 +111,6 @@ def _digests(lock: Lock) -> dict[str, str]:
 
 
 def _replaced(lock: Lock, name: str, digests: Mapping[str, str]) -> str:
-    """The first dep of a stage whose digest differs from the one in `digests`; empty where there is none."""
+    """The first dep of a stage whose digest differs from the one in `digests`; empty if there is none."""
     deps = lock[name].get("deps", [])
     return next((str(dep["path"]) for dep in deps if digests.get(dep["path"], dep.get("md5")) != dep.get("md5")), "")

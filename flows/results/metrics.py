@@ -26,7 +26,7 @@ def read_metrics(folder: Path = METRICS) -> Metrics:
 
 
 def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of a table: a row per split and model, test last, better models lower."""
+    """Header and rows of a table: one row per split and model, with test last and better models further down."""
     measures: list[str] = []
     for splits in metrics.values():
         for values in splits.values():
@@ -46,7 +46,7 @@ def best_model(
 ) -> str:
     """The best model by `measure` on `split` among those with an index; among equals, the simplest by `sections` (params.yaml).
 
-    `fused`: include fusions that can be searched. UserError where there is none.
+    `fused`: include fusions that can be searched. Raises UserError if there is no such model.
     """
     served = served_models(metrics, measure, sections, indexes=indexes, split=split, fused=fused)
     if not served:

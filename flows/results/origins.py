@@ -1,4 +1,4 @@
-"""Where a run's results come from, as a section of the page: every stage with its time, digests, parameters, versions and hardware."""
+"""The origin of a run's results, as a section of the page: every stage with its time, digests, parameters, versions, and hardware."""
 
 import json
 from collections import defaultdict
@@ -18,7 +18,7 @@ from tasks.core.charts.vega import Node, arcs, figure
 from tasks.core.stage.errors import counted
 from tasks.core.stage.frozen import CODE
 
-INTAKE = Path(".retemper/intake.json")  # records of the batches that the last retraining here looked at: flows.intake.verdict.Batch
+INTAKE = Path(".retemper/intake.json")  # the last retraining's batches: flows.intake.verdict.Batch
 SHOWN = 300  # characters of a stage's parameters
 DIGEST = 10  # characters of a digest
 DOTS = "Filled dots: stages that this run executed. Rings: stages from the cache. Each time is from the machine that ran the stage."
@@ -35,7 +35,7 @@ def body(
 ) -> Markup:
     """The graph, the stages, and what they ran with.
 
-    `records`: how each was made (flows.storage.makings), here or elsewhere. `here`: of makings.here, when the run began.
+    `records`: how each stage was made (flows.storage.makings), here or elsewhere. `here`: makings.here when the run began.
     """
     states = {span.stage: span.state for span in spans}
     order = [name for name in ordered(graph) if name in lock]
@@ -57,7 +57,7 @@ def body(
 
 
 def ordered(graph: Graph) -> list[str]:
-    """The stages, each after those it reads from, as early as that allows in the graph's own order."""
+    """The stages in topological order, otherwise in the graph's own."""
     done: dict[str, None] = {}
 
     def visit(name: str) -> None:
@@ -136,7 +136,7 @@ BATCHES_NOTE = (
 
 
 def environments_table(order: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> Markup:
-    """What stages ran with: a row for each set of stages that had the same."""
+    """The environments of stages: one row per set of stages with the same."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in order:
         groups[makings.ran_with(found.get(name, {})) or "not recorded"].append(name)

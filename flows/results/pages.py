@@ -1,7 +1,7 @@
-"""What this machine measured, as pages: the report with times beside its figures, and a timeline of a run.
+"""Pages with this machine's measurements: the report with times added to its figures, and a timeline of a run.
 
-data/report is the same wherever it is made, bit for bit, so it holds no times; .retemper/report.html is that page with the times. It
-also has the curves of the pre-trainings and the analyses: with them, data/report would depend on every one.
+data/report is the same wherever it is made, bit for bit, so it has no times; .retemper/report.html is that page with times. It also has
+the curves of pre-trainings and the analyses: if data/report had them, it would depend on each of them.
 """
 
 import json
@@ -40,7 +40,7 @@ LAST, LAST_LINK = "<!-- lineage -->", "<!-- lineage link -->"
 
 
 class Section(NamedTuple):
-    """A part of the page; `name` is what a link to it ends in."""
+    """A section of the page; `name` is its anchor."""
 
     name: str
     title: str
@@ -48,20 +48,20 @@ class Section(NamedTuple):
     note: str = ""
 
     def link(self) -> Markup:
-        """What leads to it."""
+        """A link to the section."""
         return Markup('<a href="#{}">{}</a>\n').format(self.name, self.title)
 
     def html(self) -> Markup:
-        """With its heading."""
+        """The section with its heading and note."""
         told = Markup('<p class="note">{}</p>').format(self.note) if self.note else ""
         return Markup('<section><h2 id="{}">{}</h2>{}{}</section>').format(self.name, self.title, self.body, told)
 
 
 def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str], below: Path | None = Path()) -> None:
-    """Write the pages that have something to show; report where they are, and what the times come to.
+    """Write the pages that have something to show; report their paths, and the verdicts on time to quality.
 
-    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here). `below`: the current folder, as it is told;
-    None where it ends with the command, so that no place is told.
+    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here). `below`: the current folder, as shown to the
+    user; None if it is removed after the command, so that no path is shown.
     """
     if spans:
         write_text(TIMELINE, timeline(spans))
@@ -100,7 +100,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mappin
 
 
 def add(sections: Sequence[Section]) -> None:
-    """Put `sections` into the page, in place of those that were added before."""
+    """Add `sections` to the page, replacing those that were added before."""
     report = PAGE if PAGE.is_file() else REPORT
     if not report.is_file():
         return
@@ -123,7 +123,7 @@ def filled(report: str, parts: Sequence[Section], cost: str) -> str:
 
 
 def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str, Mapping[str, float]]) -> str:
-    """What the best system cost on this machine: the work of all stages under it, and what serving it takes."""
+    """A line on what the best system cost on this machine: the work of all stages that it depends on, and of serving it."""
     best = str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
     last = next((name for name in graph.stages if name.startswith("evaluate") and name.endswith((f"@{best}", f"_{best}"))), "")
     above = ancestors(graph, last) if last else set()
@@ -140,7 +140,7 @@ def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str
 
 
 def ancestors(graph: Graph, stage: str) -> set[str]:
-    """The stage, and all that it reads from."""
+    """The stage, and all stages that it depends on."""
     found, waiting = set[str](), [stage]
     while waiting:
         name = waiting.pop()
@@ -151,7 +151,7 @@ def ancestors(graph: Graph, stage: str) -> set[str]:
 
 
 def race_section(race: quality.Race, metric: str) -> Section:
-    """Time to quality."""
+    """The section on time to quality: a chart, verdicts, and a table."""
     drawn = [
         Line(chain.name, [Point(p.seconds, p.quality, note=f"{p.model}: {p.quality:.4f} after {quality.seconds(p)}") for p in chain.points])
         for chain in race.chains
@@ -226,5 +226,5 @@ def timeline(spans: Sequence[timing.Span]) -> str:
 
 
 def embedded(spans: Sequence[timing.Span]) -> str:
-    """The same as JSON, for programs."""
+    """The spans as JSON, for programs, safe to embed in HTML."""
     return json.dumps([vars(span) for span in spans]).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Time to quality: how good each model of a chain is on dev, and how many seconds it took from the model that the chains start from.
+"""Time to quality: the quality of each model of a chain on dev, and the seconds from the chains' common start until it was ready.
 
 ANCE (arXiv:2007.00808) and STAR (arXiv:2104.08051, section 5.3) compare training times;
 here, what serving needs counts too: encoding and indexing.
@@ -15,7 +15,7 @@ Upstream = Mapping[str, Sequence[str]]  # of each stage
 
 @dataclass(frozen=True)
 class Reached:
-    """A model: its quality on dev, and seconds on the critical path until it could be served. `at_least`: a part was not measured."""
+    """A model: its quality on dev, and the seconds on the critical path until it could be served. `at_least`: a part was not measured."""
 
     model: str
     seconds: float
@@ -25,7 +25,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Chain:
-    """Models that follow from `start`, by time: rounds each from the one before it, or query towers trained over one round."""
+    """Models that follow from one start, by time: rounds, each trained from the previous one, or query towers trained over one round."""
 
     name: str
     is_adore: bool
@@ -33,7 +33,7 @@ class Chain:
 
     @property
     def best(self) -> Reached:
-        """The first to reach the chain's best quality."""
+        """The first model that reaches the chain's best quality."""
         return max(self.points, key=lambda point: (point.quality, -point.seconds))
 
 
@@ -47,7 +47,7 @@ class Race:
 
 
 def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str, Measured], free: frozenset[str]) -> Measured | None:
-    """Seconds until all `targets` are made if each stage starts when it can; `free` stages are already made. None: one was not measured."""
+    """Seconds until all `targets` are made if each stage starts as soon as it can; `free` stages take no time. None if any is not timed."""
     known: dict[str, Measured | None] = {}
 
     def finish(stage: str) -> Measured | None:
@@ -82,7 +82,7 @@ def above(stage: str, upstream: Upstream) -> frozenset[str]:
 
 
 def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Measured], quality: Mapping[str, float]) -> list[Race]:
-    """Every round that at least two chains start from. `quality` is the report's metric on dev, by model."""
+    """The races from every round at which at least two chains start. `quality`: the report's metric on dev, by model."""
     rounds: Mapping[str, Any] = sections.get("rounds") or {}
     adores: Mapping[str, Any] = sections.get("adore") or {}
     return [
@@ -93,7 +93,7 @@ def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Me
 
 
 def paths(start: str, rounds: Mapping[str, Any], adores: Mapping[str, Any]) -> list[tuple[list[str], bool]]:
-    """The chains below `start`, without it: (models, whether they are query towers of one round). Untrained rounds do not count."""
+    """The chains from `start`, without it: (models, whether they are query towers of one round). Untrained rounds do not count."""
     towers = [name for name, entry in adores.items() if entry["round"] == start]
     found = [(towers, True)] if towers else []
     for name, entry in rounds.items():
@@ -140,7 +140,7 @@ def label(models: Sequence[str]) -> str:
 
 
 def verdicts(race: Race, metric: str) -> list[str]:
-    """For each chain of query towers and each of rounds: whether the towers reach the rounds' best, and in what part of the time."""
+    """A line for each pair of a chain of query towers and one of rounds: whether the towers reach the rounds' best, and how much faster."""
     told = []
     for adore in (chain for chain in race.chains if chain.is_adore):
         for chain in (chain for chain in race.chains if not chain.is_adore):

@@ -1,4 +1,4 @@
-"""Searches the corpus with a served model, or with a fusion of several. The models themselves run in a process of their own."""
+"""Search the corpus with a served model, or with a fusion of several. The models run in a separate process."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ REORDERING = ("rerank", "rescore", "rerankers")  # sections of params.yaml whose
 
 @dataclass(frozen=True)
 class Searched:
-    """What a model of this workspace is searched with: encoder and index by name, files of fusions, whether BM25, ranks that are fused."""
+    """What a model is searched with: encoder and index by name, files of fusions, whether BM25 (`lexical`), and depths of fused runs."""
 
     model: str
     dense: Mapping[str, tuple[Path, Path]]
@@ -34,7 +34,7 @@ class Searched:
 
 
 def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = False) -> Searched:
-    """UserError where a part of the model is missing, or of another generation than the rest (with `measured`, its metrics too)."""
+    """What `model` is searched with. Raises UserError if a part (with `measured`, also its metrics) is missing or of another generation."""
     parts, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
     for name in parts:
         if name != BM25 or not fused:
@@ -52,7 +52,7 @@ def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = F
 
 
 def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> int:
-    """Print the `k` best documents for `text`; returns the exit status."""
+    """Print the `k` best documents for `text`; return the exit status."""
     if k < 1:
         raise UserError(f"-k {k}: expected at least 1")
     if not text.strip():
@@ -77,7 +77,7 @@ def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> in
 
 
 def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:
-    """UserError where a model has no index; it names what can be searched with: models, and fusions of models that have one."""
+    """Raise UserError if a model has no index; it names what can be searched: models with one, and fusions of these."""
     indexed = sorted(path.name for path in INDEXES.glob("*") if path.is_dir() and not path.name.startswith("."))
     if model not in indexed:
         served = [name for name in fusions(sections) if is_served(name, sections)]
@@ -89,7 +89,7 @@ def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:
 
 
 def served_index(model: str, indexes: Path = INDEXES) -> Path:
-    """The index folder of a model: its own, or its round's for a query tower that was trained over the round's vectors as they are."""
+    """The index folder of a model: its own, or its round's for a query tower trained over the round's uncompressed vectors."""
     own = indexes / model
     if (own / "index.faiss").exists():
         return own

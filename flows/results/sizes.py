@@ -1,4 +1,4 @@
-"""How large the data is, and how much a stage has to do with it: what times and disk are scaled by."""
+"""The size of the data, and how much work and disk a stage needs for it, by which estimates are scaled."""
 
 import json
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Any, Protocol
 from tasks.core.text.token_params import Tokenize
 
 STATS = Path("data/corpus/stats.json")
-TOKENS_A_WORD = 1.35  # of English under WordPiece
+TOKENS_A_WORD = 1.35  # for English with WordPiece
 FREE = ("base", "freeze")  # stages that do not grow with the data
-BY_DOCUMENTS = ("prepare", "tokenize", "bm25", "pseudo", "encode", "index")  # whose outs grow with the documents
-BY_QUERIES = ("retrieve", "retrieve_bm25", "retrieve_adore", "evaluate", "rerank", "rescore", "fuse")  # with the measured queries
-A_QUERY = 1_000_000  # documents whose exact search takes as long, about, as the rest of a query: its encoding, the writing of its ranks
-BY_TRAINING = ("mine", "mix", "teacher")  # with the training queries
+BY_DOCUMENTS = ("prepare", "tokenize", "bm25", "pseudo", "encode", "index")  # outs grow with the documents
+BY_QUERIES = ("retrieve", "retrieve_bm25", "retrieve_adore", "evaluate", "rerank", "rescore", "fuse")  # outs grow with measured queries
+A_QUERY = 1_000_000  # documents whose exact search takes about as long as the rest of a query: encoding it, writing its ranks
+BY_TRAINING = ("mine", "mix", "teacher")  # outs grow with the training queries
 
 
 class Steps(Protocol):
@@ -30,7 +30,7 @@ class Steps(Protocol):
 
 @dataclass(frozen=True)
 class Size:
-    """Documents, judged queries by split, and mean tokens of a document, special ones included, as far as they are read."""
+    """Documents, judged queries by split, and mean tokens per document, including special ones, up to the length that is read."""
 
     documents: int
     train: int
@@ -40,7 +40,7 @@ class Size:
 
 
 def size_of(stats: Mapping[str, Any], tokenize: Tokenize) -> Size:
-    """By data/corpus/stats.json."""
+    """The size by data/corpus/stats.json; tokens are estimated from words."""
     splits = stats["splits"]
     counts = [int(splits[split]["queries"]) for split in ("train", "dev", "test")]
     read = tokenize.document_length * tokenize.passages
@@ -57,7 +57,7 @@ def current_size(sections: Mapping[str, Any]) -> Size | None:
 
 
 def work(stage: str, size: Size, rounds: Mapping[str, Steps]) -> float | None:
-    """How much a stage has to do, in a unit of its kind; None where that does not follow from the data's size."""
+    """The amount of a stage's work, in a unit of its kind; None if it does not follow from the data's size."""
     kind, _, name = stage.partition("@")
     measured = size.dev + size.test
     if kind in ("prepare", "tokenize", "bm25", "encode", "pseudo"):
@@ -80,7 +80,7 @@ def work(stage: str, size: Size, rounds: Mapping[str, Steps]) -> float | None:
 
 
 def outs(stage: str, size: Size) -> float:
-    """What the bytes of a stage's outs grow with, in a unit of its kind; 1 for what does not grow with the data (models)."""
+    """The size that a stage's outs are proportional to, in a unit of its kind; 1 if they do not grow with the data (models)."""
     kind = stage.partition("@")[0]
     if kind in BY_DOCUMENTS:
         return size.documents

@@ -1,7 +1,7 @@
-"""How long stages took on this machine, measured by the flow and kept in .retemper, where no stage reads it and no digest covers it.
+"""Times of stages on this machine, measured by the flow and kept in .retemper, where no stage reads them and no digest covers them.
 
-A log of lines, appended as stages begin and end. A time belongs to what the stage made: its entry in dvc.lock, by digest, which is logged
-as the stage ends. So a time returns when parameters are set back, and a stage that ran on another machine has none here.
+They are in a log, to which lines are appended as stages begin and end. A time belongs to the stage's result: the digest of its entry in
+dvc.lock, logged when the stage ends. So a time is found again when parameters are set back; a stage that ran elsewhere has none here.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ State = Literal["Ran", "Cached", "Failed", "Stopped"]
 
 @dataclass(frozen=True)
 class Span:
-    """A stage's work in this run. Times are seconds since the epoch; `ready` is when all its inputs were there."""
+    """A stage's work in this run. Times are seconds since the epoch; `ready`: when all its inputs were available."""
 
     stage: str
     ready: float
@@ -40,9 +40,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Measured:
-    """Wall-clock seconds that a stage took, from DVC starting its command until its outs were in the cache.
+    """Wall-clock seconds that a stage took, from when DVC started its command until its outs were in the cache.
 
-    Attempts that were stopped and resumed count; `at_least`: one was killed together with the flow, so its time is unknown.
+    Attempts that were stopped and resumed count. `at_least`: an attempt was killed together with the flow, so its time is unknown.
     """
 
     seconds: float
@@ -50,10 +50,10 @@ class Measured:
 
 
 class Clock:
-    """Writes the log, from many threads. A full or read-only disk costs times, never a run.
+    """Writes the log, from many threads. On a full or read-only disk times are lost, but the run goes on.
 
-    How entries of dvc.lock were made is recorded in the `cache` too, for the team. `here` says by whom and at which commit: as the run
-    found it, since both may change before a stage ends.
+    How entries of dvc.lock were made is also recorded in the `cache`, for the team. `here`: by whom and at which commit, as of the run's
+    beginning, since both may change before a stage ends.
     """
 
     def __init__(self, log: Path = LOG, cache: Path | None = None) -> None:
@@ -67,7 +67,7 @@ class Clock:
         self.write({"began": stage, "at": time.time(), "params": self._params})
 
     def ended(self, span: Span, environment: Mapping[str, Any] | None = None, cost: Mapping[str, float] | None = None) -> None:
-        """`environment`: what the stage ran with, `cost`: what it recorded of that (flows.results.environments)."""
+        """Log the end of a stage. `environment` and `cost`: as in flows.results.environments."""
         with self._guard:
             self.spans.append(span)
         line: dict[str, Any] = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start, "at": span.end}
@@ -94,7 +94,7 @@ class Clock:
 
 
 def _entry(stage: str) -> Mapping[str, Any] | None:
-    """A stage's entry in dvc.lock; None where that cannot be read, or lacks it."""
+    """A stage's entry in dvc.lock; None if that cannot be read, or lacks it."""
     try:
         return read_lock().get(stage)
     except (OSError, UserError):
@@ -102,7 +102,7 @@ def _entry(stage: str) -> Mapping[str, Any] | None:
 
 
 def _amounts(stage: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The bytes of a stage's outs, and how long a round trains: what later runs of it are estimated by."""
+    """The bytes of a stage's outs, and the length of a round's training, on which estimates of later runs are based."""
     found: dict[str, Any] = {"bytes": sum(int(out.get("size") or 0) for out in entry.get("outs") or [])}
     if stage.startswith("train@"):
         own = parameters(entry).get(f"rounds.{stage.partition('@')[2]}") or {}
@@ -128,10 +128,10 @@ def read(log: Path = LOG) -> list[dict[str, Any]]:
 
 
 def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
-    """Times by digest of a lock entry. Those without one, which were not attached to what they made, are left out."""
+    """Times by digest of a lock entry. Times that were not attached to an entry are left out."""
     made: dict[str, Measured] = {}
-    waiting: dict[str, Measured] = {}  # as earlier versions wrote them: the digest in a line of its own, at the run's end
-    before: dict[str, Measured] = {}  # failed or stopped attempts, of the same parameters
+    waiting: dict[str, Measured] = {}  # from earlier versions, which logged the digest in a separate line at the run's end
+    before: dict[str, Measured] = {}  # failed or stopped attempts with the same parameters
     running: dict[str, str] = {}  # parameters of the attempts in progress
     tried: dict[str, str] = {}
     for line in lines:
@@ -158,14 +158,14 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
 
 
 def measured(lock: Lock, log: Path = LOG) -> dict[str, Measured]:
-    """The times of what dvc.lock holds now, by stage; stages that did not run here are absent."""
+    """The times of dvc.lock's present entries, by stage; stages that did not run here are absent."""
     made = fold(read(log))
     found = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
     return {stage: one for stage, one in found.items() if one}
 
 
 def device_name(environment: Mapping[str, str], slot: str | None) -> str:
-    """Where a span ran: the GPU's number, the only device, or empty where the stage uses none."""
+    """Where a span ran: the GPU's number, 0 for the only device, or empty if the stage uses none."""
     if slot is None:
         return ""
     return environment.get("CUDA_VISIBLE_DEVICES") or os.environ.get("CUDA_VISIBLE_DEVICES") or "0"

@@ -33,14 +33,14 @@ from tasks.core.stage.params import read_yaml
 
 
 class Overtaken(Exception):
-    """The champion, or the last record, is another than when this retraining began."""
+    """The champion, or the last record, has changed since this retraining began."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The best model of a run: the champion that it would be, what it is made of, and `found`, the metrics of every system.
+    """The best model of a run: the champion that it would be, its parts, and `found`, the metrics of every system.
 
-    `looks`: see `evidence.looks`; only a guarantee asks for it.
+    `looks`: see `evidence.looks`; only rule guaranteed uses it.
     """
 
     champion: Champion
@@ -80,7 +80,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
 
 
 def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion) -> str | None:
-    """Why there is nothing to decide: the candidate is the champion itself, or what the last retraining met; None if there is."""
+    """Why there is nothing to decide, or None: the candidate is the champion itself, or the last retraining was just the same."""
     model, made = candidate.champion.model, candidate.made
     if (made.digests, made.fusion, made.settings) == (now.digests, now.fusion, now.settings):
         return f"{model} is champion/{now.number} itself: nothing that it depends on has changed"
@@ -89,7 +89,7 @@ def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion)
 
 
 def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
-    """The last retraining, where it met the present champion with the very same artifacts and rules: it would end the same again."""
+    """The last retraining if it had the same champion, artifacts, and rules, so that this one would end the same; else None."""
     if tree.tip is None:
         return None
     last = history.recorded(tree.folder, tree.tip)
@@ -105,7 +105,8 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
 def decided(
     project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
 ) -> Decision:
-    """The decision by `rule`: the first model is champion, as is the champion's own model over a new corpus; others are compared."""
+    """Decide by `rule`. The first model becomes champion, as does the champion's own model over a new corpus. A model that was taken back
+    by hand is refused. Others are compared."""
     new, made = candidate.champion, candidate.made
     if not champions:
         return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
@@ -129,7 +130,7 @@ def decided(
 def compare(
     project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
 ) -> Verdict:
-    """The candidate against the champion, and if it passes, each other one that stands; their metrics go to `candidate.found`."""
+    """Compare the candidate with the champion and, if it passes, with each other standing one; add their metrics to `candidate.found`."""
     new, made, found = candidate.champion, candidate.made, candidate.found
 
     def measured(one: Champion) -> dict[int, dict[str, float]]:
@@ -148,7 +149,7 @@ def compare(
         seen = replace(seen, fresh=fresh, slices=slices, looks=candidate.looks)
     verdict = decide(seen, new.measure, rule)
     for one in others:
-        if not verdict.promoted and (verdict.beaten or len(verdict.against) < MOST):  # of so many, it may beat one that is still to come
+        if not verdict.promoted and (verdict.beaten or len(verdict.against) < MOST):  # from MOST on, it must beat one, perhaps the next
             break
         seen = replace(seen, old={**seen.old, **measured(one)})
         verdict = decide(seen, new.measure, rule)
@@ -156,9 +157,9 @@ def compare(
 
 
 def record(project: Path, tree: retraining_tree.Tree, decision: Decision, *, ended: Ended, known: Sequence[Champion]) -> str:
-    """Commit `ended`, and crown the champion if the decision says so; returns the commit.
+    """Commit `ended`, and crown the champion if the decision says so; return the commit.
 
-    Overtaken if the champions are no longer `known`, or another process has recorded something meanwhile.
+    Raises Overtaken if the champions are no longer `known`, or another process has recorded something meanwhile.
     """
     write_json(Path(retraining_tree.RECORD), asdict(ended))
     if champion.read_champions(project) != known:

@@ -57,25 +57,25 @@ class Choice:
 
 @dataclass(frozen=True)
 class Descent:
-    """What came between the last full retraining and the champion, by its records: counts of what was new to each retraining.
+    """What was new in the retrainings between the last full one and the champion, summed over their records.
 
-    `queries`, `queries_before`: since the last full one, and what that had; `documents`, `documents_before`: likewise since the document
-    tower was last trained. `untrained`: queries since anything was last trained, which the champion was only indexed beside.
+    `queries`: new training queries since the last full retraining, which had `queries_before`. `documents`, `documents_before`: likewise
+    since the document tower was last trained. `untrained`: queries since anything was last trained; from then on it was only indexed.
     """
 
     queries: int = 0
     queries_before: int | None = None  # None: the champion itself is of a full retraining
     documents: int = 0
-    documents_before: int | None = None  # None: its document tower was trained last
+    documents_before: int | None = None  # None: the champion's own retraining trained its document tower
     untrained: int = 0
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]]) -> "Descent":
-        """By the records (`how`) of the champion, the champion that it started from, and so on; those of full retrainings end it."""
+        """Sum up the records (`how`) of the champion, of the champion that it started from, and so on, up to a full retraining."""
         queries, documents, untrained = 0, 0, 0
         queries_before = documents_before = None
-        trained = False  # the document tower, in a record that has been passed
-        indexed = True  # and nothing else, in all of them
+        trained = False  # whether any record so far has trained the document tower
+        indexed = True  # whether all records so far have only indexed
         for record in records:
             if record.get("mode") not in FROM_CHAMPION:
                 break
@@ -92,9 +92,9 @@ class Descent:
 def choose(
     settings: Retrain, champion: str, news: News | None, *, changed: Sequence[str], refused: Mapping[Mode, str], descent: Descent
 ) -> Choice:
-    """The mode of this retraining. `news` is None where the champion's data is that of today.
+    """Choose the mode of this retraining. `news` is None if the data is the same as the champion's.
 
-    `changed`: what of the recipe has changed since `champion`; `refused`: modes that this champion rules out, with the reason.
+    `changed`: the parts of the recipe that have changed since `champion`; `refused`: modes that this champion rules out, with the reason.
     """
     if settings.mode == "auto" and changed:
         return Choice("full", f"{', '.join(changed)} changed since {champion}")
@@ -118,7 +118,10 @@ def choose(
 
 
 def _due(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choice | None:
-    """What the small batches of many retrainings add up to, however few queries are new today: a full one, or the document tower."""
+    """A full retraining, or one of the document tower, if the small batches of many retrainings add up to it; else None.
+
+    However few queries are new today.
+    """
     queries = (descent.queries + news.queries) / max(1, news.queries_before if descent.queries_before is None else descent.queries_before)
     if queries >= settings.full_share:
         return Choice("full", f"{told}: {queries:.0%} since the last full one, {settings.full_share:.0%} or more")
@@ -133,5 +136,5 @@ def _due(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choic
 
 
 def _unless(refused: Mapping[Mode, str], choice: Choice) -> Choice:
-    """`choice`, or a full retraining where the champion rules it out."""
+    """`choice`, or a full retraining if the champion rules that mode out."""
     return Choice("full", f"{refused[choice.mode]}, so no {choice.mode}") if choice.mode in refused else choice

@@ -14,9 +14,9 @@ Digests = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class News:
-    """Counts of a comparison. A changed text, or another set of relevant documents, makes a document or query a new one.
+    """Counts of what is new. A document with a changed text counts as new, as does a query with a changed text or other relevant documents.
 
-    Queries are training queries with a relevant document. `known`: ids of those that are as they were.
+    Queries are training queries with a relevant document. `known`: ids of the unchanged ones.
     """
 
     documents: int = 0  # new or changed
@@ -37,7 +37,7 @@ class News:
 
 
 def compare(before: Path, now: Path) -> News:
-    """What the corpus folder `now` has that `before` had not. 8 bytes of memory for each document of both."""
+    """What is new in the corpus folder `now` since `before`. Takes 8 bytes of memory per document of each."""
     old, new = _documents(before), _documents(now)
     asked_before, asked = _queries(before), _queries(now)
     known = tuple(query for query, digest in asked.items() if asked_before.get(query) == digest)
@@ -52,7 +52,7 @@ def compare(before: Path, now: Path) -> News:
 
 
 def _documents(corpus: Path) -> Digests:
-    """A digest of every document: 64 bits, so two of 10 million share one with probability 3e-6, and one more is then found old."""
+    """A 64-bit digest of every document. Two of 10 million share one with probability 3e-6; a new one may then pass for an old one."""
     from tasks.core.tables.parquet import read_batches
     from tasks.core.tables.schemas import DOCUMENTS
 
@@ -65,7 +65,7 @@ def _documents(corpus: Path) -> Digests:
 
 
 def _queries(corpus: Path) -> dict[str, bytes]:
-    """A digest of text and relevant documents of every training query that has one, by id; none where there is no train split."""
+    """By id, for every training query with a relevant document: a digest of its text and those documents. Empty without a train split."""
     from tasks.core.tables.parquet import read_table
     from tasks.core.tables.schemas import QRELS, QUERIES
 

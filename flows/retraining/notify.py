@@ -1,6 +1,6 @@
-"""Notices to people: by webhook, any service that apprise knows, or a Prefect block; named in the environment and never written down.
+"""Notices to people, by webhook, any service that apprise knows, or a Prefect block. They are named in the environment, never written down.
 
-An unavailable service is tried again, then gives a warning; it harms nothing.
+An unavailable service is retried, then gives a warning; nothing else fails.
 """
 
 import http.client
@@ -25,19 +25,19 @@ BUSY = (408, 425, 429)  # the 4xx statuses that may change on a retry
 
 
 def check_webhook() -> None:
-    """UserError, without the address, where the webhook is neither an http(s) address nor a URL that apprise knows."""
+    """Raise UserError, without the address, if the webhook is neither an http(s) address nor a URL that apprise knows."""
     if (address := os.environ.get(WEBHOOK)) and not address.startswith(PLAIN):
         _service(address)
 
 
 def check_block() -> None:
-    """UserError where the block is not on the server. Needs Prefect's API."""
+    """Raise UserError if the block is not on the server. Needs Prefect's API."""
     if name := os.environ.get(BLOCK):
         _load(name)
 
 
 def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> None:
-    """Send `text` to whoever is named; a failure is one warning, without addresses."""
+    """Send `text` to the services that the environment names; a failure gives one warning, without addresses."""
     if address := os.environ.get(WEBHOOK):
         try:
             if address.startswith(PLAIN):
@@ -55,7 +55,7 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
 
 
 def _post(address: str, message: dict[str, Any]) -> None:
-    """POST `message` as JSON; retry where the address does not answer, or has a fault that may pass."""
+    """POST `message` as JSON; retry if the address does not answer or reports a temporary error."""
     body = json.dumps(message).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json", "User-Agent": "retemper"})
     for left in reversed(range(RETRIES + 1)):
@@ -71,7 +71,7 @@ def _post(address: str, message: dict[str, Any]) -> None:
 
 
 def _send(address: str, event: str, text: str) -> None:
-    """Send through apprise, which retries as often. ConnectionError where the service does not accept it."""
+    """Send through apprise, which retries as often. Raises ConnectionError if the service does not accept the message."""
     import apprise
 
     kind = apprise.NotifyType.FAILURE if event == "failed" else apprise.NotifyType.INFO
@@ -82,7 +82,7 @@ def _send(address: str, event: str, text: str) -> None:
 
 
 def _service(address: str) -> Any:
-    """The service of an apprise URL; raises Invalid, without the address, where apprise does not know it."""
+    """The service of an apprise URL. Raises Invalid, without the address, if apprise does not know it."""
     import apprise
 
     asset = apprise.AppriseAsset(app_id="Retemper", app_desc="Retemper", default_service_retry=RETRIES, default_service_wait=WAIT_SECONDS)

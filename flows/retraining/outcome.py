@@ -1,4 +1,4 @@
-"""How a retraining ended, on the page of its report: the candidate beside the champions that it was measured against."""
+"""The outcome of a retraining, on the page of its report: the candidate and the champions that it was compared with."""
 
 import contextlib
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ NOTE = (
 
 
 def show(folder: Path, ended: Ended, display: Display) -> None:
-    """Put it into the page of `folder`, the project's in the retrainings' worktree, and say where that is. A full disk is a warning."""
+    """Add the outcome to the page of `folder`, the project in the retrainings' worktree, and print its path. A full disk only warns."""
     try:
         with contextlib.chdir(folder):
             pages.add([section(ended)])
@@ -30,7 +30,7 @@ def show(folder: Path, ended: Ended, display: Display) -> None:
 
 
 def section(ended: Ended) -> pages.Section:
-    """The outcome, and each measure by split."""
+    """The section with the outcome, and a table of each measure by split."""
     metrics, candidate = ended.metrics or {}, ended.candidate or ""
     champions = [name for name in metrics if name.startswith("champion/")]
     rows = [
@@ -47,11 +47,11 @@ def section(ended: Ended) -> pages.Section:
 
 
 def _against(value: float, old: Mapping[str, Any], measure: str) -> list[str | Cell]:
-    """A champion's mean, and the difference from it; empty where it was not measured."""
+    """A champion's mean, and the candidate's difference from it; empty if the champion was not measured."""
     there = old.get(measure)
     return [number(there), Cell(f"{value - there:+.4f}", value - there)] if isinstance(there, (int, float)) else ["", ""]
 
 
 def number(value: float) -> Cell:
-    """As in the other tables."""
+    """A cell with four decimals, as in the other tables."""
     return Cell(f"{value:.4f}", value)

@@ -1,4 +1,4 @@
-"""What is known of a retraining before it trains: the data, what it does about the champion, what the comparison can show.
+"""What is known about a retraining before it trains: its data, its mode, and what its comparison can show.
 
 The current folder is the retrainings' worktree.
 """
@@ -53,7 +53,7 @@ class Outlook:
 
     @property
     def end(self) -> str:
-        """What a new model is compared with, and by which rule; or that there will be none."""
+        """A line on what a new model will be compared with, and by which rule, or on why there is no comparison."""
         if self.planned.choice.mode == "skip":
             return "nothing to do: the retraining would end as unchanged"
         if self.now is None:
@@ -70,10 +70,10 @@ def look(
     display: Display,
     lasting: bool = True,
 ) -> Outlook:
-    """Edit params.yaml of the worktree for what this retraining runs, and say what that is.
+    """Edit the worktree's params.yaml for this retraining, and print what it will do.
 
-    `bring` brings stages up to date: the data set is prepared where there is a champion. UserError where the retraining is impossible.
-    `lasting`: what is found of batches is recorded, and people are notified of it. If False neither is, and `full` prepares no data.
+    `bring` brings stages up to date; it prepares the data set if there is a champion. Raises UserError if the retraining is impossible.
+    `lasting`: record what is found in batches, and notify people of it. If False, do neither, and prepare no data in mode `full`.
     """
     rules = read_retraining()
     intake = take_in(rules.intake, project, display, processes=processes, lasting=lasting)
@@ -105,8 +105,8 @@ def look(
 def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters) -> None:
     """Say what a retraining of `project` at its commit `follow` would take in, which mode it would have, and which stages may run.
 
-    Only what the choice of the mode depends on is run: `prepare`, unless the mode is `full`. Batches are checked, and neither recorded nor
-    reported; champions of other machines are not fetched. UserError where the retraining would be refused, or one is in progress.
+    Only what the choice of the mode depends on is run: `prepare`, unless the mode is `full`. Batches are checked, but neither recorded nor
+    reported; champions of other machines are not fetched. Raises UserError if the retraining would be refused, or one is in progress.
     """
     display, processes = Display(), Processes()
     with retraining_tree.looking(project), stopping_on_signals(processes), settings_errors():
@@ -135,9 +135,9 @@ def _shown(rule: settings.Intake) -> Iterator[Callable[[str], None]]:
 def take_in(
     rule: settings.Intake, project: Path, display: Display, *, processes: Processes, lasting: bool = True
 ) -> list[dict[str, Any]] | None:
-    """Let params.yaml of the worktree name the data to train on, and what lies relative to the project by its whole path.
+    """Set the data to train on in the worktree's params.yaml, and make paths relative to the project absolute.
 
-    Returns a record of each batch of the inbox, None without an inbox. What is kept out is reported.
+    Returns one record per batch of the inbox, None without an inbox. Quarantined and missing batches are reported.
     """
     taken = inbox.Taken("")
     sections = read_yaml(Path("params.yaml"))

@@ -22,11 +22,11 @@ T = TypeVar("T")
 
 
 def run_pipeline(check: Callable[[], None], processes: Processes, display: Display, *, targets: Sequence[str] = ()) -> None:
-    """`flows.pipeline.run.run` of `targets` (none: the report).
+    """Run the pipeline for `targets` (none: the report).
 
-    If Prefect's server becomes unavailable meanwhile, a process that needs none does the rest.
-    A server that restarted, or was unavailable for minutes, no longer knows the lease that a scheduled run holds of its deployment's
-    limit; Prefect then raises its CancelledError in this thread.
+    If Prefect's server becomes unavailable meanwhile, a process that needs no server finishes the run.
+    A server that restarted, or was unavailable for minutes, has forgotten the scheduled run's lease on the limit of its deployment; Prefect
+    then raises its CancelledError in this thread.
     """
     wait_for(locks.RUN_LOCK)
     try:
@@ -52,7 +52,7 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
 
 
 def again(work: Callable[[], T]) -> T:
-    """`work`, once more where Prefect raises its CancelledError in it, which it does once for a lease; finished pieces are kept."""
+    """Do `work`, and do it again if Prefect raises its CancelledError, which it does once per lease; finished pieces are kept."""
     try:
         return work()
     except CancelledError:
@@ -60,7 +60,7 @@ def again(work: Callable[[], T]) -> T:
 
 
 def wait_for(lock: Path) -> None:
-    """Wait until the worktree is free (a gc holds it while it looks), at most WAIT_SECONDS; UserError then."""
+    """Wait until the worktree is free (gc holds it while it looks). Raises UserError after WAIT_SECONDS."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:

@@ -35,7 +35,7 @@ from tasks.core.training.companions import KNOWN, LEARNED
 
 STARTS = Path(".retemper/starts")  # encoders of champions, by digest: the names go into params.yaml
 SOURCE = Path("data/source.json")
-TRAINING = ("tokenize", "train", "encode", "adore")  # stages by whose code a model is what it is
+TRAINING = ("tokenize", "train", "encode", "adore")  # stages whose code decides what a model is
 UNTRAINED = (  # sections that change no model: what the data are, and how models are measured and shown
     "dataset",
     "articles",
@@ -68,8 +68,8 @@ def make(
 ) -> Planned:
     """Decide how to retrain, and edit params.yaml for it. `run` brings stages up to date: the data set is prepared before the decision.
 
-    `fused`: whether a fusion may become champion. UserError where `settings.systems` names another than those that may, and where a mode
-    that was asked for cannot be had; the champion's encoder or corpus may be lost.
+    `fused`: whether a fusion may become champion. Raises UserError if `settings.systems` names a system that may not become champion, and
+    if a mode that was asked for is impossible, for example because the champion's encoder or corpus is lost.
     """
     sections = read_yaml(Path("params.yaml"))
     _check_systems(settings, sections, fused=fused)
@@ -121,7 +121,7 @@ def _lost(project: Path, now: Champion) -> str:
 
 
 def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: bool) -> None:
-    """UserError where `settings.systems` names what cannot become champion, or params.yaml is invalid."""
+    """Raise UserError if `settings.systems` names a system that cannot become champion, or params.yaml is invalid."""
     if settings.systems is None:
         return
     check(dict(sections))
@@ -133,12 +133,12 @@ def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: boo
 
 
 def _of_systems(settings: Retrain, sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `settings.systems` need of params.yaml."""
+    """The part of params.yaml that `settings.systems` need."""
     return sections if settings.systems is None else only(sections, settings.systems)
 
 
 def _full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Planned:
-    """A full retraining of `settings.systems`: params.yaml loses what none of them needs."""
+    """Plan a full retraining of `settings.systems`; remove from params.yaml what none of them needs."""
     how = {"mode": choice.mode, "why": choice.why}
     if settings.systems is None:
         return Planned(choice, how)
@@ -152,7 +152,7 @@ def _full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Pla
 
 
 def recipe(sections: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, str]:
-    """A digest of every section that decides what a model is, by name. Sources count by content, as `source` (data/source.json) has it."""
+    """A digest of every section that decides what a model is, by name. Sources count by content, by `source` (data/source.json)."""
     found = {name: [_plain(value)] for name, value in sections.items() if name not in UNTRAINED and value}
     for kind in found.keys() & {"encoder", "encoders", "rerankers"}:
         entry = source.get(kind) or {}
@@ -161,7 +161,7 @@ def recipe(sections: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, 
 
 
 def _plain(section: Any) -> Any:
-    """A section without the places of its sources."""
+    """A section without its `source` keys: where a source is does not matter."""
     if not isinstance(section, Mapping):
         return section
     return {key: _plain(value) for key, value in section.items() if key != "source"}
@@ -174,7 +174,7 @@ def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, 
 
 
 def _record(project: Path, one: Champion) -> Mapping[str, Any]:
-    """How the champion was made, where a retraining made it, and recorded that; else empty."""
+    """How a retraining made the champion, as it recorded it (`Ended.how`); empty if there is no such record."""
     entry = history.recorded(project, one.commit)
     return (entry.how if entry else None) or {}
 
@@ -190,7 +190,7 @@ def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, 
 
 
 def _changed_code(project: Path, now: Champion) -> list[str]:
-    """The stages that decide models, and functions that parameters name, whose code is other than the champion's commit has it."""
+    """The stages that decide models, and functions that parameters name, whose code has changed since the champion's commit."""
     before: dict[str, str] = {}
     named: dict[str, str] = {}
     for entry in champion.locked(project, now.commit).values():
@@ -203,7 +203,7 @@ def _changed_code(project: Path, now: Champion) -> list[str]:
 
 
 def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News | None:
-    """What is new in `corpus` since the champion; None where no document and no training query is."""
+    """What is new in `corpus` since the champion; None if no document was added or removed and no training query is new."""
     if outs_of(lock_here()).get(str(corpus)) == parts.digests["corpus"]:
         return None
     with TemporaryDirectory(dir=".retemper") as folder:
@@ -214,9 +214,9 @@ def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News |
 
 
 def _known(project: Path, now: Champion, parts: Parts, *, news: News, indexed: bool) -> list[str]:
-    """The training queries that the champion's weights know: all that are as they were, unless it was only `indexed` beside some.
+    """The training queries that the champion's weights know: all unchanged ones, unless the champion was only `indexed` beside some.
 
-    Then its state lists those that the weights knew before: they are passed on from training to training.
+    In that case its state lists the queries that the weights knew before; the list is passed on from training to training.
     """
     if not indexed:
         return list(news.known)
@@ -225,9 +225,9 @@ def _known(project: Path, now: Champion, parts: Parts, *, news: News, indexed: b
 
 
 def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str], indexes: Sequence[str]) -> dict[str, str]:
-    """The champion's encoders in a folder each, with the list of the training queries that they know; their places by model.
+    """Write each of the champion's encoders to a folder, with the list of training queries that it knows; return the folders by model.
 
-    Those of `indexes` also have what their index has learned. Folders of former champions are removed.
+    Models in `indexes` also get what their index has learned. Folders of former champions are removed. UserError without an encoder.
     """
     sources = {}
     shutil.rmtree(STARTS, ignore_errors=True)

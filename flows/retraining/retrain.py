@@ -30,7 +30,7 @@ from flows.retraining.pipeline import run_pipeline
 from tasks.core.stage.errors import UserError, disk_fault, printable
 from tasks.core.stage.files import write_json
 
-TRIES = 5  # of a decision, where the champion changes meanwhile
+TRIES = 5  # to decide, if the champion changes meanwhile
 
 
 def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = check_parameters, *, dated: bool = False) -> Ended:
@@ -85,7 +85,7 @@ def _notify(project: Path, ended: Ended, display: Display) -> None:
 
 
 def _decided(project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display) -> Ended:
-    """Retrain and push the outcome; decide again where the champion has changed meanwhile. What is in the cache is not computed again."""
+    """Retrain and push the outcome; decide again if the champion has changed meanwhile. Nothing in the cache is computed again."""
 
     def meet(folder: Path) -> None:
         _say(machines.fetch(folder), display)
@@ -117,7 +117,7 @@ def _say(met: machines.Met, display: Display) -> None:
 def _work(
     project: Path, tree: retraining_tree.Tree, begun: Ended, check: Callable[[], None], processes: Processes, display: Display
 ) -> Ended:
-    """Everything between the worktree and the champion; the current folder is the worktree's."""
+    """All steps from the prepared worktree to the recorded decision. The current folder is in the worktree."""
     bring = partial(run_pipeline, check, processes, display)
     seen = outlook.look(project, tree, bring=bring, processes=processes, display=display)
     rules, planned, now = seen.rules, seen.planned, seen.now

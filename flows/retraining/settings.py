@@ -17,5 +17,5 @@ class Retraining(Params):
 
 
 def read_retraining(path: Path = FILE) -> Retraining:
-    """The file's record, or its defaults where it is missing; UserError, one line, for an invalid key or value."""
+    """The file's record, or defaults if it is missing. Raises UserError, one line, for an invalid key or value."""
     return validate(Retraining, read_yaml(path), str(path)) if path.exists() else Retraining()

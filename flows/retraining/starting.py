@@ -16,12 +16,12 @@ from tasks.core.stage.errors import UserError
 
 Sections = Mapping[str, Any]
 
-WEIGHTS = "from_champion"  # in `encoders`
-AS_IT_IS = {"negatives": "none", "steps": 0}  # a round
+WEIGHTS = "from_champion"  # name of the champion's encoder in `encoders`
+AS_IT_IS = {"negatives": "none", "steps": 0}  # a round that trains nothing
 EMPTY = ("pretrain", "mine", "mix", "rerankers", "teacher", "rerank", "rescore", "adore", "fuse", "study", "analyses")
 OWN = ("text", "tokenize", "encode")  # sections under which the champion's document vectors were made
-TIED = ("negatives", "steps", "train_queries", "optimizer_from", "schedule_steps", "projector")  # of a round, what its first weights decide
-STARTED = ("steps", *INDEXED)  # of an adore, likewise
+TIED = ("negatives", "steps", "train_queries", "optimizer_from", "schedule_steps", "projector")  # keys of a round that depend on its start
+STARTED = ("steps", *INDEXED)  # keys of an entry of adore, likewise
 DISTILLED = ("margin_mse", "kl")
 TRAINED = {"continue": "continued", "query_tower": "queries"}  # end of the name of what is trained
 BELOW = "_round"  # end of the name of the round that is trained before an entry of adore
@@ -30,9 +30,9 @@ DEPTH = 200  # negatives mined for `continue`, at least
 
 @dataclass(frozen=True)
 class Start:
-    """The champion as a start: its parts, its own params.yaml, the recipe (params.yaml now), and what each model is in the recipe.
+    """The champion as a start: its parts, its own params.yaml, the recipe (params.yaml now), and `origins`, the recipe's entry by model.
 
-    `lost`: why its own index cannot take other documents, empty where it has none, or it can.
+    `lost`: why its own index cannot take other documents; empty if it can, or if there is no such index.
     """
 
     name: str  # champion/3
@@ -57,13 +57,13 @@ class Start:
 
 
 def entry_of(recipe: Sections, section: str, name: str) -> dict[str, Any]:
-    """An entry of params.yaml, empty where there is none."""
+    """An entry of params.yaml; empty if there is none."""
     found = (recipe.get(section) or {}).get(name)
     return dict(found) if isinstance(found, Mapping) else {}
 
 
 def round_of(start: Start) -> dict[str, Any]:
-    """The recipe's last round that the champion comes from."""
+    """The recipe's round that the champion comes from; the round below it, if it comes from an entry of adore."""
     tower = entry_of(start.recipe, "adore", start.dense)
     return entry_of(start.recipe, "rounds", str(tower.get("round", start.dense)))
 
@@ -87,7 +87,7 @@ def refusals(start: Start, *, named: Sequence[str] | None = None) -> dict[Mode, 
 
 
 def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the params.yaml of this retraining sets, by key, and what each of its models is in the recipe.
+    """The settings of this retraining's params.yaml, by key, and the recipe's entry for each of its models.
 
     `sources`: the folder of each of the champion's encoders, by model.
     """
@@ -141,17 +141,17 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
 
 
 def _looked_at(made: dict[str, Any], model: str, start: Start) -> dict[str, Any]:
-    """`made`, whose failures are those of `model` where the best system may be one that cannot become champion: see `candidates`."""
+    """`made`, with `model` as the one whose failures are shown if the best system may be unable to become champion (see `candidates`)."""
     if any(has_own_index(start.own, part) for part in start.parts.encoders):
         made["failures"] |= {"model": model}
     return made
 
 
 def candidates(mode: Mode, start: Start, made: Mapping[str, Any], *, named: Sequence[str] | None = None) -> list[str] | None:
-    """The systems of such a params.yaml that may become champion; None: all.
+    """The systems of `made` (see `sections_of`) that may become champion; None: all.
 
-    A champion with a compressed index of its own keeps one: a round, which is searched uncompressed, does not take its place. What takes
-    its place comes from one of the recipe's entries `named` (`retrain.systems`), as it does itself (`refusals`).
+    A champion with a compressed index of its own is not replaced by a round, which is searched uncompressed. Its successor comes from one
+    of the recipe's entries `named` (`retrain.systems`), as it does itself (`refusals`).
     """
     if mode == "index":
         return [start.model]
@@ -163,7 +163,7 @@ def candidates(mode: Mode, start: Start, made: Mapping[str, Any], *, named: Sequ
 
 
 def _entry(name: str, start: Start, made: Mapping[str, Any]) -> str:
-    """The recipe's entry that a system of such a params.yaml stands for: the round below an entry of adore is that of the recipe's."""
+    """The recipe's entry that a system of `made` stands for; a round below an entry of adore stands for the recipe's round there."""
     if name == BM25 or name in made["fuse"]:
         return name
     below = entry_of(start.recipe, "adore", start.dense).get("round", start.dense)
@@ -171,22 +171,22 @@ def _entry(name: str, start: Start, made: Mapping[str, Any]) -> str:
 
 
 def baselines_of(made: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What the params.yaml of a retraining sets so that no baseline of its recipe is a system that it does not have: see `sections_of`."""
+    """`report.baselines` for this retraining: the recipe's baselines that are systems of `made` (see `sections_of`)."""
     named = (recipe.get("report") or {}).get("baselines") or []
     return {"report.baselines": [name for name in named if name in systems(made)]} if named else {}
 
 
 def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:
-    """UserError where a mode that was asked for cannot be had."""
+    """Raise UserError if the mode that was asked for is ruled out."""
     if mode in refused:
         raise UserError(f"{where}: found {mode}, but {refused[mode]}; expected full, or auto, which then retrains fully")
 
 
 def _negatives(named: str, dense: str) -> str:
-    """Negatives that need no model but the champion: those given by the data, else mined by it."""
+    """The source of negatives: `named` if the data gives them, else those that the champion mines (`dense`)."""
     return named if named in GIVEN_NEGATIVES else dense
 
 
 def _seeds(own: Mapping[str, Any], number: int) -> dict[str, int]:
-    """Other queries, and another order, in each retraining; the same in each attempt at one."""
+    """Seeds that give each retraining other queries in another order, and each attempt at the same retraining the same."""
     return {"seed": int(own.get("seed", 42)) + number, "split_seed": number}

@@ -1,4 +1,4 @@
-"""The flow that a schedule or a worker starts: one retraining in its own process. Prefect only watches; its server may be unavailable."""
+"""The flow that a schedule or a worker starts: one retraining in its own process. Prefect only observes; its server may be unavailable."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +31,7 @@ def scheduled(follow: str = "HEAD") -> State[None]:
     except UserError as error:
         return Completed(name=SKIPPED, message=str(error))
     try:
-        with tags(*runtime.flow_run.tags):  # its pipeline is watched as it is (flows.scheduling.heartbeats)
+        with tags(*runtime.flow_run.tags):  # so that its pipeline is watched too (flows.scheduling.heartbeats)
             ended = retrain(project, follow, dated=True)
     except UserError as error:
         return Failed(message=str(error))
@@ -59,7 +59,7 @@ def _publish(project: Path, ended: Ended) -> None:
 
 
 def _quietly(work: Callable[[], Any]) -> None:
-    """An unavailable server costs the page its tables, never the run its success."""
+    """Do `work`; an error, such as an unavailable server, only gives a warning: the page lacks tables, but the run succeeds."""
     try:
         work()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Runs of a pool whose worker was killed, marked Crashed: Prefect's heartbeats, and an automation that misses them.
+"""Mark runs of a pool whose worker was killed as Crashed, by Prefect's heartbeats and an automation that notices missing ones.
 
 Import after `flows.pipeline.server.set_environment`.
 """
@@ -20,7 +20,7 @@ FREQUENCY = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"  # environment of whoever regist
 DEFAULT, LEAST = 60, 30  # seconds; Prefect takes no fewer
 MISSED = 5  # heartbeats that a run must miss in a row
 HEARTBEAT = "prefect.flow-run.heartbeat"
-# Names of the states after which none comes: Prefect's, and those that our flow ends with.
+# Names of the states after which no heartbeat comes: Prefect's, and those that our flow ends with.
 ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "TimedOut", SKIPPED, *(result.capitalize() for result in get_args(Result)))
 
 
@@ -31,9 +31,9 @@ def frequency() -> int:
 
 
 def silent_runs(tag: str, seconds: int) -> AutomationCore:
-    """The automation for runs with `tag`, and the pipelines in them, that send a heartbeat every `seconds`: MISSED in a row are missing.
+    """The automation that marks runs with `tag`, and pipelines in them, as Crashed if MISSED heartbeats, one every `seconds`, are missing.
 
-    Prefect names the event of an end after the state's name. An end that were not expected here would be followed by Crashed.
+    Prefect names the event of an end after the state's name. After an end that is not expected here, a run would be marked Crashed.
     """
     within = MISSED * seconds
     return AutomationCore(

@@ -1,4 +1,4 @@
-"""Prefect's records of dead runs: what was killed with its runner becomes Crashed, what nobody was there to start becomes Missed.
+"""Correct Prefect's records of dead runs: those killed with their runner become Crashed, those that nothing started become Missed.
 
 Import after `flows.pipeline.server.set_environment`. A killed runner or worker leaves its runs Running forever (PrefectHQ/prefect #16746).
 """
@@ -24,9 +24,9 @@ ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
 def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
-    """Mark what is left of `deployment` (FLOW/NAME); returns how many runs were Crashed and how many Missed.
+    """Mark dead runs of `deployment` (FLOW/NAME); return how many became Crashed and how many Missed.
 
-    The caller knows that none of its runs is alive: it holds the lock of the deployment's only runner.
+    The caller knows that none of its runs is alive, because it holds the lock of the deployment's only runner.
     """
     with get_client(sync_client=True) as client:
         try:

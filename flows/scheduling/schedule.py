@@ -1,8 +1,8 @@
-"""Retrains on a schedule: a Prefect deployment, its runner and, where none is configured, a server whose history lasts.
+"""Retrain on a schedule: a Prefect deployment, its runner and, if no server is configured, a server that keeps its history.
 
-`retemper schedule` watches over two processes, both tied to its life: the server (ours, unless PREFECT_API_URL is set) and the runner,
-which starts each scheduled run in a process of its own. Either may die and is restarted; the schedule, the deployment and
-the history are in the server's database.
+`retemper schedule` watches two processes that end with it: the server (ours, unless PREFECT_API_URL is set) and the runner, which starts
+each scheduled run in its own process. If either dies, it is restarted; the schedule, the deployment, and the history are in the server's
+database.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ from tasks.core.stage.errors import UserError
 
 LOCK = Path(".retemper/serve.lock")
 FLOW = "retemper-retraining"
-STOP_SECONDS = 1.8  # from the signal to the exit, at the latest
+STOP_SECONDS = 1.8  # from the signal to the exit, at most
 MARK = "retemper-folder:"  # tag of a deployment, with the digest of its folder
-BANNED = "/%&<>"  # by Prefect, in a name
+BANNED = "/%&<>"  # characters that Prefect forbids in a name
 LONGEST = 366 * 24 * 3600  # seconds of an interval
 AGAIN_SECONDS = 5.0  # between two starts of a runner that ended unexpectedly
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is served: a deployment's name, its times (one of the two), and the commit that each run follows."""
+    """A schedule: the deployment's name, its times (`cron` or `interval`), and the commit that each run follows."""
 
     name: str
     cron: str | None
@@ -52,7 +52,7 @@ class Schedule:
 
 
 class Stop(BaseException):
-    """A signal asks us to end."""
+    """A signal has asked us to end."""
 
 
 def serve(
@@ -63,7 +63,7 @@ def serve(
     follow: str | None = None,
     pool: str | None = None,
 ) -> int:
-    """Serve retrainings on a schedule until a signal ends it; with `pool`, only have its workers do so. Returns the exit status."""
+    """Run retrainings on a schedule until a signal ends it; with `pool`, only set up its workers to do so. Return the exit status."""
     follow = followed(Path.cwd()) if follow is None else follow
     schedule = Schedule(name or default_name(), cron, interval, timezone or local_timezone(), follow)
     check(schedule)
@@ -94,7 +94,7 @@ def serve(
 
 
 def _start_server() -> Server | None:
-    """Get Prefect's API ready. UserError where the configured server is unavailable."""
+    """Get Prefect's API ready; return our server, or None if one is configured. Raises UserError if that is unavailable."""
     set_environment()
     server = None
     if not is_configured():
@@ -118,7 +118,7 @@ def _start_server() -> Server | None:
 
 
 def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> None:
-    """Keep the runner and our server alive; returns (a failure) where the runner keeps ending."""
+    """Keep the runner and our server alive. Returns only if the runner keeps ending, which is a failure."""
     from flows.scheduling.missed import tidy
 
     when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron is not None else f"every {schedule.interval} s"
@@ -157,7 +157,7 @@ def _run_runner(schedule: Schedule, processes: Processes) -> None:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """A signal that asks us to end raises Stop, once, and ends us for good after STOP_SECONDS."""
+    """Raise Stop at the first signal that asks us to end, and exit after STOP_SECONDS in any case."""
     stopping = threading.Event()
 
     def stop(_number: int, _frame: object) -> None:
@@ -178,7 +178,7 @@ def _stopping() -> Iterator[threading.Event]:
 
 
 def _exit(status: int) -> None:
-    """Exit at once: Prefect's exit functions wait up to a minute for a server that we have just ended. What is tied to us ends too."""
+    """Exit at once: Prefect's exit functions wait up to a minute for a server that we have just ended. Processes tied to us end too."""
     with suppress(ValueError, OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -186,7 +186,7 @@ def _exit(status: int) -> None:
 
 
 def _last_words(schedule: Schedule, server: Server | None) -> None:
-    """Mark the run that we stopped as stopped; if there is no time for it, the next `schedule` does."""
+    """Mark the run that we stopped as stopped; if time runs out, the next `schedule` does it."""
     if "prefect.main" not in sys.modules or (server and not server.is_alive()):
         return
 
@@ -203,7 +203,7 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
 
 
 def mark(machine: str | None = None) -> str:
-    """The tag of deployments of the current folder on this machine, or on any (machine "")."""
+    """The tag of deployments of the current folder on this machine, or, with machine "", on any machine."""
     place = f"{socket.gethostname() if machine is None else machine}:{Path.cwd()}"
     return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
 
@@ -214,7 +214,7 @@ def default_name() -> str:
 
 
 def refuse_others(name: str, ours: str, pool: bool = False) -> None:
-    """UserError where the deployment of that name belongs to another folder, or workers run it (without `pool`). Needs Prefect's API."""
+    """Raise UserError if the deployment of that name belongs to another folder, or, without `pool`, workers run it. Needs Prefect's API."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -234,7 +234,7 @@ def refuse_others(name: str, ours: str, pool: bool = False) -> None:
 
 
 def check(schedule: Schedule) -> None:
-    """UserError where a schedule is invalid."""
+    """Raise UserError if a schedule is invalid."""
     if schedule.interval is not None and not 1 <= schedule.interval <= LONGEST:
         raise UserError(f"--interval {schedule.interval}: expected 1 second at least, and {LONGEST:,} (a year) at most")
     if banned := [character for character in BANNED if character in schedule.name]:
@@ -245,9 +245,9 @@ def check(schedule: Schedule) -> None:
     cron = "* * * * *" if schedule.cron is None else schedule.cron
     try:
         CronSchedule(cron=cron, timezone=schedule.timezone)
-        if len(cron.split()) > 5:  # seconds, and years, which no other cron has
+        if len(cron.split()) > 5:  # fields for seconds and years, which standard cron lacks
             raise ValueError
-        import_module("prefect._vendor.croniter").croniter(cron).get_next()  # raises where there is none: 31 February
+        import_module("prefect._vendor.croniter").croniter(cron).get_next()  # raises if there is no such date: 31 February
     except ValueError as error:
         if "timezone" in str(error).lower():
             raise UserError(f"--timezone {schedule.timezone}: expected a name such as Europe/Berlin or UTC") from None
@@ -255,7 +255,7 @@ def check(schedule: Schedule) -> None:
 
 
 def local_timezone() -> str:
-    """The machine's time zone by name (Prefect's own default is UTC): TZ, or what /etc/localtime is a link to, or /etc/timezone."""
+    """The name of the machine's time zone, by TZ, the target of /etc/localtime, or /etc/timezone (Prefect's own default is UTC)."""
     name = os.environ.get("TZ", "").removeprefix(":")
     if name and not name.startswith("/"):
         return name
@@ -268,7 +268,7 @@ def local_timezone() -> str:
 
 
 def followed(project: Path) -> str:
-    """The branch that is checked out now, which runs then follow whatever is checked out later; the commit where HEAD is detached."""
+    """The branch that is checked out now, or the commit if HEAD is detached. Runs follow it, whatever is checked out later."""
     commit = tree.resolve(project, "HEAD")
     if commit is None:
         raise UserError(f"{project}: the repository has no commit; commit the project first")
@@ -290,7 +290,7 @@ def _times(schedule: Schedule) -> list[Any]:
 
 
 def _deploy(schedule: Schedule, pool: str) -> int:
-    """Have the workers of a pool run on the schedule, each in this folder, one at a time."""
+    """Deploy the schedule to a pool, whose workers run it in this folder, one run at a time. Return the exit status."""
     if not is_configured():
         raise UserError("--pool: expected a Prefect server that its workers can reach too; set PREFECT_API_URL")
     set_environment()
@@ -334,7 +334,7 @@ def _module_path() -> Any:
 
 
 def main(arguments: list[str]) -> None:
-    """The runner: serves the deployment until it is killed."""
+    """Be the runner: serve the deployment until killed."""
     schedule = Schedule(**json.loads(arguments[0]))
     set_environment()
     from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy

@@ -1,6 +1,6 @@
-"""README.md of an export: what the model is, from which data, parameters and versions it was made, and how it is used.
+"""README.md of an export: what the model is, how to use it, and from which data, parameters, and versions it was made.
 
-Written from dvc.lock, data/source.json and the records of makings, as of the champion's commit. No person and no place is named.
+It is written from dvc.lock, data/source.json, and the records of makings, as of the champion's commit. It names no person and no path.
 """
 
 import json
@@ -22,18 +22,18 @@ from tasks.core.stage.errors import UserError, counted, escaped
 from tasks.core.stage.files import write_text
 
 CARD = "README.md"
-ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # of the hub
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # a model's or data set's id on the hub
 LIBRARIES = ["sentence-transformers", "retemper", "dense-retrieval"]
 
 
 def write_card(project: Path, now: Champion, folder: Path) -> None:
-    """Write README.md beside serving.json."""
+    """Write README.md into the folder of an export."""
     lock = champion.locked(project, now.commit)
     source = json.loads(champion.show(project, now.commit, "data/source.json") or "{}")
     stats: dict[str, Any] = {}
     with suppress(UserError):  # neither in the cache nor on the remote: the card says less
         stats = champion.read_out(project, now.commit, "data/corpus/stats.json")
-    measured = now.metrics or champion.metrics_of(project, now.commit, now.model)  # older records of a set champion have none
+    measured = now.metrics or champion.metrics_of(project, now.commit, now.model)  # older records of a champion set by hand have none
     export = read_record(folder)
     steps = steps_of(lock, export)
     records = makings.read(cache_of(project), [entry_digest(lock[name]) for name in steps])

@@ -28,7 +28,7 @@ Get = Callable[[str, Path], None]
 
 
 def current(project: Path) -> Champion:
-    """The champion now; UserError if there is none."""
+    """The present champion. Raises UserError if there is none."""
     found = champion.current(project)
     if found is None:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
@@ -36,9 +36,9 @@ def current(project: Path) -> Champion:
 
 
 def export(project: Path, folder: Path, *, documents: bool = False, vectors: bool = False) -> Champion:
-    """Put the champion into `folder` (new or empty) with all that serves it, and README.md, its card.
+    """Export the champion to `folder` (new or empty), with everything that a server needs, and its card, README.md.
 
-    Beside an index stand ids.parquet and owners.npy: row r of the index is a passage of document number owners[r], whose id is
+    Each index comes with ids.parquet and owners.npy: row r of the index is a passage of document number owners[r], whose id is
     ids[owners[r]]. `documents`: also titles and texts; `vectors`: also vectors.parquet. The folder appears when it is complete.
     """
     now = current(project)
@@ -54,7 +54,7 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
 
 
 def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
-    """Everything of a champion that a server needs, from the cache or the remote; serving.json comes last."""
+    """Copy everything that a server needs of a champion from the cache or the remote; serving.json is written last."""
     get = partial(champion.get_out, project, now.commit)
     parts, lock = champion.parts_at(project, now), champion.locked(project, now.commit)
     for kind, path in parts.paths.items():
@@ -62,7 +62,7 @@ def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
             _put_part(get, path, folder / kind)
     if documents:
         get(f"{parts.paths['corpus']}/documents.parquet", folder / "documents.parquet")
-    data = {**now.data, "source": named(str(now.data.get("source", "unknown")))} if now.data else {}  # an export leaves this machine
+    data = {**now.data, "source": named(str(now.data.get("source", "unknown")))} if now.data else {}  # an export may leave this machine
     write_json(folder / "champion.json", asdict(replace(now, data=data)))
     texts = {part: champion.read_out(project, now.commit, f"data/tokens/{part}/meta.json") for part in ("documents", "queries/train")}
     sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")
@@ -84,7 +84,7 @@ def _put_part(get: Get, path: str, to: Path) -> None:
 def described_by(
     parts: Parts, model: str, texts: Mapping[str, Mapping[str, Any]], *, lock: Lock, sections: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What serving.json says of a champion: its systems, and how texts were given to its encoder."""
+    """The content of serving.json for a champion: its systems, and how texts were given to its encoder."""
     encoders = {name: (kind, kind.replace("encoder", "index", 1)) for name, kind in parts.encoders.items()}
     fusions = {name: record for name, record in parts.fusion.items() if name != BM25}
     return {
@@ -98,7 +98,7 @@ def described_by(
 
 
 def depths(sections: Mapping[str, Any]) -> dict[str, int]:
-    """How many ranks of each list are fused, by params.yaml."""
+    """The number of ranks of each list that are fused, by params.yaml."""
 
     def of(section: str, key: str) -> int:
         record = Parameters.model_fields[section].annotation
@@ -109,7 +109,7 @@ def depths(sections: Mapping[str, Any]) -> dict[str, int]:
 
 
 def forms(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """How queries and documents were given to the encoder: prefixes and lengths by the token folders, the rest by `settings`."""
+    """How queries and documents were given to the encoder: prefixes and lengths from the token folders, the rest from `settings`."""
     text = Text(**{key: value for key, value in (settings.get("text") or {}).items() if key in Text.model_fields})
     tokenize = settings.get("tokenize") or {}
     query, document = ({key: texts[part][key] for key in ("prefix", "max_length")} for part in ("queries/train", "documents"))
@@ -118,7 +118,7 @@ def forms(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -
 
 
 def link(model: str, folder: Path) -> None:
-    """A model of this workspace in the same form, by links: nothing is copied. UserError where it cannot be searched."""
+    """Link a model of this workspace in the form of an export, without copying. Raises UserError if it cannot be searched."""
     sections = read_yaml(PARAMS)
     found = searched_with(model, sections)
     encoders = {}

@@ -1,4 +1,4 @@
-"""Keeps the folder of the present champion ready for a server, and points the server's link to it."""
+"""Keep a folder of the present champion ready for a server, and point the server's link to it."""
 
 import shutil
 import time
@@ -15,15 +15,15 @@ from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import new_folder, write_text
 
 LINK = "current"
-PROBLEM = "problem"  # a file beside it
-AGAIN_SECONDS = 60.0  # until a champion that could not be had is asked for again
+PROBLEM = "problem"  # a file in the same folder
+AGAIN_SECONDS = 60.0  # until a champion that could not be exported is tried again
 
 
 class Follower:
     """Exports of champions in `folder`: the present one, and the one before it, which a server may still be loading."""
 
     def __init__(self, project: Path, folder: Path, say: Callable[[str], None], *, fetch_seconds: float = 0) -> None:
-        """`say` is told one line. `fetch_seconds`: how often the git remote is asked for champions of other machines; 0: never."""
+        """`say` receives one line at a time. `fetch_seconds`: how often to ask the git remote for other machines' champions; 0: never."""
         self._project, self._folder, self._say, self._fetch = project, folder, say, fetch_seconds
         self._fetched, self._refused, self._again = 0.0, 0, 0.0
         self._problems = {"remote": "", "champion": ""}
@@ -32,22 +32,22 @@ class Follower:
 
     @property
     def link(self) -> Path:
-        """What the server follows."""
+        """The link that the server follows."""
         return self._folder / LINK
 
     @property
     def problem(self) -> Path:
-        """A file that says why the champion of now is not served, or not known; absent where all is well."""
+        """A file that says why the present champion is not served, or is unknown; absent if all is well."""
         return self._folder / PROBLEM
 
     def begin(self, first: Champion) -> None:
-        """Make the first folder. UserError where its parts are lost."""
+        """Make the first folder. Raises UserError if parts of the champion are lost."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         self._show(first)
 
     def look(self) -> None:
-        """Follow a promotion or a rollback. Where the new champion cannot be had, the old one stays, and one line says why."""
+        """Follow a promotion or a rollback. If the new champion cannot be exported, the old one stays, and one line says why."""
         self._ask_remote()
         try:
             now = champion_now(self._project)
@@ -71,7 +71,7 @@ class Follower:
         with new_folder(target) as new:
             put(self._project, now, new, documents=True)
         point(self.link, target.name)
-        for other in self._folder.glob("champion-*"):  # what is loaded of them is in memory
+        for other in self._folder.glob("champion-*"):  # a server has loaded what it needs of them
             if other.name not in (target.name, f"champion-{self.number}"):
                 shutil.rmtree(other, ignore_errors=True)
         self.number, self._commit = now.number, now.commit
@@ -86,7 +86,7 @@ class Follower:
             self._note("remote", problem)
 
     def _note(self, of: str, problem: str) -> None:
-        """Say a problem once, not at every look, and keep it where the server finds it."""
+        """Report a problem once, not at every look, and write it to the file that the server reads."""
         problem = printable(" ".join(problem.split()))
         if problem == self._problems[of]:
             return
@@ -100,7 +100,7 @@ class Follower:
 
 
 def point(link: Path, target: str) -> None:
-    """Make a link lead to `target`, in one step."""
+    """Point a link to `target`, atomically."""
     new = link.with_name(f".{link.name}.new")
     new.unlink(missing_ok=True)
     new.symlink_to(target)

@@ -14,7 +14,7 @@ REPO = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 
 
 def check(repo: str) -> None:
-    """UserError, before anything is exported, for an invalid name, or where there is no token."""
+    """Raise UserError, before anything is exported, for an invalid name, or without a token."""
     if not REPO.fullmatch(repo):
         raise Invalid(f"--push-to-hub {repo}: expected OWNER/NAME")
     if not os.environ.get(TOKEN):
@@ -22,7 +22,7 @@ def check(repo: str) -> None:
 
 
 def push(folder: Path, repo: str) -> str:
-    """Send an exported folder in one commit, to a private repository if it is new; returns its address. UserError where that fails."""
+    """Push an exported folder in one commit; a new repository is private. Return its address. Raises UserError if that fails."""
     import httpx
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
@@ -45,13 +45,13 @@ def push(folder: Path, repo: str) -> str:
 
 
 def placed(folder: Path, export: Export) -> dict[str, Path]:
-    """Every file of an export but its record, by its name on the hub."""
+    """Every file of an export except its record, by its name on the hub."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
     return {_moved(path.relative_to(folder).as_posix(), export): path for path in files}
 
 
 def at_root(export: Export) -> Export:
-    """The record as it holds on the hub."""
+    """The export's record with the paths that files have on the hub."""
     first = next(iter(export.encoders))
     encoders = dict(export.encoders) | {first: (".", export.encoders[first][1])}
     return replace(export, encoders=encoders, files={_moved(name, export): value for name, value in export.files.items()})

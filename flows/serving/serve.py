@@ -1,4 +1,4 @@
-"""`retemper serve`: the search server as a process of its own, and beside it what follows the champion."""
+"""`retemper serve`: run the search server in a separate process, and follow the champion meanwhile."""
 
 import errno
 import os
@@ -22,20 +22,20 @@ from tasks.core.stage.errors import UserError
 
 FOLDER = Path(".retemper/serving")
 LOG = Path(".retemper/queries.jsonl")
-POLL_SECONDS = 1.0  # between two looks at the champion
+POLL_SECONDS = 1.0  # between two checks of the champion
 GRACE_SECONDS = 15  # from a signal until the server is killed; it gives its requests 10
 KEY = "RETEMPER_API_KEY"
-NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")  # of a host, or an address
-LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")  # names of this machine, always answered to
+NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-Fa-f:.]+\]")  # a host's name, or an address
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")  # names of this machine, always allowed
 
 
 class Stop(BaseException):
-    """A signal asks us to end."""
+    """A signal has asked us to end."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is served, and where. `model` or `export`: these in place of the champion. `hosts`: further names of the server."""
+    """What to serve, and where. `model` or `export`: what to serve in place of the champion. `hosts`: further names of the server."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -48,7 +48,7 @@ class Settings:
 
 
 def serve(settings: Settings) -> int:
-    """Answer queries until a signal ends it; returns the exit status. UserError for what is missing, corrupt or taken."""
+    """Answer queries until a signal ends it; return the exit status. Raises UserError for missing or corrupt parts, or a taken port."""
     for name in settings.hosts:
         if not NAME.fullmatch(name):
             raise UserError(f"--allow-host {name}: expected a name without a port, such as search.example.org, or *.example.org")
@@ -57,7 +57,7 @@ def serve(settings: Settings) -> int:
         local = host in ("127.0.0.1", "::1")
         if not local and not os.environ.get(KEY):
             _say(f"warning: {settings.host} may be reached from other machines, and {KEY} is not set: everyone there may search")
-        folder = FOLDER / f"{host}-{port}"  # the port alone may be another server's, at another address
+        folder = FOLDER / f"{host}-{port}"  # the port alone may be that of another server, at another address
         try:
             return _served(settings, listener, folder, local=local)
         finally:
@@ -65,7 +65,7 @@ def serve(settings: Settings) -> int:
 
 
 def _served(settings: Settings, listener: socket.socket, folder: Path, *, local: bool) -> int:
-    """Answer queries with what `folder` holds meanwhile."""
+    """Answer queries, with `folder` as the place for what is served."""
     place, follower = _prepared(settings, folder)
     command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
     names = [*LOOPBACK, *settings.hosts] if local or settings.hosts else []  # none: any
@@ -78,7 +78,7 @@ def _served(settings: Settings, listener: socket.socket, folder: Path, *, local:
 
 
 def _prepared(settings: Settings, folder: Path) -> tuple[Path, Follower | None]:
-    """What the server reads, and who changes it."""
+    """The folder that the server reads, and the follower that changes it, if any."""
     if settings.export:
         read_record(settings.export)
         return settings.export, None
@@ -121,7 +121,7 @@ def _run(command: list[str], listener: socket.socket, follower: Follower | None)
 
 @contextmanager
 def _stopping(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """A signal that asks us to end goes on to the server, and raises Stop, once."""
+    """Pass the first signal that asks us to end on to the server, and raise Stop; ignore later ones."""
     asked = False
 
     def stop(_number: int, _frame: object) -> None:
@@ -141,7 +141,7 @@ def _stopping(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that has the port, before anything is loaded. UserError where it is taken, or the host is not this machine's."""
+    """A socket bound to the port, before anything is loaded. Raises UserError if it is taken, or the host is not this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except OSError as error:

@@ -4,7 +4,7 @@ row      int64: the row of the index, a number for databases that want one
 id       the document's id
 passage  int32: the number of this passage in its document, from 0
 vector   fixed_size_list<float32>[width], as encoded: uncompressed, whatever the index is
-title, text   of the document, if they were asked for
+title, text   of the document, if requested
 """
 
 from collections.abc import Callable, Iterator
@@ -27,9 +27,9 @@ TEXTS = ("title", "text")
 
 
 def write_vectors(get: Callable[[str, Path], None], lock: Lock, folder: Path, *, documents: bool) -> None:
-    """Add vectors.parquet to an export, of its (first) model. `get` copies an out of the champion's commit; `documents`: with texts.
+    """Add vectors.parquet of an export's (first) model to it. `get` copies an out of the champion's commit; `documents`: with texts.
 
-    UserError where the vectors are lost.
+    Raises UserError if the vectors are lost.
     """
     path = vectors_of(next(iter(read_record(folder).encoders)), lock)
     with TemporaryDirectory(prefix=".vectors-", dir=folder.parent) as scratch:
@@ -57,7 +57,7 @@ def schema(width: int, documents: bool) -> pa.Schema:
 
 
 def rows(embeddings: Embeddings, documents: Path | None) -> Iterator[pa.Table]:
-    """The file's rows in the order of the index, ROWS at a time; memory does not grow with the corpus, its ids apart."""
+    """The file's rows in the order of the index, ROWS at a time. Apart from ids, memory does not grow with the corpus."""
     owners, ids, width = embeddings.owners(), embeddings.ids(), embeddings.manifest.width
     texts = Texts(documents) if documents else None
     for first, block in embeddings.blocks():
@@ -77,14 +77,14 @@ def rows(embeddings: Embeddings, documents: Path | None) -> Iterator[pa.Table]:
 
 
 class Texts:
-    """Titles and texts by ordinals that only grow, so that the file is read once, a part at a time."""
+    """Titles and texts of documents, requested by ascending ordinals, so that the file is read once, a part at a time."""
 
     def __init__(self, path: Path) -> None:
         self._batches = read_batches(path, DOCUMENTS, list(TEXTS))
         self._held, self._start = pa.schema([DOCUMENTS.field(name) for name in TEXTS]).empty_table(), 0
 
     def take(self, owners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
-        """The rows of ascending `owners`, none below those asked for before."""
+        """The rows of ascending `owners`, none of which is below earlier ones."""
         while self._start + len(self._held) <= owners[-1]:
             self._held = pa.concat_tables([self._held, pa.Table.from_batches([next(self._batches)])])
         self._held, self._start = self._held.slice(owners[0] - self._start), int(owners[0])

@@ -1,1 +1,1 @@
-"""What is shared: remotes, transfers, lineage, garbage collection."""
+"""What a team shares: remotes, transfers, lineage, garbage collection."""

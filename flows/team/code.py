@@ -26,7 +26,7 @@ class Code:
         self._named: dict[tuple[str, str], str] = {}  # code that parameters name, frozen, by commit and name
 
     def commit(self, path: str, digest: str) -> str:
-        """The commit's id; empty where no commit up to `head` has that content."""
+        """The commit's id; empty if no commit up to `head` has that content."""
         known = self._history.setdefault(path, {})
         if digest not in known:
             for commit in git("log", "--format=%H", self._head, "--", path).splitlines():
@@ -37,7 +37,7 @@ class Code:
         return known.get(digest, "")
 
     def commit_of_stage(self, stage: str, digest: str) -> str:
-        """The latest commit up to `head` in which a stage's code has that digest; empty where none of the last LOOKED_AT has it."""
+        """The latest commit up to `head` in which a stage's code has that digest; empty if none of the last LOOKED_AT commits has it."""
         for commit in self._commits():
             if commit not in self._digests:
                 with _code_of(commit) as reader:
@@ -72,7 +72,7 @@ def _code_of(commit: str) -> Iterator[Reader]:
 
 
 def _frozen(name: str, reader: Reader) -> str:
-    """What `reader` freezes a reference to; empty where its code lacks it."""
+    """The reference `name` as `reader` freezes it; empty if its code lacks it."""
     try:
         return str(freeze_references(name, reader))
     except UserError:
@@ -80,7 +80,7 @@ def _frozen(name: str, reader: Reader) -> str:
 
 
 def _tree_digest(commit: str, path: str) -> str:
-    """DVC's digest of a file, or of a folder (`.dir`), in a commit; empty where the commit lacks it."""
+    """DVC's digest of a file, or of a folder (`.dir`), in a commit; empty if the commit lacks it."""
     listed = git("ls-tree", "-r", "-z", commit, "--", f"./{path}").split("\0")
     files = {line.split("\t", 1)[1]: line.split()[2] for line in listed if line}
     digests = {name: hashlib.md5(_blob(oid), usedforsecurity=False).hexdigest() for name, oid in files.items()}

@@ -1,7 +1,7 @@
-"""`retemper exposure`: in which steps of which trainings a record took part, replayed without any model (tasks.exposure).
+"""`retemper exposure`: the steps of trainings in which a record took part, replayed without any model (tasks.exposure).
 
-Trainings are those of a working tree's or a revision's dvc.lock and of every champion, each once. What they read comes from the cache,
-by digest, so the working tree may be of another state.
+The trainings are those in the dvc.lock of the working tree and of every champion, or of a revision, each once. Their inputs come from
+the cache, by digest, so the working tree may be in another state.
 """
 
 import json
@@ -26,15 +26,15 @@ from tasks.core.stage.frozen import CODE
 HERE = "working tree"
 CHAMPIONS = "refs/tags/champion/"
 SECTIONS = {"pretrain": "pretrain", "train": "rounds", "adore": "adore", "reranker": "rerankers"}  # of params.yaml, by stage
-READ = ("tokens", "corpus", "negatives", "chunks")  # arguments of those stages that hold records
-KNOWN = ("init-state", "round-state")  # and those that list known queries, where only a share of these is trained on again
+READ = ("tokens", "corpus", "negatives", "chunks")  # arguments of those stages that name data with records
+KNOWN = ("init-state", "round-state")  # arguments that name lists of known queries, read if only a share of these is replayed
 CORPORA = ("data/corpus", "data/pseudo")
 STEPLESS = "-"  # shown for a role that belongs to no step
 
 
 @dataclass(frozen=True)
 class Training:
-    """An entry of dvc.lock that trained a model. `seen` names the working tree or champions whose lock has it."""
+    """A training: an entry of a dvc.lock. `seen`: the working tree, revision, or champions whose dvc.lock has it."""
 
     stage: str
     name: str
@@ -52,7 +52,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Part:
-    """What a record was in a training; steps count from 0. Roles that belong to no step have none."""
+    """The part that a record had in a training. Steps count from 0; a role that belongs to no step has none."""
 
     id: str
     training: str
@@ -66,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Model:
-    """A model that saw records, and the trainings before it, its own last, that they took part in."""
+    """A model that saw records, and the trainings in which they took part, its own last."""
 
     name: str
     seen: str
@@ -75,7 +75,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Exposure:
-    """`records` says what each is (a document, a query of a split); `notes` what is not known."""
+    """`records`: what each one is (a document, a query of a split); `notes`: what is unknown."""
 
     records: Mapping[str, Sequence[str]]
     parts: tuple[Part, ...]
@@ -90,7 +90,7 @@ def show(records: Sequence[str], revision: str | None, *, as_json: bool) -> None
 
 
 def known_locks(revision: str | None = None) -> dict[str, Lock]:
-    """The dvc.lock of `revision`, or that of the working tree and of every champion, by name. UserError where there is none."""
+    """The dvc.lock of `revision`, or those of the working tree and of every champion, by name. Raises UserError if there is none."""
     if revision:
         lock = lock_of(commit_of(revision), revision)
         if not lock:
@@ -107,7 +107,7 @@ def known_locks(revision: str | None = None) -> dict[str, Lock]:
 
 
 def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None = None) -> Exposure:
-    """The exposure of `records` in the trainings of `locks`. UserError where an id is in none of their corpora."""
+    """The exposure of `records` in the trainings of `locks`. Raises UserError if an id is in none of their corpora."""
     records, objects = list(dict.fromkeys(records)), (cache or cache_folder()).absolute() / "files" / "md5"
     with TemporaryDirectory(dir=_scratch()) as folder:
         root = Path(folder)
@@ -134,7 +134,7 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None
 
 
 def trainings(locks: Mapping[str, Lock]) -> list[Training]:
-    """Every training of some dvc.lock whose data may hold records, each once, in the order of locks and stages."""
+    """Every training in these locks whose data may hold records, each once, in the order of locks and stages."""
     found: dict[str, Training] = {}
     for where, lock in locks.items():
         for stage in SECTIONS:
@@ -148,7 +148,7 @@ def trainings(locks: Mapping[str, Lock]) -> list[Training]:
 
 
 def place_inputs(training: Training, objects: Path, folder: Path) -> str:
-    """Link what a training read of records into `folder`, under the paths of its command; returns what is wrong, or an empty line."""
+    """Link a training's inputs with records into `folder`, under the paths of its command; return a problem, or an empty string."""
     wanted = inputs(training).values()
     for dep in training.entry.get("deps") or []:
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
@@ -162,7 +162,7 @@ def place_inputs(training: Training, objects: Path, folder: Path) -> str:
 
 
 def place_corpora(locks: Iterable[Lock], objects: Path, root: Path) -> Iterator[Path]:
-    """Link the corpora of some dvc.locks into `root`, each once; those that the cache lacks are left out."""
+    """Link the corpora of these locks into `root`, each once, and yield their folders. Those that the cache lacks are skipped."""
     digests = {(str(out["path"]), str(out.get("md5"))) for lock in locks for out in _outs(lock) if out["path"] in CORPORA}
     for number, (path, digest) in enumerate(sorted(digests)):
         files = listing(objects, digest)
@@ -174,7 +174,7 @@ def place_corpora(locks: Iterable[Lock], objects: Path, root: Path) -> Iterator[
 def contents(path: str, digest: str, lock: Lock, *, objects: Path) -> dict[str, str] | None:
     """Digests of the files of a dependency, by name below `path` (empty for a file), from the listings in the cache.
 
-    None where no out of `lock` has that content (it is stale), or the cache lacks its listing.
+    None if no out of `lock` has that content (the dependency is stale), or the cache lacks its listing.
     """
     for out in _outs(lock):
         above, oid = str(out["path"]), str(out.get("md5", ""))
@@ -191,7 +191,7 @@ def contents(path: str, digest: str, lock: Lock, *, objects: Path) -> dict[str, 
 
 
 def inputs(training: Training) -> dict[str, str]:
-    """What a training read of records, by the arguments of its stage."""
+    """The paths of a training's inputs with records, by argument of its stage."""
     read = (*READ, *KNOWN) if (own_parameters(training) or {}).get("replay", 1) < 1 else READ
     return {name: path for name, path in arguments(training.entry).items() if name in read}
 
@@ -208,7 +208,7 @@ def arguments(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def models(locks: Mapping[str, Lock], parts: Iterable[Part]) -> Iterator[Model]:
-    """The models of the working tree or revision, and the champions, that some of `parts` is behind: by weights, negatives or a teacher."""
+    """The models and champions to which some of `parts` contributed: through weights, negatives, or a teacher."""
     exposed = {(part.training, where) for part in parts for where in part.seen}
     crowned = champions() if any(where.startswith("champion/") for where in locks) else {}
     for where, lock in locks.items():
@@ -270,7 +270,7 @@ def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
 
 
 def _json(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
-    """A JSON file within an out of `lock`, from the cache; empty where it is not there."""
+    """A JSON file within an out of `lock`, from the cache; empty if it is missing."""
     for out in _outs(lock):
         if path.startswith(f"{out['path']}/"):
             oid = listing(objects, str(out.get("md5"))).get(path.removeprefix(f"{out['path']}/"), "")
@@ -297,7 +297,7 @@ def _outs(lock: Lock) -> Iterator[Mapping[str, Any]]:
 
 
 def _other_code(training: Training) -> list[str]:
-    """A note where the stage's code differs from the working tree's, by which the draws are replayed."""
+    """A note if the stage's code differs from the working tree's, which replays the draws."""
     recorded = ((training.entry.get("params") or {}).get(str(CODE)) or {}).get(training.stage)
     if recorded is None or not (Path(PACKAGE) / training.stage).is_dir() or recorded == Reader(Path()).stage_digest(training.stage):
         return []

@@ -1,7 +1,7 @@
-"""`retemper forget`: a record leaves the source, the caches, and the remotes, and does not come back.
+"""`retemper forget`: remove records from the source, the caches, and the remotes, and keep them from coming back.
 
-The list of hashes comes first, so that a run that was killed is finished by `retemper forget` without arguments. What is found is written
-down before any of it is removed (FOUND): a corpus that is half gone no longer says what its records were, or what else holds them.
+The list of hashes is written first, so that `retemper forget` without arguments finishes a run that was killed. Everything found is
+written down before any of it is removed (FOUND): a corpus that is half removed no longer says what its records were, or what holds them.
 """
 
 import os
@@ -34,8 +34,8 @@ from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_mar
 from tasks.core.stage.errors import DiskError, UserError, counted
 from tasks.core.stage.files import write_text
 
-FOUND = Path(".retemper/forgetting/found.json")  # until all of it is removed and looked for
-# Of .retemper: unfinished or derived, made again when needed; and what nobody can make again, so it is named and not removed.
+FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
+# In .retemper: REBUILT and OF_EXTRA are unfinished or derived, and made again when needed; nobody can make OWN again, so it is only named.
 REBUILT = (
     "scratch",
     "dataset",
@@ -49,9 +49,9 @@ REBUILT = (
     "why/data",
     "bisect/data",
 )
-OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets; their dvc.lock stays
+OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets, whose dvc.lock stays
 OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
-SHOWN = 5  # of other records with the same text
+SHOWN = 5  # other records with the same text that a note names
 CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
 
 Tell = Callable[[str], None]
@@ -73,10 +73,10 @@ class Plan:
 
 
 def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell) -> int:
-    """Forget documents and queries by their ids, or without ids all those of the list once more; 0 if no text of theirs is left.
+    """Forget documents and queries by their ids, or without ids all those of the list again. Return 0 if none of their text is left.
 
-    `dry`: only report. `sure` is asked before anything is removed. UserError while a run is in progress in a project that uses this
-    cache, for an unknown id, and where a remote is unavailable.
+    `dry`: only report. `sure` is asked before anything is removed. Raises UserError while a run is in progress in a project that uses
+    this cache, for an unknown id, and if a remote is unavailable.
     """
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
@@ -104,7 +104,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
 
 
 def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *, root: Path, trees: Sequence[Path]) -> Plan:
-    """What holds `records` and those of the list."""
+    """Find what holds `records` and those of the list."""
     listed = read_marks()
     new = tuple(
         one for record in dict.fromkeys(records) for one in named(record, entries, store, listed=listed) if mark(*one) not in listed
@@ -141,7 +141,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
 
 
 def named(record: str, entries: Sequence[Entry], store: Store, *, listed: Collection[str]) -> list[tuple[Kind, str]]:
-    """The kind and id that a user names: an id, or document:ID, query:ID. UserError where it is neither, or both."""
+    """The kind and id of a `record` given as ID, document:ID, or query:ID. Raises UserError if the id is unknown or ambiguous."""
     kinds = [kind for kind in KINDS if mark(kind, record) in listed] or kinds_of(record, entries, store)
     if len(kinds) == 1:
         return [(kinds[0], record)]
@@ -157,13 +157,15 @@ def named(record: str, entries: Sequence[Entry], store: Store, *, listed: Collec
 
 
 def kinds_of(record: str, entries: Sequence[Entry], store: Store) -> list[Kind]:
-    """What this project's corpora have under an id."""
+    """The kinds of record (document, query) that this project's corpora have under an id."""
     own = [entry for entry in entries if entry.own]
     return [kind for kind in KINDS if holders(own, store, {mark(kind, record)}).ids]
 
 
 def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -> Iterator[Entry]:
-    """Entries of every dvc.lock of the projects and of the run cache. Corpora of this project, of any commit, are its own."""
+    """The entries of every dvc.lock of the projects and of the run cache. Those that made a corpus of this project, in any commit, are
+    its own.
+    """
     own = set(own_corpora())
     found: list[Lock] = [lock for project in projects for _, there in locks_of_references(project) for lock in there]
     for tree in trees:
@@ -178,7 +180,7 @@ def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -
 
 
 def own_corpora() -> Iterator[tuple[str, str]]:
-    """Path and digest of the corpora in every dvc.lock that git has of this project, in old commits too."""
+    """Path and digest of the corpora in every version of this project's dvc.lock that git has, in old commits too."""
     for line in git("rev-list", "--all", "--objects", "--", locks.DVC_LOCK.name, check=False).splitlines():
         oid, _, name = line.partition(" ")
         if name.endswith(locks.DVC_LOCK.name):
@@ -186,7 +188,7 @@ def own_corpora() -> Iterator[tuple[str, str]]:
 
 
 def open_remotes(repo: Any) -> Iterator[Remote]:
-    """Every remote of the project; what its runs made becomes known here. UserError where one is unavailable."""
+    """Open every remote of the project, and fetch its records of runs. Raises UserError if one is unavailable."""
     for name in repo.config["remote"]:
         try:
             remote = repo.cloud.get_remote(name)
@@ -198,7 +200,7 @@ def open_remotes(repo: Any) -> Iterator[Remote]:
 
 
 def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> Iterator[Path]:
-    """Files of a working tree with the content of one of `oids`."""
+    """Files of a working tree whose content is one of `oids`."""
     for path in sweep.files_below(tree / "data"):
         if may_hold(path.relative_to(tree).as_posix(), kinds) and file_md5(path) in oids:
             yield path
@@ -216,7 +218,7 @@ def remember(plan: Plan) -> None:
 
 
 def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:
-    """DiskError, with nothing changed, where the cache or a folder remote has what is to be removed, and cannot be written to."""
+    """Raise DiskError, with nothing changed, if the cache or a folder remote holds something to remove but is not writable."""
     oids = plan.holdings.oids
     if plan.runs or any(object_path(store.objects, oid).exists() for oid in oids):
         refuse_read_only(root, removing=True)
@@ -255,7 +257,7 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
 
 
 def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, list[str]]]:
-    """Where the notes for other projects go, in the cache and on each remote, and what the plan removes there."""
+    """The places of the notes for other projects, in the cache and on each remote, with the digests that the plan removes there."""
     from dvc.fs import LocalFileSystem
 
     yield (
@@ -278,7 +280,7 @@ def delete_from(remote: Remote, oids: Collection[str]) -> None:
 
 
 def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: Tell) -> list[Path]:
-    """Look for the texts in what is left; what is derived is removed too. Returns the files that still have one."""
+    """Look for the texts in all files that are left, and remove derived files that have one. Return the other files that have one."""
     from dvc.fs import LocalFileSystem
 
     wanted, left = sweep.needles(plan.holdings.texts), list[Path]()
@@ -325,13 +327,13 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
 
 
 def is_derived(path: Path) -> bool:
-    """Whether a file of a working tree, by its path there, can be made again."""
+    """Whether a file of a working tree, given by its path there, can be made again."""
     first, second = (*path.parts, "")[:2]
     return first == "data" or (first == ".retemper" and not second.startswith(OWN))
 
 
 def exposed(plan: Plan, tell: Tell) -> list[exposure.Model]:
-    """The models that saw the records, as far as it can be replayed."""
+    """The models that saw the records, as far as trainings can be replayed."""
     if not plan.holdings.ids:
         return []
     try:
@@ -344,7 +346,7 @@ def exposed(plan: Plan, tell: Tell) -> list[exposure.Model]:
 
 
 def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure.Model]) -> None:
-    """What would be removed, by place, and the models that saw the records."""
+    """Print what would be removed, by place, and the models that saw the records."""
     outs = {path for path, _ in plan.holdings.outs}
     rows = []
     for name, present in (
@@ -370,7 +372,7 @@ def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure
 
 
 def tell_next(tell: Tell) -> None:
-    """What is left to do."""
+    """Print what the user must do next."""
     tell(f"removed. Next: git add {FILE} && git commit; retemper run (or retemper retrain) trains without the records;")
     tell("then crown a new champion and run retemper gc, with --remote: weights that saw them stay until then.")
     tell("Everyone with a clone or a cache of their own: git pull, then retemper forget (without ids).")

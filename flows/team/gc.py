@@ -25,15 +25,15 @@ from flows.team.sync import reason, remote_name, unsent
 from tasks.core.stage.errors import UserError, counted
 
 DAYS = 7.0
-Load = Callable[[str], Mapping[str, str] | None]  # digest of a folder's listing to the digests of its files, by name; None: it is lost
+Load = Callable[[str], Mapping[str, str] | None]  # from a folder's listing to the digests of its files by name; None if it is lost
 
 
 @dataclass
 class Needs:
-    """Digests to keep, and what nothing can be kept for: references without a dvc.lock, and folders without a listing."""
+    """Digests to keep, and for what none can be kept: references without a dvc.lock, and folders without a listing."""
 
     oids: set[str] = field(default_factory=set)
-    trees: dict[str, Path] = field(default_factory=dict)  # digests that a working tree's graph needs now, and that tree
+    trees: dict[str, Path] = field(default_factory=dict)  # for digests that a working tree's graph needs now: that tree
     names: dict[str, str] = field(default_factory=dict)  # digest to `stage: out`, for everything seen, needed or not
     without: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)  # `stage: out` of folders whose listings are lost
@@ -46,17 +46,17 @@ class Needs:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What can be removed: objects with their sizes in bytes, and run-cache entries whose outs go with them."""
+    """What can be removed: objects with their sizes in bytes, and run-cache entries with outs among them."""
 
     objects: Mapping[Any, int]
     runs: tuple[Any, ...]
 
 
 def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: float = DAYS, *, keep_unsent: bool = True) -> None:
-    """Remove what nothing needs from the cache, and from `remote` where it is older than `days`. With `dry`, only report it. Results that
-    the project's remote is still to be sent stay here, unless not `keep_unsent`.
+    """Remove what nothing needs from the cache and, if it is older than `days`, from `remote`. With `dry`, only report it.
 
-    UserError while a run is in progress in any project that uses this cache, or where what others need cannot be known.
+    `keep_unsent`: keep results that are yet to be sent to the project's remote. Raises UserError while a run is in progress in any project
+    that uses this cache, or if it cannot be known what others need.
     """
     if not days >= 0:  # NaN neither
         raise UserError(f"--days: found {days:g}, expected 0 or more")
@@ -98,7 +98,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
 
 
 def _unsent(root: Path, trees: Iterable[Path], needed: set[str], *, tell: Callable[[str], None]) -> set[str]:
-    """Digests of what the next push sends and nothing needs."""
+    """Digests of objects that nothing needs but the next push sends."""
     projects = dict.fromkeys(map(project_of, trees))
     found = objects_of(root, [entry for project in projects for entry in unsent(project, root)]) - needed
     if found:
@@ -108,7 +108,7 @@ def _unsent(root: Path, trees: Iterable[Path], needed: set[str], *, tell: Callab
 
 
 def users_of(root: Path) -> tuple[list[Path], list[Path]]:
-    """The projects that use a cache, this one first, and all their working trees. UserError where they cannot be known."""
+    """The projects that use a cache, this one first, and all their working trees. Raises UserError if they cannot be known."""
     shared = (root / PROJECTS).is_dir()
     projects = [Path.cwd(), *(other for other in team.registered(root) if shared and other != Path.cwd())]
     if not root.resolve().is_relative_to(Path.cwd().resolve()) and not shared and not _is_worktree_of(root):
@@ -122,7 +122,7 @@ def users_of(root: Path) -> tuple[list[Path], list[Path]]:
 def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
     """What the references of `projects` and the working trees need: the outs of every dvc.lock and .dvc file.
 
-    After a killed run, the dvc.lock from before it counts too. UserError where the kill truncated dvc.lock.
+    After a killed run, the dvc.lock from before it counts too. Raises UserError if the kill truncated dvc.lock.
     """
     needs = Needs()
     for project in projects:
@@ -150,7 +150,7 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
 
 
 def with_contents(needs: Needs, load: Load) -> set[str]:
-    """The needed digests, including those of the files in needed folders; records their names too."""
+    """The needed digests, including those of the files in needed folders. Names of files and lost listings are added to `needs`."""
     needed = set(needs.oids)
     for oid in [oid for oid in needs.names if oid.endswith(".dir")]:
         files = load(oid)
@@ -164,7 +164,7 @@ def with_contents(needs: Needs, load: Load) -> set[str]:
 
 
 def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every entry of a run cache; records the names of what it made."""
+    """Every entry of a run cache. The names of its outs are added to `needs`."""
     for path, entry in recorded(root):
         for oid, out in outs(entry):
             needs.names.setdefault(oid, f"an earlier {out}")
@@ -172,7 +172,7 @@ def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str,
 
 
 def _of_graph(lock: Lock, tree: Path) -> Lock:
-    """The entries that the graph of a working tree still has; all of them where that cannot be read."""
+    """The entries that the graph of a working tree still has; all of them if the graph cannot be read."""
     try:
         return of_graph(lock, *((tree / name).read_text(encoding="utf-8") if (tree / name).exists() else None for name in GRAPH))
     except (OSError, ValueError, UserError):
@@ -180,10 +180,10 @@ def _of_graph(lock: Lock, tree: Path) -> Lock:
 
 
 def _listings(repo: Any, cache: Path, needs: Needs) -> Load:
-    """Reads listings from the cache, and needed ones that it lacks, or has corrupt, from the project's remote.
+    """A function that reads listings from the cache, and needed ones that are missing or corrupt there from the project's remote.
 
-    UserError for one of which no copy is intact, if a working tree needs it or the cache has it corrupt. Those of other commits may never
-    have been here.
+    It raises UserError if no copy is intact and a working tree needs the listing, or the cache has a corrupt one. Listings of other commits
+    may be lost, since they may never have been here.
     """
     remote = remote_name(repo)
 
@@ -266,7 +266,7 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
 
 
 def _unfinished(fs: Any, place: str, there: Iterable[str]) -> list[str]:
-    """Files of a remote that a push was writing when it ended; of pushes in progress too."""
+    """Partly written files of a remote, from pushes that failed or are in progress."""
     if fs.protocol == "local":
         return list(map(str, unfinished_copies(Path(place))))
     return [path for path in there if OF_DVC.fullmatch(path.rpartition("/")[2])]
@@ -280,7 +280,7 @@ def _sizes(fs: Any, folder: str) -> dict[str, int]:
 
 
 def _changed(fs: Any, path: str) -> float:
-    """When an object reached a remote, in seconds since 1970; now, where the remote does not say: colleagues push before they commit."""
+    """When an object reached a remote, in seconds since 1970. Now, if the remote does not say: colleagues push before they commit."""
     info = fs.fs.info(path)
     when = next((info[key] for key in ("mtime", "LastModified", "last_modified", "updated") if info.get(key)), None)
     if isinstance(when, datetime):

@@ -1,8 +1,8 @@
-"""Which objects of a cache, and of remotes, hold some records: by lineage from every corpus that has them.
+"""Find the objects of a cache and of remotes that hold given records, by lineage from every corpus that has them.
 
-Texts turn into tokens, posting lists, vectors, runs, and pages, so a search for bytes finds few of them. Everything that a stage made
-from a corpus with a record, directly or not, counts as holding it, apart from what cannot (NONE) and files of the other kind of record
-(OF). Weights of models count as none: what they saw is shown by `retemper exposure`.
+Texts turn into tokens, posting lists, vectors, runs, and pages, so a search for bytes finds few of them. Everything that stages made,
+directly or not, from a corpus with a record counts as holding it, except outs that cannot hold any (NONE) and those for the other kind of
+record (OF). Weights of models do not count: `retemper exposure` shows what they saw.
 """
 
 import io
@@ -29,7 +29,7 @@ NONE = tuple(
     f"data/{name}/"
     for name in ("encoders", "rerankers", "state", "curves", "pretrain_curves", "metrics", "index_metrics", "latency", "studies")
 )
-OF: Mapping[Kind, tuple[str, ...]] = {  # what holds one kind alone
+OF: Mapping[Kind, tuple[str, ...]] = {  # outs that hold only one kind of record
     "document": tuple(
         f"data/{name}"
         for name in ("corpus/documents", "pseudo/documents", "tokens/documents", "bm25/", "embeddings/", "indexes/", "chunks/")
@@ -54,7 +54,7 @@ class Remote:
 
 @dataclass(frozen=True)
 class Store:
-    """Objects of the local cache, or of a remote where the cache lacks one or has it corrupt."""
+    """Objects of the local cache, or of a remote if one is missing or corrupt in the cache."""
 
     objects: Path
     remotes: Sequence[Remote] = ()
@@ -68,14 +68,14 @@ class Store:
         return None
 
     def listing(self, oid: str) -> dict[str, str]:
-        """Files of a folder by name; empty where no copy of its listing is intact."""
+        """Digests of a folder's files by name; empty if no copy of its listing is intact."""
         if found := listing(self.objects, oid):
             return found
         text = self.read(oid) if oid.endswith(".dir") else None
         return parse_listing(text, oid) or {} if text else {}
 
     def opened(self, oid: str) -> pq.ParquetFile | None:
-        """A Parquet file, to be read a batch at a time; None where it is lost."""
+        """A Parquet file, to be read a batch at a time; None if it is lost."""
         if local := intact(self.objects, oid):
             return open_parquet(local)
         data = self.read(oid)
@@ -103,7 +103,7 @@ class Entry:
 class Holdings:
     """What holds the records: objects by digest, and the outs (path, digest) that they are part of.
 
-    `texts` are the records' own, `clean` the SHA-256 of vectors known to be of other documents.
+    `ids` and `texts`: those of the records; `clean`: SHA-256 of vectors that are known to be of other documents.
     """
 
     outs: set[tuple[str, str]] = field(default_factory=set)
@@ -114,14 +114,14 @@ class Holdings:
     unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
 
     def keep(self, place: Path) -> None:
-        """Write down what is found, before the first of it is removed. It holds texts, so its owner alone may read it."""
+        """Write down what was found, before any of it is removed. The file has texts, so only its owner may read it."""
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         told = {"outs": sorted(self.outs), "oids": self.oids, "ids": sorted(self.ids), "texts": sorted(self.texts)}
         write_text(place, json.dumps(told))
 
     @classmethod
     def kept(cls, place: Path) -> "Holdings":
-        """What a forgetting that did not end had found; nothing where there was none."""
+        """What an unfinished `forget` had found; nothing if there was none."""
         if not place.exists():
             return cls()
         told = json.loads(place.read_text(encoding="utf-8"))
@@ -131,9 +131,9 @@ class Holdings:
 def find(
     entries: Sequence[Entry], store: Store, marks: Collection[str], *, kinds: Collection[Kind], earlier: Holdings | None = None
 ) -> Holdings:
-    """What holds the records of `marks`, which are of `kinds`. `earlier` is what a forgetting that did not end had found.
+    """Find what holds the records of `marks`, which are of `kinds`. `earlier`: what an unfinished `forget` had found.
 
-    Other projects may share the cache and use the same ids: an entry that is not `own` counts only if a record's text is the same.
+    Other projects may share the cache and use the same ids, so an entry that is not `own` counts only if a record's text is the same.
     """
     earlier = earlier or Holdings()
     found = holders(entries, store, marks, texts=earlier.texts)
@@ -152,14 +152,14 @@ def find(
 
 
 def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str] = ()) -> Holdings:
-    """The corpora that have records of `marks`, their ids and texts, which come to the `texts` that are known already."""
+    """The corpora that have records of `marks`, with these records' ids and texts, in addition to the `texts` already known."""
     found = Holdings(texts=set(texts))
     corpora: dict[tuple[str, str], bool] = {}
     for entry in entries:
         for path, oid in entry.outs():
             if path in CORPORA:
                 corpora[path, oid] = corpora.get((path, oid), False) or entry.own
-    for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first, which say the texts
+    for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first: their texts decide about the others
         theirs = _texts(path, oid, store, marks=marks, found=found)
         if theirs and (corpora[path, oid] or theirs & found.texts):
             found.texts |= theirs
@@ -168,7 +168,7 @@ def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, t
 
 
 def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, found: Holdings) -> list[str]:
-    """Other records of this project's corpora that hold those of `marks`, with the text of one of them: document:ID, query:ID."""
+    """Records with the text of a marked one under another id, in this project's corpora that hold marked ones: document:ID, query:ID."""
     corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & found.outs
     others = set[str]()
     texts = pa.array(sorted(found.texts), pa.string())
@@ -200,7 +200,7 @@ def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], found: 
 
 
 def _records(path: str, oid: str, store: Store, *, unread: list[str]) -> Iterator[tuple[Kind, pa.RecordBatch]]:
-    """Ids and texts of a corpus, with their kind; what is lost of it goes to `unread`."""
+    """Ids and texts of a corpus in batches, with their kind. Lost files are added to `unread`."""
     files = store.listing(oid)
     if not files:
         unread.append(f"{path} {oid}")
@@ -221,7 +221,7 @@ def _text(row: Mapping[str, str]) -> str:
 
 
 def _follow(entries: Sequence[Entry], store: Store, found: Holdings, *, kinds: Collection[Kind]) -> None:
-    """Add the outs of every entry that read from one of `found.outs`, and so on."""
+    """Add to `found.outs` the outs of every entry that read one of them, directly or through others."""
     readers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in entries:
         for dep in entry.deps():
@@ -239,7 +239,7 @@ def _follow(entries: Sequence[Entry], store: Store, found: Holdings, *, kinds: C
 
 
 def _as_read(path: str, oid: str, store: Store, *, read: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """An out as dependencies name it: itself, and the files and folders in it that some stage reads."""
+    """An out as dependencies may name it: itself, and the files and folders in it that some stage reads."""
     yield path, oid
     inner = [one for one in read if one.startswith(f"{path}/")]
     files = store.listing(oid) if inner else {}
@@ -251,7 +251,7 @@ def _as_read(path: str, oid: str, store: Store, *, read: Iterable[str]) -> Itera
 
 
 def _kept_elsewhere(entries: Sequence[Entry], store: Store, found: Holdings) -> set[str]:
-    """Objects of outs that hold no record: equal files of others are not removed under them."""
+    """Objects of outs that hold no record. They are kept even if an out with a record has an equal file."""
     others = {out for entry in entries for out in entry.outs()} - found.outs
     kept = {oid for _, oid in others}
     for _, oid in others:
@@ -284,7 +284,7 @@ def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str]
 
 
 def other_shards(folder: Path, clean: Collection[str]) -> Iterator[Path]:
-    """Kept vectors that are not known to be of other documents."""
+    """Stored shards, with their companion files, that are not known to be of other documents (`clean`)."""
     for path in sorted(folder.glob("*.npy")):
         digest = path.with_suffix(".sha256")
         if not digest.exists() or digest.read_text(errors="replace") not in clean:

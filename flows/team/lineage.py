@@ -40,7 +40,7 @@ GRAPH = ("dvc.yaml", "params.yaml")
 
 @dataclass(frozen=True)
 class File:
-    """A file or folder that a stage read or wrote. `made_by` is a stage, empty for code; `commit` is the latest with that content."""
+    """A file or folder that a stage read or wrote. `made_by`: a stage, empty for code; `commit`: the latest with that content."""
 
     path: str
     digest: str
@@ -94,7 +94,7 @@ def show(artifact: str, revision: str | None, form: str, page: Path | None, *, w
 
 
 def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/cache")) -> Lineage:
-    """The lineage of a model, a metric or any out, in `revision` or in this working tree. UserError where nothing made it."""
+    """The lineage of a model, a metric, or any out, in `revision` or in this working tree. Raises UserError if no stage made it."""
     commit = commit_of(revision or "HEAD")
     if revision:
         text = read_blob(commit, LOCK)
@@ -168,7 +168,7 @@ def ancestors(lock: Lock, stage: str) -> list[str]:
 def sources_of(source: Mapping[str, Any], lock: Lock, stages: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """The entries of data/source.json that `stages` read, by key (`dataset`, `encoders.e5`), without those that name no source.
 
-    What has another digest than they recorded is left out: they read what was there before.
+    Entries whose digest is not the recorded one are left out: the stages read an earlier state of these sources.
     """
     read = {item for name in stages for item in ((lock[name].get("params") or {}).get(SOURCE) or {}).items()}
     entries = dict[str, Mapping[str, Any]]()
@@ -178,7 +178,7 @@ def sources_of(source: Mapping[str, Any], lock: Lock, stages: Sequence[str]) -> 
 
 
 def _current(steps: Sequence[Step]) -> list[str]:
-    """The last of `steps` and the stages before it, as far as no input on the way was replaced since."""
+    """The last of `steps`, and the stages before it whose outs on the way to it have not been replaced since."""
     named, found = {step.stage: step for step in steps}, [steps[-1].stage]
     for name in found:  # which grows
         makers = [maker for file in named[name].inputs if not file.note for maker in file.made_by.split(", ")]
@@ -187,7 +187,7 @@ def _current(steps: Sequence[Step]) -> list[str]:
 
 
 def parents(lock: Lock, stage: str) -> list[str]:
-    """The stages that made what `stage` read, by name: one of their outs is a dep, contains one, or is part of one."""
+    """The names of the stages that made what `stage` read: one of their outs is a dep, contains one, or is part of one."""
     wanted = [dep["path"] for dep in lock[stage].get("deps", [])]
     return sorted(
         name
@@ -223,7 +223,7 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: P
 
 
 def _cached(entry: Mapping[str, Any], cache: Path) -> str:
-    """When this run entered the run cache here: when it ended, or was fetched."""
+    """When this run was added to the local run cache, by ending or by being fetched; empty if it is not there."""
     key = {"cmd": entry.get("cmd"), "deps": entry.get("deps", []), "outs": [out["path"] for out in entry.get("outs", [])]}
     key |= {"params": entry["params"]} if entry.get("params") else {}
     try:
@@ -237,7 +237,7 @@ def _cached(entry: Mapping[str, Any], cache: Path) -> str:
 
 
 def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, objects: Path | None = None) -> str:
-    """The digest that dvc.lock gives a path: an out's, or (from the listing in the cache) that of a part of one; else empty."""
+    """The digest that dvc.lock gives for a path: of an out, or of a part of one by its listing in the cache; else empty."""
     for out, stage in makers.items():
         recorded = next(str(o.get("md5", "")) for o in lock[stage]["outs"] if o["path"] == out)
         if out == path:
@@ -250,7 +250,7 @@ def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, objects: Path |
 
 
 def _read(lock: Lock, makers: Mapping[str, str], path: str, objects: Path) -> dict[str, Any]:
-    """A JSON artifact by its digest in `lock`: from the cache, or from the working tree where the digest matches."""
+    """A JSON artifact by its digest in `lock`, from the cache or, if the digest matches, from the working tree; else empty."""
     digest = _digest_of(lock, makers, path, objects)
     for file in (object_path(objects, digest), Path(path)) if digest else ():
         if file.is_file() and file_md5(file) == digest:
@@ -269,7 +269,7 @@ def as_text(found: Lineage) -> str:
 
 
 def as_short_text(found: Lineage) -> str:
-    """A line or two for each stage, the last one first: what it made, its parameters, and what is stale or uncommitted."""
+    """A few lines per stage, the last one first: what it made, its parameters, and what is stale or uncommitted."""
     revision = "" if found.revision == "working tree" else f" --rev {found.revision[:12]}"
     rest = f"commands, code, digests and files: retemper lineage {found.artifact.removeprefix('data/encoders/')}{revision} --all"
     return "\n".join([*_head(found, files=False), "", *_lines(found), "", rest])
@@ -300,7 +300,7 @@ def _parameters(params: Mapping[str, Any]) -> str:
 
 
 def _told(value: Any) -> str:
-    """A text without quotes, unless it is empty or begins or ends with a blank."""
+    """A value as JSON, but a string without quotes, unless it is empty or begins or ends with a blank."""
     bare = isinstance(value, str) and value != "" and value == value.strip()
     return str(value) if bare else json.dumps(value, ensure_ascii=False)
 

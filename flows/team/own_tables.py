@@ -1,4 +1,4 @@
-"""The user's own tables, from which forgotten records are taken out, or where that is left to them, a note on it."""
+"""The user's own tables: forgotten records are removed from them, or a note asks the user to do it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tabl
 
 
 def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
-    """The user's own tables: the data set, if it is a folder of lines or rows, batches of the inbox, judgments of browse."""
+    """The user's own tables, by kind with folders: the data set, if BEIR or CSV, batches of the inbox, and judgments of browse."""
     kind, _, place = _source().partition(":")
     if kind in FOLDERS and local_path(place).is_dir():
         yield kind, (local_path(place).absolute(),)
@@ -29,14 +29,14 @@ def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 
 def inbox_entries() -> list[Path]:
-    """What is in the inbox, if there is one, by name."""
+    """The entries of the inbox, by name; none without an inbox."""
     settings = read_yaml(SETTINGS) if SETTINGS.exists() else {}
     inbox = (settings.get("intake") or {}).get("inbox")
     return sorted(path.absolute() for path in local_path(inbox).glob("*")) if inbox else []
 
 
 def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
-    """Run tasks.prepare.withdraw."""
+    """Run tasks.prepare.withdraw; return its answer: records by file, and their texts. `dry`: change nothing."""
     own, _, place = _source().partition(":")
     columns = divided(place)[1] if own == "pairs" else ""
     asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
@@ -44,13 +44,13 @@ def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry:
 
 
 def held_in_inbox(marks: Collection[str]) -> Any:
-    """What files of pairs of the inbox have of the records, as `withdraw` says it; they are not changed."""
+    """The records in the inbox's files of pairs, in the form of `withdraw`'s answer; the files are not changed."""
     files = [path for path in inbox_entries() if is_pairs_file(path)]
     return withdraw("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}
 
 
 def source_notes(lines: Mapping[str, int], held: Mapping[str, int]) -> Iterator[str]:
-    """What the user must do about the source, and about files of the inbox that have records (0: nobody knows)."""
+    """What the user must do about the source, and about files of the inbox that have records. `held`: how many, by file; 0: unknown."""
     source = _source()
     if source.partition(":")[0] not in FOLDERS:
         yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"

@@ -34,11 +34,11 @@ PATIENCE = {"s3": {"connect_timeout": 10, "read_timeout": 30}, "ssh": {"timeout"
 
 
 def add(name: str, url: str, options: Sequence[str]) -> str:
-    """Check that `url` can be written and read, and make it this project's remote `name`; returns what was done, in a line.
+    """Check that `url` can be written and read, and make it this project's remote `name`; return a summary.
 
-    `options` are DVC's remote options, `key=value`. Secrets go to .dvc/config.local, which git ignores; the value `-` is
-    asked for. The remote gets its mark (`flows.storage.remote`); without one, runs treat it as unavailable.
-    UserError, with nothing changed, where the remote is unavailable or refuses.
+    `options` are DVC's remote options, `key=value`; for the value `-`, the user is asked. Secrets go to .dvc/config.local, which git
+    ignores. The remote gets its mark (`flows.storage.remote`); without one, runs treat it as unavailable. Raises UserError, with nothing
+    changed, if the remote is unavailable or refuses access.
     """
     name = name.lower()  # as DVC reads the names of remotes
     if not NAME.fullmatch(name):
@@ -64,11 +64,11 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
 
 
 def _to_send() -> Iterator[str]:
-    """A line on what the first push sends, where there is anything."""
+    """A line on what the first push sends, if anything."""
     oids: set[str] = set()
     with repository() as repo:
         root = Path(repo.cache.local_cache_dir)
-    with suppress(UserError):  # a dvc.lock is invalid: the run says so
+    with suppress(UserError):  # dvc.lock is invalid; the next run reports it
         oids = objects_of(root, [*earlier_results(root), *read_lock().values()])
     size = sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in oids)
     if oids:
@@ -79,14 +79,14 @@ def _to_send() -> Iterator[str]:
 
 
 def remotes() -> list[tuple[str, str, bool]]:
-    """Name, URL, and whether runs use it, for every remote."""
+    """For every remote: its name, its URL, and whether runs use it."""
     with repository() as repo:
         default = repo.config["core"].get("remote")
         return [(name, str(remote["url"]), name == default) for name, remote in repo.config["remote"].items()]
 
 
 def remove(name: str) -> None:
-    """Forget a remote and its secrets; what it holds stays. UserError where there is no remote of that name."""
+    """Remove a remote and its secrets from the settings; its content stays. Raises UserError if there is no remote of that name."""
     name = name.lower()
     known = [known for known, _, _ in remotes()]
     if name not in known:
@@ -102,7 +102,7 @@ def remove(name: str) -> None:
 def probe(name: str, scheme: str) -> None:
     """Write a file to a remote, read it and delete it; then mark the remote.
 
-    UserError, on one line and without any secret, where that fails.
+    Raises UserError, in one line and without any secret, if that fails.
     """
     from dvc.fs import RemoteMissingDepsError, get_cloud_fs
 
@@ -133,7 +133,7 @@ def probe(name: str, scheme: str) -> None:
 
 
 def share(folder: Path) -> str:
-    """Make `folder` this clone's cache, shared with the folder's group, and move what is cached here into it; returns what was done.
+    """Make `folder` this clone's cache, shared with the folder's group, and move what is cached here into it; return a summary.
 
     Outs are linked to it, not copied (reflinks where the disk supports them, else hard links, else symbolic links).
     """
@@ -162,7 +162,7 @@ def share(folder: Path) -> str:
 
 
 def register(folder: Path, project: Path) -> None:
-    """Note in a shared cache that `project` uses it, so that no garbage collection removes what it needs."""
+    """Record in a shared cache that `project` uses it, so that no garbage collection removes what it needs."""
     note = folder / PROJECTS / f"{uuid.uuid5(uuid.NAMESPACE_URL, str(project)).hex}.json"
     if not note.exists():
         note.parent.mkdir(exist_ok=True)
@@ -173,8 +173,9 @@ def register(folder: Path, project: Path) -> None:
 
 
 def refuse_unmounted(folder: Path) -> None:
-    """DiskError where a cache that is shared with a group is empty, and lacks its notes: its disk is not mounted. A run would begin a new
-    cache on the disk beneath it, and compute everything again.
+    """Raise DiskError if a cache shared with a group is empty and lacks the notes of its projects, since its disk is not mounted.
+
+    Otherwise a run would begin a new cache on the disk beneath the mount point, and compute everything again.
     """
     from dvc.config import Config
 
@@ -188,9 +189,9 @@ def refuse_unmounted(folder: Path) -> None:
 
 
 def register_again(folder: Path, warn: Callable[[str], None]) -> None:
-    """The same on every run with a shared cache: the project may have moved, or got its settings in another way.
+    """`register` on every run with a shared cache: the project may have moved, or its settings may have been copied.
 
-    Anything in a `.retemper` folder (worktrees, temporary clones) is skipped: its needs count with its project's, or not at all.
+    Anything in a `.retemper` folder (worktrees, temporary clones) is skipped: its needs count as its project's, or not at all.
     """
     if not (folder / PROJECTS).is_dir() or ".retemper" in Path.cwd().parts:
         return
@@ -201,14 +202,14 @@ def register_again(folder: Path, warn: Callable[[str], None]) -> None:
 
 
 def registered(folder: Path) -> list[Path]:
-    """The projects that use a shared cache. UserError where one is unavailable, since what it needs is unknown."""
+    """The projects that use a shared cache. Raises UserError if one is unavailable, since what it needs is then unknown."""
     found = []
     for note in sorted((folder / PROJECTS).glob("*.json")):
         try:
             project = Path(json.loads(note.read_text(encoding="utf-8"))["folder"])
         except (OSError, ValueError, KeyError, TypeError):
             raise UserError(f"{note}: not a valid note of a project that uses this cache; delete it if nobody needs it") from None
-        if not os.path.isdir(project / ".dvc"):  # noqa: PTH112 - pathlib raises where a folder above it is closed to us
+        if not os.path.isdir(project / ".dvc"):  # noqa: PTH112 - pathlib raises if we may not enter a folder above it
             raise UserError(
                 f"{note}: cannot see its project {project}, so what it needs is unknown; mount it, or delete this note if it is gone"
             )
@@ -217,7 +218,7 @@ def registered(folder: Path) -> list[Path]:
 
 
 def _move_cache(source: Path, target: Path) -> int:
-    """Copy what `target` lacks, with the records of how it was made, then remove `source`; returns the number of files moved."""
+    """Copy what `target` lacks, with the records of how it was made, then remove `source`; return the number of files moved."""
     count = 0
     records = (path for folder in ("runs", makings.FOLDER, forgettings.FOLDER) for path in (source / folder).rglob("*") if path.is_file())
     for file in [*objects(source / "files" / "md5"), *records]:
@@ -273,7 +274,7 @@ def _undone_unless_kept() -> Iterator[None]:
 
 
 def _scheme(url: str) -> str:
-    """The part before ://, empty for a folder. UserError where the URL holds a password: the config file is committed."""
+    """The part before ://, empty for a folder. Raises UserError if the URL holds a password, since the config file is committed."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme and urlsplit(url).password is not None:
         bare = url.replace(f":{urlsplit(url).password}@", "@", 1)

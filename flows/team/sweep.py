@@ -1,4 +1,4 @@
-"""Looks for texts in files, whatever lineage says: the check that nothing was left, and the net below it."""
+"""Look for texts in files, regardless of lineage: the check that nothing was left, and a safety net for what lineage misses."""
 
 import gzip
 import html
@@ -15,21 +15,21 @@ import pyarrow.compute as pc
 
 from tasks.core.tables.parquet import open_parquet
 
-LEAST, LONGEST = 24, 60  # characters of a text's start that are looked for as bytes; a shorter text is found in Parquet cells alone
+LEAST, LONGEST = 24, 60  # characters of a text's start that are searched as bytes; a text shorter than LEAST is found only in Parquet cells
 PARQUET, GZIP = b"PAR1", b"\x1f\x8b"
 UNSEEN = (".git", ".venv", "__pycache__", "node_modules")
 
 
 @dataclass(frozen=True)
 class Needles:
-    """What is looked for: whole cells of Parquet tables, and bytes: the start of each text as plain text, JSON, and HTML."""
+    """What to look for: whole cells of Parquet tables, and as bytes the start of each text as plain text, JSON, and HTML."""
 
     cells: pa.Array
     starts: tuple[bytes, ...]
 
 
 def needles(texts: Iterable[str]) -> Needles:
-    """What finds these texts."""
+    """The needles that find these texts."""
     texts = sorted(texts)
     starts = [text.strip()[:LONGEST] for text in texts if len(text.strip()) >= LEAST]
     forms = {form.encode() for start in starts for form in (start, json.dumps(start)[1:-1], html.escape(start))}
@@ -37,7 +37,7 @@ def needles(texts: Iterable[str]) -> Needles:
 
 
 def holds(path: Path, wanted: Needles) -> bool:
-    """Whether a file has one of the texts; Parquet and gzip are unpacked, and searched as bytes where they turn out to be neither."""
+    """Whether a file has one of the texts. Parquet and gzip are unpacked; an invalid one is searched as bytes."""
     if not len(wanted.cells):
         return False
     with path.open("rb") as handle:
@@ -65,14 +65,14 @@ def _in_parquet(path: Path, wanted: Needles) -> bool:
 
 
 def files_below(folder: Path, but: Collection[Path] = ()) -> Iterator[Path]:
-    """Every file below a folder, links left out; git's own, environments, and the folders of `but` are not entered."""
+    """Every file below a folder, without links. Git's folder, environments, and the folders of `but` are not entered."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in UNSEEN and Path(place, name) not in but]
         yield from (path for name in names if (path := Path(place, name)).is_file() and not path.is_symlink())
 
 
 def found_below(folder: Path, wanted: Needles, but: Collection[Path] = ()) -> Iterator[Path]:
-    """The files below a folder that have one of the texts; unreadable ones are left out."""
+    """The files below a folder that have one of the texts; unreadable ones are skipped."""
     for path in files_below(folder, but):
         with suppress(OSError, ValueError):
             if holds(path, wanted):

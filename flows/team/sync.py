@@ -22,8 +22,8 @@ from tasks.core.stage.files import file_digest, write_json, write_text
 DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.storage.dvc"]
 LOCK = Path("dvc.lock")
-LOST = "failed to transfer"  # to the cache or the remote: DVC says so, but exits with status 0
-# What S3, ssh and others call a refusal, however DVC wraps it.
+LOST = "failed to transfer"  # to the cache or the remote: DVC prints it, but exits with status 0
+# How S3, ssh, and others word a refusal, however DVC wraps it.
 OVER_HTTP = re.compile(r"40[13], message=.*url=")  # aiohttp's words
 REFUSED = re.compile(r"Forbidden|Denied|Unauthorized|InvalidAccessKey|SignatureDoes|Expired|credentials|Authentication", re.IGNORECASE)
 FORBIDDEN = re.compile(r"\[Errno (1|13)\]")  # from a folder or an ssh host's disk: no key would help
@@ -40,13 +40,13 @@ def remote_name(repo: Any) -> str | None:
 
 
 def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
-    """Fetch the outs of `stages` in dvc.lock, and who made them; False, with a warning, where the remote is unavailable. What another
-    project's `forget` took from it is told.
+    """Fetch the outs of `stages` in dvc.lock, and the records of who made them. Return False, with a warning, if the remote is unavailable.
 
-    DiskError where the disk is full: nothing is written to the remote, so that is the one here, on which no stage could end.
+    Outs that another project's `forget` removed from it are reported. Raises DiskError if the disk is full: nothing is written to the
+    remote, so it is the local disk, on which no stage could finish.
     """
     fresh = not (cache_folder() / "files").exists()
-    if not fresh and not is_pushed(remote):  # of a run that was killed, or whose remote was unavailable
+    if not fresh and not is_pushed(remote):  # results of a run that was killed, or whose remote was unavailable
         _keep_unpushed()
     if problem := _run(processes, [*REMOTE, "records"], warn):
         if _is_ours(problem, remote, warn):
@@ -73,7 +73,7 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
 
 
 def _is_ours(problem: str, remote: str, warn: Warn) -> bool:
-    """Whether the cache takes nothing: a warning where it may only be read, since all may be in it; DiskError where it is full."""
+    """Whether the cache is the cause. Warn if it is read-only, since all needed may be in it; raise DiskError if its disk is full."""
     if disk_words(problem)[0] == FULL:
         raise DiskError(f"{cache_folder()}: {FULL}; what was pulled is kept, make room and run again")
     if place := denied(cache_folder()):
@@ -82,20 +82,20 @@ def _is_ours(problem: str, remote: str, warn: Warn) -> bool:
 
 
 def restore(processes: Processes, stages: Iterable[str]) -> None:
-    """Check out, in one go, those outs of `stages` that the cache has (in a new worktree, say); a stage whose outs it lacks runs."""
+    """Check out all outs of `stages` that the cache has, in one command (for example in a new worktree). The other stages will run."""
     _run(processes, [*REMOTE, "checkout", *stages], lambda _: None)
 
 
 def push(processes: Processes, remote: str, warn: Warn) -> bool:
-    """Send outs and run records to the remote; False, with a warning, where that failed. The next run sends these again with its own."""
-    sent = list(unpushed().glob("*.lock"))  # runs beside this one, in trees of a sweep, add others
+    """Send outs and run records to the remote. Return False, with a warning, if that fails; the next run then sends them with its own."""
+    sent = list(unpushed().glob("*.lock"))  # concurrent runs, in trees of a sweep, add others
     first, project = is_first(remote), project_of()
     if problem := _run(processes, [*REMOTE, "push", *(["earlier"] if first else [])], warn):
         _keep_unpushed()
         warn(f"remote {remote}: not everything was pushed; the next run tries again: {problem}{remedy(remote, problem)}")
         return False
     if first:
-        write_json(project / PUSHED, _state(remote, project) | {"lock": ""})  # the project's own dvc.lock may be another
+        write_json(project / PUSHED, _state(remote, project) | {"lock": ""})  # the project's own dvc.lock may differ
     write_json(PUSHED, _state(remote))
     for path in sent:
         path.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ def _keep_unpushed() -> None:
 
 
 def remedy(remote: str, problem: str) -> str:
-    """How to fix a remote's refusal: a clause to put after `problem`, empty where that is another fault."""
+    """How to fix a remote's refusal: a clause to put after `problem`, empty if no fix is known."""
     if NO_BUCKET.search(problem):
         return "; create the bucket, or use another remote (retemper remote remove, retemper remote add)"
     if READ_ONLY.search(problem):
@@ -126,7 +126,7 @@ def remedy(remote: str, problem: str) -> str:
 
 
 def reason(remote: str, error: BaseException) -> str:
-    """A remote's error on one line, and how to fix it."""
+    """A remote's error in one line, and how to fix it."""
     said = " ".join(str(error).split()) or type(error).__name__
     return said + remedy(remote, said)
 
@@ -137,13 +137,13 @@ def is_pushed(remote: str) -> bool:
 
 
 def is_first(remote: str, tree: Path = Path()) -> bool:
-    """Whether the next push is the first of a tree's project to `remote`, as it is set now: it then sends the earlier results too."""
+    """Whether the next push is the first of a tree's project to `remote` with its present settings; it then sends earlier results too."""
     project = project_of(tree)
     return _pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
 
 
 def unsent(project: Path, cache: Path) -> list[Mapping[str, Any]]:
-    """Entries that the next push of a project over this cache sends, apart from those of dvc.lock; none without a remote."""
+    """The entries that the next push of a project with this cache sends, apart from those of dvc.lock; none without a remote."""
     from dvc.config import Config
 
     remote = Config(dvc_dir=str(project / ".dvc"))["core"].get("remote")
@@ -163,7 +163,7 @@ def _pushed(tree: Path) -> dict[str, Any]:
 def restorable(status: dict[str, list[Any]], lock: Lock) -> list[str]:
     """Stages of a `read_status` whose only change is that their files are missing (in a fresh clone).
 
-    One that has never run looks the same, if it reads no parameters; dvc.lock has no entry of it.
+    A stage that has never run and reads no parameters looks the same, but dvc.lock has no entry for it.
     """
     return [name for name, changes in status.items() if name in lock and all(_missing(change) for change in changes)]
 
@@ -182,7 +182,7 @@ def _state(remote: str, tree: Path = Path()) -> dict[str, str]:
 
 
 def _run(processes: Processes, command: list[str], warn: Warn) -> str:
-    """Run a command and pass its warnings to `warn`; returns the line that says what went wrong, or an empty one."""
+    """Run a command and pass its warnings to `warn`; return a line on what went wrong, or an empty string."""
     lines: list[str] = []
 
     def read(line: str) -> None:
@@ -201,7 +201,7 @@ def _run(processes: Processes, command: list[str], warn: Warn) -> str:
 
 
 def _listed(problem: str, lines: list[str], most: int = 3) -> str:
-    """What a problem that ends with a colon lists on the lines below it, up to `Is your cache up to date?`."""
+    """The items that a problem ending with a colon lists on the lines below it, up to `Is your cache up to date?`."""
     if not problem.endswith(":"):
         return ""
     names = list(takewhile(lambda line: " " not in line, lines[lines.index(problem) + 1 :]))

@@ -1,4 +1,4 @@
-"""`retemper verify`: reads every cached object and compares it with its digest. A corrupt one is removed."""
+"""`retemper verify`: read every cached object and compare it with its digest. Corrupt ones are removed."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from tasks.core.stage.errors import UserError, counted
 
 
 def verify_cache() -> int:
-    """Exit status: 0 where every object of the cache was intact, else 1 (the next run fixes it)."""
+    """Verify the cache; return the exit status: 0 if every object was intact, else 1 (the next run fixes it)."""
     with locks.only_run(), repository() as repo, repo.lock:
         root = Path(repo.cache.local_cache_dir) / "files" / "md5"
 
@@ -32,10 +32,10 @@ def verify_cache() -> int:
 
 
 def verify_remote(name: str) -> int:
-    """The same for the objects of a remote; reading them all means downloading them all.
+    """Verify the objects of a remote, which downloads all of them; return the exit status, as `verify_cache` does.
 
-    A folder's listing is removed too where one of its objects is corrupt or missing: DVC assumes that what a listing names is there,
-    and would never send it again.
+    A folder's listing is removed too if one of its objects is corrupt or missing: DVC assumes that all objects of a listing exist, and
+    would never send them again.
     """
     size = 0
     try:

@@ -1,4 +1,4 @@
-"""How busy this machine is."""
+"""The load of this machine."""
 
 import os
 import shutil
@@ -8,11 +8,11 @@ from pathlib import Path
 
 ASKED = ("utilization.gpu", "memory.used", "memory.total")
 ANSWER_SECONDS = 5
-LOOKED = 0.2  # seconds; without, psutil tells what was since the last question of the same thread, and 0 to the first
+LOOKED = 0.2  # seconds to measure; without, psutil reports the time since the same thread's last call, and 0 on the first
 
 
 def busy(folder: Path) -> str:
-    """`2 cores 97 % busy, 6.2 of 23.5 GiB of memory, 80.1 GiB of disk free`; of GPUs, too, where nvidia-smi answers."""
+    """`2 cores 97 % busy, 6.2 of 23.5 GiB of memory, 80.1 GiB of disk free`; and the load of GPUs, if nvidia-smi answers."""
     import psutil  # type: ignore[import-untyped]
 
     memory, gib = psutil.virtual_memory(), 2**30
@@ -38,7 +38,7 @@ def _gpus() -> list[str]:
 
 
 def _gpu(row: Sequence[float | None]) -> str:
-    """` 97 % busy, 6.2 of 79.6 GiB`, without what the driver does not know (of a part of a GPU, of memory shared with the CPU)."""
+    """` 97 % busy, 6.2 of 79.6 GiB`, without what the driver does not report (for part of a GPU, or memory shared with the CPU)."""
     use, used, whole = row
     busy = "" if use is None else f" {use:.0f} % busy"
     memory = "" if used is None or whole is None else f", {used / 1024:.1f} of {whole / 1024:.1f} GiB"

@@ -1,4 +1,4 @@
-"""The page of `retemper watch`, in parts that it replaces as they change: what runs now, curves, results, all stages."""
+"""The page of `retemper watch`, in parts that are replaced when they change: running stages, curves, results, all stages."""
 
 import re
 import socket
@@ -22,16 +22,16 @@ from tasks.core.stage.files import partial
 
 LOGS = Path(".retemper/logs")
 LAST_BYTES, LAST_LINES = 8192, 14  # of a log
-SILENT = 60.0  # seconds after which a run on another machine, which cannot be asked, may be dead
+SILENT = 60.0  # seconds without a new record after which a run on another machine, which cannot be checked, may be dead
 # Stages that train, by the folder of their curves.
 TRAINED = {"train": "data/curves", "adore": "data/curves", "reranker": "data/curves", "pretrain": "data/pretrain_curves"}
 MEASURED = re.compile(r"evaluate_(bm25)|evaluate(?:_\w+)?@(.+)")  # a stage that measures a system, by its name
 SHOWN = ("ran", "failed", "stopped", "running")  # states of stages that took time
-PAGES = {"report": Path(".retemper/report.html"), "timeline": LOGS / "timeline.html"}  # of a run that has ended
+PAGES = {"report": Path(".retemper/report.html"), "timeline": LOGS / "timeline.html"}  # pages of a run that has ended
 
 
 def shell(project: str) -> str:
-    """The page, before anything is known."""
+    """The empty page, before its parts are loaded."""
     own = (Path(__file__).parent / "watch.css").read_text(encoding="utf-8")
     script = (Path(__file__).parent / "watch.js").read_text(encoding="utf-8")
     parts = Markup("").join(Markup('<section id="{}"></section>').format(name) for name in ("now", "charts", "results", "stages"))
@@ -41,9 +41,9 @@ def shell(project: str) -> str:
 
 
 def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None, *, place: str | None = None) -> dict[str, str]:
-    """HTML by the id of what it fills. Equal bytes where nothing has changed but the time, except for `state`, `now`, and `stages`.
+    """The page's parts: HTML by the id of the element that it fills. Only `state`, `now`, and `stages` change merely with time.
 
-    Of a `place` whose tree is gone, as trees of evaluations are in the end, the page keeps what it shows.
+    If the tree of `place` is gone, as those of evaluations are in the end, the page keeps what it shows.
     """
     now = time.time() if now is None else now
     if chosen is None and place is not None:
@@ -64,12 +64,12 @@ def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None, *
 
 
 def summary(seen: Seen, now: float | None = None) -> str:
-    """`running, 12 of 37 stages, 3m12s, about 9m04s left`; for the page's title too."""
+    """`running, 12 of 37 stages, 3m12s, about 9m04s left`; also in the page's title."""
     now, run = time.time() if now is None else now, seen.run
     told = [_counts(seen), clock(seen.until(now) - run.began)]
     if seen.alive:
         left, unknown = seconds_left(run, now)
-        several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate is one after another
+        several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate assumes one after another
         if left:
             more = f" and {counted(unknown, 'stages')} of unknown time" if unknown else ""
             which = f" of {'this stage' if len(run.stages) == 1 else 'these stages'}" if run.part else ""
@@ -88,7 +88,7 @@ def summary(seen: Seen, now: float | None = None) -> str:
 def _counts(seen: Seen) -> str:
     done = sum(stage.state in ("ran", "cached") for stage in seen.run.stages)
     state = "killed (its process is gone)" if seen.state == "killed" else seen.state
-    alone = f" ({seen.run.stages[0].name})" if len(seen.run.stages) == 1 else ""  # the first of a command that goes on in a tree of its own
+    alone = f" ({seen.run.stages[0].name})" if len(seen.run.stages) == 1 else ""  # the first run of a command that goes on in its own tree
     return f"{state}, {done} of {counted(len(seen.run.stages), 'stages')}{alone}"
 
 
@@ -141,7 +141,7 @@ def _at_work(seen: Seen, now: float) -> Markup:
 
 
 def last_lines(folder: Path, stage: str) -> list[str]:
-    """The end of what a stage and DVC have printed, in the run that goes on, else in the last one."""
+    """The last lines that a stage and DVC have printed, in the current run, or else in the last one."""
     log = folder / LOGS / f"{stage}.log"
     for path in (partial(log), log):
         try:
@@ -154,7 +154,7 @@ def last_lines(folder: Path, stage: str) -> list[str]:
 
 
 def _charts(seen: Seen) -> Markup:
-    """The curves of the trainings of this run, those at work included."""
+    """The curves of this run's trainings, including those in progress."""
     found: dict[str, list[str]] = {}
     for stage in seen.run.stages:
         kind, _, name = stage.name.partition("@")
@@ -172,7 +172,7 @@ def _charts(seen: Seen) -> Markup:
 
 
 def live_curves(folder: Path, names: Sequence[str]) -> dict[str, list[Curve]]:
-    """`load_curves`; of a training at work, from the folder that it writes, which becomes its curves at the end."""
+    """`load_curves`, also for trainings in progress, from the temporary folders that become their curves at the end."""
     found: dict[str, list[Curve]] = {}
     for name in names:
         own: dict[str, list[Curve]] = {}
@@ -198,7 +198,7 @@ def _results(seen: Seen) -> Markup:
 
 
 def _stages(seen: Seen, now: float) -> Markup:
-    """All stages: a bar over time for what ran, the rest in a line each state."""
+    """All stages: a bar over time for each that ran, and one line per state for the others."""
     run, end = seen.run, seen.until(now)
     ran = sorted((stage for stage in run.stages if stage.state in SHOWN and stage.began is not None), key=lambda stage: stage.began or 0)
     whole = max(end - run.began, 1e-9)

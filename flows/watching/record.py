@@ -1,6 +1,6 @@
-"""What a run is doing, as a file for `retemper watch`: its stages, how each stands, and the last that it said.
+"""What a run is doing, as a file for `retemper watch`: its stages, the state of each, and its last line of output.
 
-The file is replaced within SECONDS of a change. No stage reads it. A full or read-only disk costs the file, never the run.
+The file is replaced within SECONDS of a change. No stage reads it. On a full or read-only disk the file is lost, but the run goes on.
 """
 
 import json
@@ -21,16 +21,16 @@ from flows.process.processes import typed
 from tasks.core.stage.files import partial
 
 RECORD = Path(".retemper/run.json")
-BEFORE = Path(".retemper/before_run.json")  # of what a command does before its first run, as a retraining checks batches
+BEFORE = Path(".retemper/before_run.json")  # the work of a command before its first run, such as checking batches
 SECONDS = 1.0
-LONGEST = 500  # characters of a line that are kept
-Seconds = Annotated[float, Field(ge=0, le=1e11)]  # finite; as seconds since the epoch, of the next 3,000 years
+LONGEST = 500  # characters kept of a line
+Seconds = Annotated[float, Field(ge=0, le=1e11)]  # finite; since the epoch, up to 3,000 years from now
 State = Literal["waiting", "running", "ran", "cached", "failed", "stopped", "skipped"]
 
 
 @dataclass(frozen=True)
 class StageNow:
-    """How a stage stands. `estimate`: the seconds that it may take, if a record says; times are seconds since the epoch."""
+    """The state of a stage. `estimate`: the seconds that it may take, if there is a record; times are seconds since the epoch."""
 
     name: str
     state: State = "waiting"
@@ -43,8 +43,10 @@ class StageNow:
 
 @dataclass(frozen=True)
 class RunNow:
-    """A run: what was typed, its process, and its stages in topological order. `born`: when the process began, for its number may be
-    another one's later. `ended`: None while it runs, and of one that was killed. `part`: its command has other stages to run after these.
+    """A run: the command as typed, its process, and its stages in topological order.
+
+    `born`: when the process began, because its number may be reused. `ended`: None while it runs, and if it was killed.
+    `part`: the command has other stages to run after these.
     """
 
     command: str
@@ -67,26 +69,26 @@ class Recorder:
     """Keeps the file, from many threads. It listens to a run's display."""
 
     def __init__(self, run: RunNow, path: Path = RECORD) -> None:
-        self._run, self._path = replace(run, stages=()), path.absolute()  # a retraining changes its folder afterwards
+        self._run, self._path = replace(run, stages=()), path.absolute()  # absolute, since a retraining changes its folder later
         self._stages = {stage.name: stage for stage in run.stages}
         self._guard, self._late = threading.Lock(), False
         self._write()
 
     def began(self, stage: str) -> None:
-        """A stage has its device, and begins."""
+        """Record that a stage has its device, and begins."""
         self._change(stage, state="running", began=time.time())
 
     def said(self, stage: str, text: str) -> None:
-        """A line of a stage's output or progress."""
+        """Record a line of a stage's output or progress."""
         self._change(stage, said=text[:LONGEST])
 
     def ended(self, stage: str, outcome: Outcome) -> None:
-        """A stage has ended."""
+        """Record that a stage has ended."""
         problem = outcome.problem.message if outcome.problem else ""
         self._change(stage, state=outcome.state.lower(), ended=time.time(), problem=problem)
 
     def finish(self, problem: str = "") -> None:
-        """The run has ended: what runs was stopped, what waits was not begun."""
+        """Record that the run has ended: running stages were stopped, waiting ones never began."""
         now = time.time()
         with self._guard:
             for name, stage in self._stages.items():
@@ -98,7 +100,7 @@ class Recorder:
             self._write()
 
     def _change(self, stage: str, **fields: Any) -> None:
-        """Take in a change; the file is written a little later, once for all changes until then."""
+        """Apply a change; the file is written a little later, once for all changes until then."""
         with self._guard:
             if self._run.ended is not None:  # another run may record here now
                 return
@@ -119,13 +121,13 @@ class Recorder:
         text = json.dumps(asdict(replace(self._run, stages=tuple(self._stages.values()))), ensure_ascii=False)
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial(self._path).write_text(text, encoding="utf-8", errors="replace")  # not flushed to disk: after a power cut, nothing runs
+            partial(self._path).write_text(text, encoding="utf-8", errors="replace")  # not flushed to disk: a power cut ends the run, too
             partial(self._path).replace(self._path)
 
 
 @contextmanager
 def recording(stages: Sequence[StageNow], path: Path = RECORD, *, part: bool = False) -> Iterator[Recorder]:
-    """Record a run of this process, until it has ended, one way or another. `part`: see RunNow."""
+    """Record a run of this process until it has ended, with or without an error. `part`: see RunNow."""
     import psutil  # type: ignore[import-untyped]
 
     born = psutil.Process().create_time()
@@ -139,7 +141,7 @@ def recording(stages: Sequence[StageNow], path: Path = RECORD, *, part: bool = F
 
 
 def read(path: Path = RECORD) -> RunNow | None:
-    """What was recorded last; None without a file, or where it is corrupt or of another version."""
+    """The last record; None without a file, or if it is corrupt or from another version."""
     try:
         return TypeAdapter(RunNow).validate_json(path.read_bytes())
     except (OSError, ValueError):

@@ -10,16 +10,16 @@ from statistics import mean
 from flows.repository.git import GitFailed, git
 from flows.watching.record import BEFORE, RECORD, RunNow, StageNow, read
 
-BORN = 5.0  # seconds by which the start of one process may be told differently
-SHARE = re.compile(r": (\d[\d,]{0,30})/(\d[\d,]{0,30})\b")  # of a line of tasks.core.stage.progress
-LEFT = re.compile(r", (?:(\d+)h(\d\d)m|(\d+)m(\d\d)s) left\b")  # of such a line, too
+BORN = 5.0  # seconds by which two readings of one process's start may differ
+SHARE = re.compile(r": (\d[\d,]{0,30})/(\d[\d,]{0,30})\b")  # in a line of tasks.core.stage.progress
+LEFT = re.compile(r", (?:(\d+)h(\d\d)m|(\d+)m(\d\d)s) left\b")  # in such a line, too
 DONE = ("ran", "cached", "failed", "stopped", "skipped")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A run, and where: `place` is its folder, as seen from the project's. `alive`: whether it still runs. `heard`: when its record was
-    written, in seconds since the epoch. `goes_on`: the run has ended, and its command has not, as a retraining compares models then.
+    """A run and its folder; `place`: that folder relative to the project. `alive`: the run is in progress. `heard`: when its record was
+    written, in seconds since the epoch. `goes_on`: the run has ended but its command has not, as when a retraining compares models.
     """
 
     place: str
@@ -36,7 +36,7 @@ class Seen:
 
     @property
     def state(self) -> str:
-        """`running`, `done`, `failed`, `stopped`, or `killed`: it ended without a word."""
+        """`running`, `done`, `failed`, `stopped`, or `killed` (it ended without recording that)."""
         if self.alive:
             return "running"
         if self.run.ended is None:
@@ -46,19 +46,19 @@ class Seen:
         return "done" if self.run.is_done else "failed"
 
     def until(self, now: float) -> float:
-        """The time up to which something is known of the run."""
+        """The time up to which the run's state is known."""
         return self.run.ended or (now if self.alive else self.heard)
 
 
 def find(project: Path) -> list[Seen]:
-    """All runs that are recorded: those that still run first, then those whose commands do, then the latest."""
+    """All recorded runs: first those in progress, then those whose commands go on, then the latest."""
     here = project.resolve()
     seen = [one for folder in sorted({here, *_trees(here)}) if (one := _look(folder, here))]
     return sorted(seen, key=lambda one: (not one.alive, not one.goes_on, -one.run.began))
 
 
 def _trees(project: Path) -> list[Path]:
-    """The project's folder in each worktree; none where git refuses (it is another user's), for what runs here is known all the same."""
+    """The project's folder in each worktree; none if git refuses (another user's folder), as the run in the project is known anyway."""
     try:
         prefix = git("rev-parse", "--show-prefix", folder=project)
         listed = git("worktree", "list", "--porcelain", folder=project).splitlines()
@@ -68,7 +68,7 @@ def _trees(project: Path) -> list[Path]:
 
 
 def _look(folder: Path, project: Path) -> Seen | None:
-    """The run of a folder; before a command's first run there, what it does until then."""
+    """The run of a folder, or what a command does there before its first run."""
     before, run = (_look_at(folder, project, name) for name in (BEFORE, RECORD))
     if before and (before.alive or before.goes_on) and not (run and run.run.began > before.run.began):
         return before
@@ -79,13 +79,13 @@ def _look_at(folder: Path, project: Path, name: Path) -> Seen | None:
     run = read(folder / name)
     try:
         heard = (folder / name).stat().st_mtime
-    except OSError:  # its tree has just ended
+    except OSError:  # its tree has just been removed
         return None
     return Seen(_place(folder, project), folder, run, _alive(run), heard, _goes_on(run)) if run else None
 
 
 def share(said: str) -> float | None:
-    """The share of its work that a line of progress says is done: 0 to 1."""
+    """The share of work done by a line of progress, from 0 to 1; None for any other line."""
     found = SHARE.search(said)
     if not found:
         return None
@@ -94,16 +94,16 @@ def share(said: str) -> float | None:
 
 
 def left_by_progress(said: str) -> float:
-    """The seconds that a line of progress says are left of its own work: of a resumed one, too, whose share says little. 0 without."""
+    """The seconds left by a line of progress, 0 if it has none. Also right for resumed work, whose share done says little about it."""
     found = LEFT.search(said)
     hours, minutes, of_minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
     return 3600.0 * hours + 60 * (minutes + of_minutes) + seconds
 
 
 def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, int]:
-    """What the stages that are not done may take, one after another; and of how many stages that is unknown.
+    """The seconds that the remaining stages may take, one after another, and the number of stages for which that is unknown.
 
-    A stage without a record may take as long as those of its kind that this run has done (train@star, as train@warmup).
+    A stage without a record is assumed to take as long as those of its kind that this run has done (train@star as train@warmup).
     """
     now = time.time() if now is None else now
     took: dict[str, list[float]] = {}
@@ -120,7 +120,7 @@ def _kind(stage: StageNow) -> str:
 
 
 def _rest(stage: StageNow, likely: float | None, now: float) -> float | None:
-    """Seconds that a stage still needs: as its own progress says, else by what it is `likely` to take."""
+    """The seconds that a stage still needs: by its own progress, or else by what it is `likely` to take in all."""
     if stage.began is not None and (left := left_by_progress(stage.said)):
         return left
     spent = now - stage.began if stage.began is not None else 0.0
@@ -134,7 +134,7 @@ def _place(folder: Path, project: Path) -> str:
 
 
 def _alive(run: RunNow) -> bool:
-    """Whether the run's process lives. Of one on another machine (a shared folder), that cannot be asked: it has not ended."""
+    """Whether the run is in progress. For one on another machine (shared folder), that cannot be checked: it is, unless it has ended."""
     return run.ended is None and (run.host != socket.gethostname() or _lives(run))
 
 

@@ -1,4 +1,4 @@
-"""`retemper watch`: a page that follows a run, or what stands now in a few lines."""
+"""`retemper watch`: a page that follows a run, or its present state in a few lines."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from tasks.core.charts.local import local_app, serve_local
 
 
 def show(project: Path, *, port: int, text: bool, as_json: bool) -> int:
-    """Serve the page until it is stopped, or print what stands now; returns the exit status."""
+    """Serve the page until it is stopped, or print the present state of runs; return the exit status."""
     if as_json:
         print(json.dumps([_record(seen) for seen in find(project)], ensure_ascii=False, indent=2))
     elif text:
@@ -25,7 +25,7 @@ def show(project: Path, *, port: int, text: bool, as_json: bool) -> int:
 
 
 def lines(seen: Seen) -> str:
-    """A run in a few lines: where and how it stands, and what each running or failed stage says."""
+    """A run in a few lines: its place and state, and the last line of each running or failed stage."""
     told = [f"{seen.run.command}, in {seen.place}, since {seen.since}: {summary(seen)}"]
     for stage in seen.run.stages:
         if stage.state in ("running", "failed"):
@@ -44,7 +44,7 @@ def _record(seen: Seen) -> dict[str, Any]:
 
 
 def create_app(project: Path) -> Any:
-    """The page over the runs of `project`."""
+    """The web app with the page of `project`'s runs."""
     from fastapi import HTTPException
     from fastapi.responses import FileResponse, HTMLResponse
 
