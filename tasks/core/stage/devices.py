@@ -21,7 +21,7 @@ Precision = Literal["bf16", "fp32"]
 GRAPH_TOKENS = 16384  # whose graphs a CPU keeps; also those of a GPU's training batch
 LEAST_TOKENS = 512  # of a batch
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN takes the first that is set
-LIMITS = (*ISA_LIMITS, "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")
+LIMITS = ("ATEN_CPU_CAPABILITY", *ISA_LIMITS, "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "MKL_CBWR")
 WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI")  # values of ISA_LIMITS
 ACTIVATION_BYTES = 64  # per token, layer, and unit of width: 34 in Korthikanti et al. (arXiv:2205.05198), more under autocast
 STATE_BYTES = 12  # per weight: its gradient and two moments
@@ -100,9 +100,9 @@ def has_amx() -> bool:
 
 
 def _instructions() -> str:
-    """The widest instructions for matrix products on this CPU, and the environment variables that make the libraries use others.
+    """The widest instructions that PyTorch uses on this CPU, and the environment variables that limit its libraries.
 
-    PyTorch's own limit, ATEN_CPU_CAPABILITY, is already in the first part.
+    ATEN_CPU_CAPABILITY limits PyTorch's own kernels, but not the matrix products of MKL and oneDNN.
     """
     widest = "AMX" if has_amx() else str(torch.backends.cpu.get_cpu_capability())
     return ", ".join([widest, *(f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name))])

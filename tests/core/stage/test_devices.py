@@ -195,7 +195,9 @@ def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR"])
+@pytest.mark.parametrize(
+    "name", ["ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR"]
+)
 def test_a_limit_in_the_environment_is_other_hardware(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Products have other bits under it, so nothing may go on with a checkpoint, or take a shard, from without it."""
     monkeypatch.delenv(name, raising=False)
