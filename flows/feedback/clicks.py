@@ -141,7 +141,7 @@ def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None
     """(query, document, weight) of each pair that counts, and the number of other pairs by reason."""
     left_out: Counter[str] = Counter()
     clicked = [(pair, ranks) for pair, ranks in log.counts.items() if any(count for _, count in ranks.values())]
-    there = known.has_documents([doc for (_, doc), _ in clicked]).tolist() if known else [True] * len(clicked)
+    there = known.has_documents(hashes([doc for (_, doc), _ in clicked])).tolist() if known else [True] * len(clicked)
     keys = dict(zip(log.texts, hashes(list(log.texts)).tolist(), strict=True))
     parts = known.parts() if known else []
     train, held_out = query_texts(parts, ["train"]), query_texts(parts, ["dev", "test"])

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flows.intake.known import Mask, Part, Rows
+from flows.intake.known import Mask, Part, Rows, pair_hashes
 from flows.pipeline.splits import LEARNING, learning
 from tasks.core.sources.datasets import SPLITS
 from tasks.core.tables.id_sets import Hashes, hashes
 
-MIX = np.uint64(0x9E3779B97F4A7C15)  # odd: a pair's hash is query * MIX + document
 EMPTY = hashes([""])[0]
 
 
@@ -105,7 +104,7 @@ def _merged(blocks: Sequence[Rows]) -> Rows:
         return Rows(nothing, nothing, np.empty(0, dtype=np.bool_))
     queries, docs = (np.concatenate([getattr(rows, name) for rows in blocks])[::-1] for name in ("queries", "docs"))
     relevant = np.concatenate([rows.relevant for rows in blocks])[::-1]
-    _, last = np.unique(queries * MIX + docs, return_index=True)
+    _, last = np.unique(pair_hashes(queries, docs), return_index=True)
     return Rows(queries[last], docs[last], relevant[last])
 
 

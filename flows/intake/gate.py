@@ -5,22 +5,24 @@ flows.intake.shift) is a matter of judgment: `retemper intake accept`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from flows.intake.foreseen import Foreseen, Settings, foresee, judged_queries
-from flows.intake.known import Known, Part, Reader, Sample, blocks, is_blank
-from flows.intake.records import Document, Files, Judged, Query, files_of, headless
+from flows.intake.known import Known, Part, Reader, Rows, Sample, Seen, blocks, ignore, is_blank, pair_hashes, query_names
+from flows.intake.records import Document, Files, Judged, Negative, Query, files_of, headless
 from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.trec_ids import WHITE
 from tasks.core.text.plain import named
 
+Said: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgments
 VERSION = 3  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "ids or judgments said twice", "judgments of unknown documents or queries"
@@ -83,57 +85,60 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
     for file in headless(files):
         findings.add(VOID, f"{file}: empty, expected a header and rows below it")
 
-    own, own_texts, new, duplicates = set[int](), set[int](), 0, 0
+    ids, contents, new, duplicates = Seen(), Seen(), 0, 0
     for block in blocks(reader.documents(malformed)):
-        keys, contents = part.add_documents(block)
-        text_keys = hashes(contents).tolist()
-        is_new, is_known_text = ~known.has_documents([document.id for document in block]), known.has_texts(contents)
-        for place, document in enumerate(block):
-            _check_id(document, findings, settings, repeated=keys[place] in own)
+        keys, text_keys, whole_texts = part.add_documents(block)
+        is_new = ~known.has_documents(keys)
+        new += int(is_new.sum())
+        duplicates += int((is_new & (known.has_texts(text_keys) | contents.add(text_keys))).sum())
+        for document, repeated in zip(block, ids.add(keys).tolist(), strict=True):
+            _check_id(document, findings, settings, repeated=repeated)
             if settings.empty and is_blank(document):
                 findings.add(EMPTY, f"{document.at}: {named('document', document.id, repr(document.id))} has an empty title and text")
-            if is_new[place]:
-                new += 1
-                duplicates += bool(is_known_text[place] or text_keys[place] in own_texts)
-            own.add(keys[place])
-            own_texts.add(text_keys[place])
-        texts.add(keys, contents)
+        texts.add(keys.tolist(), whole_texts)
 
-    asked: dict[int, str] = {}  # ids by their hashes
+    asked, queries = Seen(), 0
     for some in blocks(reader.queries(malformed)):
         keys = part.add_queries(some)
-        for query, key in zip(some, keys, strict=True):
-            _check_id(query, findings, settings, repeated=key in asked)
+        is_repeated = asked.add(keys)
+        queries += int((~is_repeated).sum())
+        for query, repeated in zip(some, is_repeated.tolist(), strict=True):
+            _check_id(query, findings, settings, repeated=repeated)
             if settings.empty and is_blank(query):
                 findings.add(EMPTY, f"{query.at}: {named('query', query.id, repr(query.id))} has an empty text")
-            asked[key] = query.id
-        questions.add(keys, [query.text for query in some])
+        questions.add(keys.tolist(), [query.text for query in some])
 
     for split in files.qrels:
-        before: dict[tuple[str, str], Judged] = {}
+        said: list[Said] = []
         for judged in blocks(reader.judgments(split, malformed)):
             part.add_judgments(split, judged)
-            _check_judged(judged, known, findings, own=own, asked=asked, before=before, settings=settings)
+            said.append(np.array([(one.grade, one.weight) for one in judged]))
+            if settings.unknown:
+                _check_known(judged, known, findings, part)
+        for now, first in _contradictions(reader, split, part.judged.get(split, ()), said):
+            name = "weight" if now.grade == first.grade else "grade"
+            found = f"{name} {getattr(now, name)} of {now.query} and {now.doc}, {getattr(first, name)} before"
+            findings.add(REPEATED, f"{now.at}: {found}; keep one")
     sizes = {split: sum(len(rows.docs) for rows in part.judged.get(split, ())) for split in files.qrels}
     train, negatives = judged_queries(known.parts(folder.name, part), "train"), 0  # prepare reads the negatives of no others
     for listed in blocks(reader.negatives(malformed)):
         negatives += len(listed)
-        there, read = _are_known([one.doc for one in listed], known, own), np.isin(hashes([one.query for one in listed]), train)
+        there, read = _have_documents(listed, known, part), np.isin(hashes([one.query for one in listed]), train)
         for one, document_known, is_read in zip(listed, there, read.tolist(), strict=True):
             if settings.unknown and settings.negatives and is_read and not document_known:
                 findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
-    now, then = foresee(known.parts(), settings), foresee(known.parts(folder.name, part), settings)
+    before, after = foresee(known.parts(), settings), foresee(known.parts(folder.name, part), settings)
     if settings.leaks == "refuse":
-        _check_leaks(now, then, findings, part=part, known=known, asked=asked)
-    _check_splits(now, then, findings, files=files, folder=folder)
-    if not then.texts and (now.texts or settings.whole):
+        _check_leaks(before, after, findings, part=part, folders=[*known.folders, folder])
+    _check_splits(before, after, findings, files=files, folder=folder)
+    if not after.texts and (before.texts or settings.whole):
         findings.add(VOID, f"{files.documents}: would leave no document with a title or a text, expected at least one")
     if settings.whole and settings.qrels:
         needed = {"dev": "to compare a new model with the champion"} | ({"train": "to train on"} if settings.train else {})
         for split, use in needed.items():
             if not sizes.get(split):
                 findings.add(VOID, f"{folder / 'qrels'}: found no judgment of {split}, expected some {use}")
-    return Checked(len(part.documents), new, len(asked), sizes, negatives, duplicates, findings, texts.texts(), questions.texts())
+    return Checked(len(part.documents), new, queries, sizes, negatives, duplicates, findings, texts.texts(), questions.texts())
 
 
 def may_come(reason: str) -> bool:
@@ -158,46 +163,59 @@ def _check_id(record: Document | Query, findings: Findings, settings: Settings, 
         findings.add(WHITE_IDS, f"{record.at}: found id {record.id!r}, expected one without white space (or prepare.ids: escape)")
 
 
-def _are_known(docs: Sequence[str], known: Known, own: set[int]) -> list[bool]:
-    """Whether the data set or this batch (`own`, by hash) has each of these documents."""
-    there: list[bool] = known.has_documents(docs).tolist()
-    return [has or key in own for has, key in zip(there, hashes(docs).tolist(), strict=True)]
+def _have_documents(lines: Sequence[Judged | Negative], known: Known, part: Part) -> list[bool]:
+    """For each line, whether the data set or this batch (`part`) has its document."""
+    keys = hashes([one.doc for one in lines])
+    found: list[bool] = (known.has_documents(keys) | part.documents.have(keys)).tolist()
+    return found
 
 
-def _check_judged(
-    judged: Sequence[Judged],
-    known: Known,
-    findings: Findings,
-    *,
-    own: set[int],
-    asked: Collection[int],
-    before: dict[tuple[str, str], Judged],
-    settings: Settings,
-) -> None:
-    """Check a block of judgments. `own` and `asked`: documents and queries of the batch, by hash; `before`: judgments of earlier lines."""
-    queries, documents = [one.query for one in judged], _are_known([one.doc for one in judged], known, own)
-    keys, there = hashes(queries).tolist(), known.has_queries(queries).tolist()
-    for one, has_document, key, has_query in zip(judged, documents, keys, there, strict=True):
-        if settings.unknown and not has_document:
+def _check_known(judged: Sequence[Judged], known: Known, findings: Findings, part: Part) -> None:
+    """Check that a block of judgments has documents and queries of the data set or of this batch (`part`)."""
+    keys = hashes([one.query for one in judged])
+    asked = (known.has_queries(keys) | part.queries.have(keys)).tolist()
+    for one, has_document, has_query in zip(judged, _have_documents(judged, known, part), asked, strict=True):
+        if not has_document:
             findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
-        if settings.unknown and not (has_query or key in asked):
+        if not has_query:
             findings.add(UNKNOWN, f"{one.at}: query {one.query!r} is neither in the data set nor in this batch")
-        other = before.setdefault((one.query, one.doc), one)
-        if other.grade != one.grade:
-            findings.add(REPEATED, f"{one.at}: grade {one.grade} of {one.query} and {one.doc}, {other.grade} before; keep one")
-        elif other.weight != one.weight:
-            findings.add(REPEATED, f"{one.at}: weight {one.weight} of {one.query} and {one.doc}, {other.weight} before; keep one")
 
 
-def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part: Part, known: Known, asked: Mapping[int, str]) -> None:
-    """Find training queries that would be in dev or test too once the batch, `part`, is merged, and are not yet."""
+def _contradictions(reader: Reader, split: str, rows: Sequence[Rows], said: Sequence[Said]) -> Iterator[tuple[Judged, Judged]]:
+    """Judgments whose grade or weight is not that of the first judgment of their pair, each with that first one.
+
+    `said` is parallel to `rows`. The file is read again if there are any, so that only these pairs are in memory.
+    """
+    if not rows:
+        return
+    pairs, values = np.concatenate([one.pairs for one in rows]), np.concatenate(said)
+    _, first, of = np.unique(pairs, return_index=True, return_inverse=True)
+    wrong = {*pairs[(values != values[first][of]).any(axis=1)].tolist()}
+    before: dict[int, Judged] = {}
+    for judged in blocks(reader.judgments(split, ignore)) if wrong else ():
+        keys = pair_hashes(hashes([one.query for one in judged]), hashes([one.doc for one in judged]))
+        for one, key in zip(judged, keys.tolist(), strict=True):
+            other = before.setdefault(key, one) if key in wrong else one
+            if (other.grade, other.weight) != (one.grade, one.weight):
+                yield one, other
+
+
+def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part: Part, folders: Sequence[Path]) -> None:
+    """Find training queries that would be in dev or test too once the batch, `part`, is merged, and are not yet.
+
+    Their ids are read from the `folders`, of which the last one with a query counts.
+    """
     new = {query: text for query, text in after.leaked.items() if query not in before.leaked}
     if not new:
         return
     held_out: dict[int, list[int]] = {}
     for query, text in after.held_out:
         held_out.setdefault(text, []).append(query)
-    ours = {*asked, *(key for rows in part.judged.values() for block in rows for key in block.queries.tolist())}
+    mentioned = np.array(sorted({*new, *(query for query, _ in after.held_out)}), dtype=np.uint64)
+    is_ours = part.queries.have(mentioned)
+    for block in (block for rows in part.judged.values() for block in rows):
+        is_ours |= np.isin(mentioned, block.queries)
+    ours = {*mentioned[is_ours].tolist()}
     lines: dict[int, str] = {}  # what is wrong with a query
     for query, text in new.items():
         other = next((one for one in held_out.get(text, ()) if one in ours), None)
@@ -207,7 +225,7 @@ def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part:
             lines[query] = "has the text of a query of dev or test"
         else:
             lines[other] = "has the text of a query of train"
-    names = {**known.query_names(lines.keys() - asked.keys()), **asked}
+    names = query_names(folders, lines.keys())
     for name, line in sorted((names[query], line) for query, line in lines.items()):
         findings.add(LEAKS, f"query {name!r} {line}")
 

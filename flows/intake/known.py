@@ -20,6 +20,7 @@ from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.text.plain import plain
 
 BLOCK = 8192  # records that are hashed at a time
+MIX = np.uint64(0x9E3779B97F4A7C15)  # odd
 T = TypeVar("T")
 Mask = npt.NDArray[np.bool_]
 
@@ -41,6 +42,25 @@ class Sample:
     def texts(self) -> list[str]:
         """The sampled texts, in the order of their hashes."""
         return [text for _, text in sorted(self._held, reverse=True)]
+
+
+class Seen:
+    """The hashes of several blocks, at 8 bytes each."""
+
+    def __init__(self) -> None:
+        self._runs: list[Hashes] = []  # each is sorted, and more than twice as long as the next
+
+    def add(self, keys: Hashes) -> Mask:
+        """Add a block. For each of its hashes, return whether it was there before, or earlier in the block."""
+        run, first = np.unique(keys, return_index=True)
+        seen = np.ones(len(keys), dtype=np.bool_)
+        seen[first] = False
+        for one in self._runs:
+            seen |= one[np.minimum(np.searchsorted(one, keys), len(one) - 1)] == keys
+        while self._runs and len(self._runs[-1]) <= 2 * len(run):
+            run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
+        self._runs.append(run)
+        return seen
 
 
 class Reader:
@@ -73,6 +93,11 @@ class Rows:
     docs: Hashes
     relevant: Mask
 
+    @property
+    def pairs(self) -> Hashes:
+        """A hash of each judgment's query and document."""
+        return pair_hashes(self.queries, self.docs)
+
 
 @dataclass
 class Part:
@@ -85,23 +110,22 @@ class Part:
     query_texts: "array[int]" = field(default_factory=lambda: array("Q"))  # quoted: array is generic only from Python 3.12
     judged: dict[str, list[Rows]] = field(default_factory=dict)  # by split, a block of lines each
 
-    def add_documents(self, block: Sequence[Document]) -> tuple[list[int], list[str]]:
-        """Add a block; return the hash of each id, and each document's title and text as one string, to be sampled and compared."""
+    def add_documents(self, block: Sequence[Document]) -> tuple[Hashes, Hashes, list[str]]:
+        """Add a block; return the hash of each id, and each document's title and text as one string: its hash, and itself."""
         keys, texts = hashes([document.id for document in block]), [whole(document) for document in block]
+        text_keys = hashes(texts)
         self.documents.extend(keys)
-        self.texts.add(texts)
-        found: list[int] = keys.tolist()
-        for key, document in zip(found, block, strict=True):
+        self.texts.extend(text_keys)
+        for key, document in zip(keys.tolist(), block, strict=True):
             (self.blank.add if is_blank(document) else self.blank.discard)(key)
-        return found, texts
+        return keys, text_keys, texts
 
-    def add_queries(self, block: Sequence[Query]) -> list[int]:
+    def add_queries(self, block: Sequence[Query]) -> Hashes:
         """Add a block; return the hash of each id."""
         keys = hashes([query.id for query in block])
         self.queries.extend(keys)
         self.query_texts.frombytes(hashes([plain(query.text) for query in block]).tobytes())
-        found: list[int] = keys.tolist()
-        return found
+        return keys
 
     def add_judgments(self, split: str, block: Sequence[Judged]) -> None:
         relevant = np.array([one.grade > 0 for one in block], dtype=np.bool_)
@@ -126,12 +150,13 @@ class Known:
         files, part = files_of(folder), Part()
         reader = Reader(files, self.marks)
         for split in files.qrels:
-            for lines in blocks(reader.judgments(split, _ignore)):
+            for lines in blocks(reader.judgments(split, ignore)):
                 part.add_judgments(split, lines)
-        for block in blocks(reader.documents(_ignore)):
-            self.sampled_documents.add(*part.add_documents(block))
-        for some in blocks(reader.queries(_ignore)):
-            self.sampled_queries.add(part.add_queries(some), [query.text for query in some])
+        for block in blocks(reader.documents(ignore)):
+            keys, _, texts = part.add_documents(block)
+            self.sampled_documents.add(keys.tolist(), texts)
+        for some in blocks(reader.queries(ignore)):
+            self.sampled_queries.add(part.add_queries(some).tolist(), [query.text for query in some])
         self.folders.append(folder)
         insort(self._parts, ((batch, folder.name), part), key=itemgetter(0))
 
@@ -140,26 +165,29 @@ class Known:
         more = [((True, name), other)] if other else []
         return [part for _, part in sorted([*self._parts, *more], key=itemgetter(0))]
 
-    def has_documents(self, ids: Sequence[str]) -> Mask:
-        keys = hashes(ids)
+    def has_documents(self, keys: Hashes) -> Mask:
         return _any(keys, [part.documents for _, part in self._parts])
 
-    def has_texts(self, texts: Sequence[str]) -> Mask:
-        keys = hashes(texts)
+    def has_texts(self, keys: Hashes) -> Mask:
         return _any(keys, [part.texts for _, part in self._parts])
 
-    def has_queries(self, ids: Sequence[str]) -> Mask:
-        keys = hashes(ids)
+    def has_queries(self, keys: Hashes) -> Mask:
         return _any(keys, [part.queries for _, part in self._parts])
 
-    def query_names(self, keys: Collection[int]) -> dict[int, str]:
-        """Ids of queries by their hashes, read from the folders again."""
-        found: dict[int, str] = {}
-        for folder in self.folders if keys else ():
-            for some in blocks(records.queries(files_of(folder), _ignore)):
-                ids = [query.id for query in some]
-                found |= {key: name for key, name in zip(hashes(ids).tolist(), ids, strict=True) if key in keys}
-        return found
+
+def query_names(folders: Iterable[Path], keys: Collection[int]) -> dict[int, str]:
+    """Ids of queries by their hashes, read from the folders again."""
+    found: dict[int, str] = {}
+    for folder in folders if keys else ():
+        for some in blocks(records.queries(files_of(folder), ignore)):
+            ids = [query.id for query in some]
+            found |= {key: name for key, name in zip(hashes(ids).tolist(), ids, strict=True) if key in keys}
+    return found
+
+
+def pair_hashes(queries: Hashes, docs: Hashes) -> Hashes:
+    """A hash for each pair of a query and a document, given by their hashes."""
+    return queries * MIX + docs
 
 
 def whole(document: Document) -> str:
@@ -185,5 +213,5 @@ def _any(keys: Hashes, sets: Sequence[Ids]) -> Mask:
     return found
 
 
-def _ignore(_line: str) -> None:
-    pass
+def ignore(_line: str) -> None:
+    """Do nothing with a malformed line."""

@@ -1,10 +1,14 @@
 """A batch that passes the gate can be prepared, in either mode; one that prepare would refuse is quarantined, and says why."""
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
+from flows.intake import known
+from flows.intake.foreseen import Settings
+from flows.intake.gate import REPEATED, check
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from flows.intake.verdict import Batch
@@ -225,3 +229,45 @@ def test_answers_are_what_prepare_takes_for_them(project: Path, answers: str) ->
     found = taken(project)
     assert found["1"].reason.startswith(f"1 malformed line: {project}/inbox/1/queries.jsonl:1: ") and "answer" in found["1"].reason
     assert found["2"].state == "accepted"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_said_twice_is_found_in_whatever_blocks_lines_are_read(seed: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against plain Python: repeated ids, copies of texts, and judgments that contradict their pair's first one."""
+    draw = random.Random(seed)
+    documents = [(f"d{draw.randrange(9)}", f"text {draw.randrange(12)}") for _ in range(14)]
+    queries = [f"q{draw.randrange(8)}" for _ in range(10)]
+    judged = [(draw.choice(queries), draw.choice(documents)[0], draw.randrange(2), draw.choice([1.0, 0.5])) for _ in range(25)]
+    base = [("d1", "one"), ("d2", "text 2"), ("d3", "text 3")]
+    for folder, texts in (("known", base), ("inbox/1", documents)):
+        put(project / folder, {"corpus.jsonl": "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts)})
+    lines = "".join(json.dumps({"_id": name, "text": f"about {n}"}) + "\n" for n, name in enumerate(queries))
+    (project / "inbox/1/queries.jsonl").write_text(lines)
+    (project / "known/queries.jsonl").write_text("")
+    rows = "".join(f"{query}\t{doc}\t{grade}\t{weight}\n" for query, doc, grade, weight in judged)
+    (project / "inbox/1/qrels/train.tsv").write_text(HEADER.strip() + "\tweight\n" + rows)
+
+    new = [(name, text) for name, text in documents if name not in dict(base)]
+    seen = {text for _, text in base}
+    copies = 0
+    for name, text in documents:
+        copies += name not in dict(base) and text in seen
+        seen.add(text)
+    first: dict[tuple[str, str], tuple[int, float]] = {}
+    wrong = []
+    for number, (query, doc, grade, weight) in enumerate(judged, 2):
+        other = first.setdefault((query, doc), (grade, weight))
+        if other != (grade, weight):
+            said = f"grade {grade} of {query} and {doc}, {other[0]} before" if other[0] != grade else ""
+            said = said or f"weight {weight} of {query} and {doc}, {other[1]} before"
+            wrong.append(f"{project}/inbox/1/qrels/train.tsv:{number}: {said}; keep one")
+    repeated = len(documents) - len(dict(documents)) + len(queries) - len(set(queries))
+    for block in (1, 2, 3, 5, 100):
+        monkeypatch.setattr(known, "BLOCK", block)
+        held = known.Known(3)
+        held.add(project / "known", batch=False)
+        found = check(project / "inbox/1", held, Settings(), size=3)
+        assert (found.documents, found.new, found.duplicates, found.queries) == (14, len(new), copies, len(set(queries)))
+        assert found.judgments == {"train": 25}
+        assert found.findings.counts[REPEATED] == repeated + len(wrong)
+        assert [line for line in found.findings.lines if line.endswith("keep one")] == wrong
