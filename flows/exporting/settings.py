@@ -36,7 +36,9 @@ class TensorBoard(Params):
 class Export(Params):
     """The whole file; every key is optional. A target that is not named is not used."""
 
-    seconds: float = Field(60.0, gt=0, description="time that a run waits for its exports at most, s; what is not done then is a warning")
+    seconds: float = Field(
+        60.0, gt=0, description="longest time that a run waits for its exports, s; what is not done by then is a warning"
+    )
     mlflow: Mlflow | None = Field(None, description="needs pip install 'retemper[mlflow]'")
     wandb: Wandb | None = Field(None, description="needs pip install 'retemper[wandb]'")
     tensorboard: TensorBoard | None = Field(None, description="needs pip install 'retemper[tensorboard]'")

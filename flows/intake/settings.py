@@ -23,17 +23,17 @@ class Gate(Params):
         0.95,
         ge=0.5,
         lt=1,
-        description="largest AUC of the novelty test of documents and of queries: how often a text of the batch is farther from what the "
-        "champion was trained on than one of those texts is (0.5: no shift; 1: always); null: not tested",
+        description="largest AUC of the novelty test of documents and of queries: how often a text of the batch is farther from the "
+        "champion's training texts than one of these texts is (0.5: no shift; 1: always); null: not tested",
     )
     p: float = Field(
         0.01, gt=0, lt=1, description="a batch is kept out for a shift only if the permutation p-value of its AUC is at most this"
     )
     least: int = Field(
-        50, ge=2, description="batches with fewer new documents (or queries) than this are not tested for that share or shift"
+        50, ge=2, description="batches with fewer new documents (or queries) than this are not tested for duplicates or shift"
     )
     sample: int = Field(
-        1000, ge=50, description="texts of the batch, and twice as many of the champion's data, that the test of shift reads"
+        1000, ge=50, description="texts of the batch that the test of shift reads; it reads twice as many of the champion's data"
     )
 
 
@@ -46,16 +46,18 @@ class Intake(Params):
         description="folder of batches, each a BEIR or CSV folder, or a file of questions and answers; taken in the order of their names",
     )
     mode: Literal["append", "replace"] = Field(
-        "append", description="append: dataset.source and every batch, merged by id, the later wins; replace: the last batch alone"
+        "append", description="append: dataset.source and every batch, merged by id, the latest wins; replace: only the last batch"
     )
     settle_seconds: float = Field(
-        0.0, ge=0, description="a batch with a file that changed in the last so many seconds is still being written: left for the next run"
+        0.0,
+        ge=0,
+        description="a batch with a file that changed in the last so many seconds is still being written, so it waits for the next run",
     )
     shrink: float | None = Field(
         0.3,
         ge=0,
         le=1,
-        description="largest share by which documents, or a split's queries, may be fewer than the champion's; with more missing, the "
-        "retraining fails before any training, and the champion stays; null: any",
+        description="largest share of the champion's documents, or of a split's queries, that may be missing; if more are, the retraining "
+        "fails before any training, and the champion stays; null: any",
     )
     gate: Gate = Gate()

@@ -19,21 +19,21 @@ class Promotion(Params):
 
     rule: Literal["guaranteed", "not_worse", "better"] = Field(
         "guaranteed",
-        description="guaranteed: not worse than any champion that it might be worse than, whatever is promoted in a year; not_worse, "
-        "better: a t-test against the champion alone, each time",
+        description="guaranteed: not worse than the champion, unbeaten earlier ones, and the anchor, by a test that holds for all of "
+        "`comparisons`; not_worse, better: a t-test against the champion alone, each time",
     )
-    margin: float = Field(0.01, ge=0, description="guaranteed, not_worse: the loss that is still accepted, in units of the measure")
+    margin: float = Field(0.01, ge=0, description="guaranteed, not_worse: the largest accepted loss, in units of the measure")
     alpha: float = Field(
         0.05, gt=0, lt=0.5, description="guaranteed: chance of a false promotion in `comparisons` in a row; else: of one comparison"
     )
     comparisons: int = Field(52, ge=1, description="guaranteed: comparisons that share alpha; 52: those of a year of weekly retrainings")
     anchor: int | None = Field(
-        None, ge=1, description="guaranteed: number of the champion that none may fall behind, ever; null: the first champion"
+        None, ge=1, description="guaranteed: number of the champion that no later one may ever fall behind; null: the first"
     )
     veto_rate: float = Field(
         0.05, ge=0, lt=0.5, description="guaranteed: false discovery rate of the groups of queries that veto a promotion; 0: no vetoes"
     )
-    veto_queries: int = Field(30, ge=2, description="guaranteed: dev queries that a group has at least, to veto")
+    veto_queries: int = Field(30, ge=2, description="guaranteed: minimum dev queries of a group that can veto")
     metric: str | None = Field(None, description="a measure of evaluate.measures; default: report.metric")
     fusions: bool = Field(
         True, description="whether a fusion may become champion; false: single models only, for a vector database that has no BM25"

@@ -24,8 +24,8 @@ class Retrain(Params):
     systems: list[str] | None = Field(
         None,
         min_length=1,
-        description="rounds, entries of adore, and fusions of params.yaml that may become champion; full: what none of them needs is not "
-        "run. Default: all",
+        description="rounds, entries of adore, and fusions of params.yaml that may become champion; full runs only what they need; null: "
+        "all",
     )
     replay: float = Field(
         0.25, ge=0, le=1, description="continue, query_tower: share of the known training queries that are trained on again beside new ones"
@@ -35,15 +35,15 @@ class Retrain(Params):
     least_share: float = Field(
         0.01,
         ge=0,
-        description="auto: with fewer new training queries, since the last training, than this share of the known ones, nothing is trained",
+        description="auto: train only if the new training queries since the last training are at least this share of the known ones",
     )
     document_share: float = Field(
-        0.1, ge=0, description="auto: share of new documents, since the document tower was last trained, from which it is trained again"
+        0.1, ge=0, description="auto: train the document tower again once the new documents since its last training reach this share"
     )
     full_share: float = Field(
         0.5,
         ge=0,
-        description="auto: share of new training queries, since the last full retraining, from which the next one is full",
+        description="auto: retrain fully once the new training queries since the last full retraining reach this share",
     )
 
 

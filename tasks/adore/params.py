@@ -93,8 +93,7 @@ class Adore(QuerySide):
     lists: Literal["retrieved", "refreshed", "random", "given"] = Field(
         "retrieved",
         description="what a query is trained against. retrieved: the list from a full search at each step; refreshed: from a search "
-        "repeated "
-        "every `refresh` steps; random: sampled from the corpus at each step; given: the top of `negatives`. "
+        "repeated every `refresh` steps; random: sampled from the corpus at each step; given: the top of `negatives`. "
         "All except retrieved add every known positive and have no ranks",
     )
     refresh: Count | None = Field(
@@ -104,16 +103,16 @@ class Adore(QuerySide):
         1.0,
         ge=0,
         le=1,
-        description="share of the training queries known to the round that are trained on again beside all new ones, sampled by seed; 1: "
-        "all alike. Less needs a round whose weights list what they know (retemper retrain)",
+        description="share of the queries that the round was trained on to train on again, beside all new ones; sampled by seed; 1: all. "
+        "Below 1, the round's weights must list the queries that they were trained on (retemper retrain)",
     )
     index: Factory = Field(
         "Flat", description="faiss factory string of the index that is trained against and served; Flat: uncompressed vectors"
     )
     quantizer: Literal["trained", "given"] = Field(
         "trained",
-        description="of a compressed index. trained: on the round's vectors; given: it comes with the round's encoder, trained on other "
-        "documents, and is filled with the round's (retemper retrain)",
+        description="where a compressed index gets its quantizer. trained: from the round's vectors; given: it comes with the round's "
+        "encoder, trained on other documents, and the index is filled with the round's (retemper retrain)",
     )
     centroids: bool = Field(False, description="also train the centroids of a PQ index (JPQ)")
     centroid_lr: float | None = Field(

@@ -12,7 +12,9 @@ class Analysis(Params):
     round: str = Field(description="the round that is analysed")
     negatives: str = Field(description="negatives that are compared with what the round itself finds: bm25, official, or an entry of mine")
     depth: Count = Field(
-        200, ge=2, description="documents of a query that negatives, BM25, and the round's own results are compared in (STAR, LTRe: 200)"
+        200,
+        ge=2,
+        description="top documents per query in which negatives, BM25, and the round's own results are compared (STAR, LTRe: 200)",
     )
     train_queries: Count = Field(200, ge=1, description="training queries, drawn by the seed, whose negatives are compared")
     curves: Count = Field(10, ge=0, description="queries with a curve of scores by rank (ANCE, Fig. 3: 10)")

@@ -15,13 +15,14 @@ class EncoderSource(Params):
 
 
 class Base(Params):
-    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say (without them mean, or last if the
-    architecture in config.json ends in ForCausalLM, so not for GPT-2; none; dot)."""
+    """The architecture of the bi-encoder. `source` keeps what its sentence-transformers files say; without them, pooling is mean (last if
+    the architecture in config.json ends in ForCausalLM, so not for GPT-2), head none, and similarity dot."""
 
     pooling: Literal["source", "cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"] = Field(
         "source",
         description="text vector; cls: the first token's output; mean: the mean over all tokens; last: the last token's output (decoders); "
-        "max: the largest of each number; mean_sqrt_len: the sum over the root of their number; weightedmean: the mean, token n weighs n",
+        "max: the maximum of each dimension; mean_sqrt_len: the sum divided by the square root of the number of tokens; weightedmean: the "
+        "mean in which token n has weight n",
     )
     head: Literal["source", "none", "linear_norm"] = Field(
         "source", description="layer on top of the pooled vector; linear_norm: Linear + LayerNorm (ANCE, DRhard)"
@@ -32,8 +33,8 @@ class Base(Params):
     width: Count | None = Field(
         None,
         ge=1,
-        description="numbers of a vector to keep, its first, before cosine normalizes them: for Matryoshka models (arXiv:2205.13147). "
-        "Rounds train, encode, and search with these; null: as the source",
+        description="number of a vector's first dimensions to keep, before cosine normalizes it: for Matryoshka models "
+        "(arXiv:2205.13147). Rounds train, encode, and search with these; null: as the source",
     )
     seed: Seed = Field(42, ge=0, description="seed for the weights of a new head, drawn from N(0, 0.02)")
 

@@ -20,5 +20,5 @@ class Encode(Params):
     batch_tokens: InferenceTokens = Field(
         None,
         description="maximum tokens per batch, padding included; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU. On a CPU, encoders "
-        "built like BERT have at most 2,048, with a batch for each thread",
+        "built like BERT use at most 2,048, and each thread encodes its own batch",
     )

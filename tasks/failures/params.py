@@ -11,16 +11,16 @@ class Failures(Params):
 
     model: str | None = Field(None, description="the system studied; null: the best on dev")
     against: str | None = Field(
-        None, description="the system it is compared with; null: bm25, or the best other one if that is the model or has no results"
+        None, description="the system it is compared with; null: bm25, or the best other system if bm25 is the model or has no results"
     )
     alpha: float = Field(
         0.05, ge=1e-6, lt=1, description="level of the intervals, and of the paired t-tests, Holm-corrected over all groups"
     )
     bins: int = Field(
-        4, ge=2, le=1000, description="groups, of about equal size, that lengths, rarities, and columns of numbers are divided into"
+        4, ge=2, le=1000, description="groups of about equal size into which lengths, rarities, and columns of numbers are divided"
     )
-    least_queries: Count = Field(5, ge=2, description="queries that a group has at least; smaller ones are counted, not tested")
-    worst: Count = Field(20, ge=0, description="queries shown, those that lose most against the other system first")
+    least_queries: Count = Field(5, ge=2, description="minimum queries per group; smaller groups are counted, not tested")
+    worst: Count = Field(20, ge=0, description="number of queries shown, largest losses against the other system first")
     suspect_depth: Count = Field(
         3, ge=1, description="ranks in which unjudged documents are looked for: one that several systems rank so high may be relevant"
     )

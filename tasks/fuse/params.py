@@ -31,8 +31,8 @@ class Fuse(Params):
     k: float | None = Field(None, gt=0, description="k of rrf; null: the best on dev by report.metric, 1 to 100; 60 without dev")
     queries: Literal["dev", "selection"] = Field(
         "dev",
-        description="judged dev queries that an unset weight or k is chosen on: all, or the one in five on which retraining chooses among "
-        "systems, which leaves the others to confirm (docs/retraining.md)",
+        description="judged dev queries on which an unset weight or k is chosen. dev: all; selection: the one in five on which retraining "
+        "selects systems, so that the others can confirm the choice (docs/retraining.md)",
     )
     depth: Count = Field(DEPTH, ge=1, description="depth of the fused run, in ranks")
 

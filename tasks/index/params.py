@@ -16,7 +16,7 @@ class Index(Params):
     build: Literal["cpu", "gpu"] = Field(
         "cpu",
         description="where inverted lists are clustered and filled; gpu: faster; needs a GPU and the extra gpu. "
-        "Both write the same kind of file, with other bits",
+        "Both write the same kind of file, but other bits",
     )
     nprobe: Count = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
     ef_search: Count = Field(128, ge=1, description="HNSW indexes: candidates kept per query; for centroids (IVF..._HNSW), always 16")

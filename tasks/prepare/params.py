@@ -26,12 +26,12 @@ class Prepare(Params):
     )
     leaks: Literal["refuse", "drop", "allow"] = Field(
         "refuse",
-        description="training queries that are in dev or test too, by id, or by text (without case, with single blanks): an error, dropped "
-        "from train, or kept; dropped and kept ones are counted",
+        description="training queries that are in dev or test too, by id, or by text (ignoring case and repeated white space): raise an "
+        "error, drop them from train, or keep them; dropped and kept ones are counted",
     )
     ids: Literal["refuse", "escape"] = Field(
         "refuse",
-        description="ids with white space: raise an error, or keep them, percent-encoded in TREC files, whose fields white space separates",
+        description="ids with white space: raise an error, or keep them, percent-encoded in TREC files (white space separates fields)",
     )
     official_depth: Count = Field(
         200, ge=0, description="the source's own negatives kept per training query, the first in source order; 0: they are not read"

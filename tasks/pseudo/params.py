@@ -26,27 +26,31 @@ class Pseudo(Params):
     )
     generated: Count = Field(3, ge=1, description="queries that the generator writes per document (GPL, arXiv:2112.07577, has 3)")
     generator_tokens: Count = Field(350, ge=8, description="tokens of a document that the generator reads (GPL: 350); the rest is cut off")
-    top_k: Count = Field(25, ge=0, description="the generator draws each token among so many likeliest ones (GPL: 25); 0: among all")
-    top_p: float = Field(0.95, gt=0, le=1, description="... and among the likeliest that have this probability together (GPL: .95)")
+    top_k: Count = Field(25, ge=0, description="the generator draws each token from this many most likely ones (GPL: 25); 0: from all")
+    top_p: float = Field(
+        0.95, gt=0, le=1, description="the generator draws only from the most likely tokens that together have this probability (GPL: .95)"
+    )
     per_document: Count = Field(3, ge=1, description="spans drawn per document; title and sentence give one query each")
     least_words: Count = Field(
         3,
         ge=1,
-        description="least words of a span or sentence; words stand between blanks; in Chinese, Japanese, "
-        "Thai, Lao, Khmer, and Myanmar text two characters are one",
+        description="minimum words of a span or sentence. Words are separated by blanks; in Chinese, Japanese, Thai, Lao, Khmer, and "
+        "Myanmar text, two characters count as a word",
     )
-    most_words: Count = Field(12, ge=1, description="most words of a span")
-    most_sentence_words: Count = Field(24, ge=1, description="words of a sentence beyond these are cut off")
+    most_words: Count = Field(12, ge=1, description="maximum words of a span")
+    most_sentence_words: Count = Field(24, ge=1, description="maximum words of a sentence; the rest is cut off")
     documents: Count | None = Field(
         20_000, ge=1, description="documents that queries are made from, chosen by a hash of their ids; null: all. Bounds memory and time"
     )
     agree_depth: Count = Field(
         1,
         ge=1,
-        description="a query is kept if its document is among so many of BM25 and of encoders/base, over the whole corpus (dev: or)",
+        description="a query is kept if its document is among this many top results of BM25 and of encoders/base, over the whole corpus; "
+        "for dev, one of the two is enough",
     )
     dev: Literal["pseudo", "corpus"] | None = Field(
-        None, description="where dev queries come from: held-out documents, or the source. null: the source if it has some, else pseudo"
+        None,
+        description="where dev queries come from. pseudo: held-out documents; corpus: the source; null: corpus if it has some, else pseudo",
     )
     dev_share: float = Field(0.1, gt=0, lt=1, description="share of the documents, chosen by a hash of their ids, held out for dev: pseudo")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="arithmetic of the start encoder as a judge: bf16 | fp32")

@@ -18,7 +18,7 @@ class Lora(Params):
     targets: tuple[str, ...] | None = Field(
         None,
         min_length=1,
-        description="layers with an adapter: the ends of their names, such as [query, value] (the paper) or [attention.output.dense]; "
+        description="layers with an adapter, by the ends of their names, such as [query, value] (the paper) or [attention.output.dense]; "
         "null: every linear layer of the transformer (QLoRA, arXiv:2305.14314, section 4)",
     )
 
@@ -34,8 +34,8 @@ class Round(Params):
     width: Count | None = Field(
         None,
         ge=1,
-        description="numbers of a vector to keep from here on, its first, before cosine normalizes them (Matryoshka, arXiv:2205.13147); "
-        "null: as `init`",
+        description="number of a vector's first dimensions to keep from here on, before cosine normalizes it (Matryoshka, "
+        "arXiv:2205.13147); null: as `init`",
     )
     steps: Count | None = Field(
         None, ge=0, description="optimizer steps; null: derived from `epochs`; 0: no training, the encoder is used as is"
@@ -56,29 +56,28 @@ class Round(Params):
         1.0,
         ge=0,
         le=1,
-        description="share of the training queries known to `init` that are trained on again beside all new ones, sampled by split_seed, "
-        "before train_queries or train_share; 1: all alike. Less needs an `init` that lists what it knows (retemper retrain)",
+        description="share of the queries that `init` was trained on to train on again, beside all new ones; sampled by split_seed, before "
+        "train_queries or train_share; 1: all. Below 1, `init` must list the queries that it was trained on (retemper retrain)",
     )
     batch_queries: Count = Field(64, ge=1, description="queries per step (STAR: 256)")
     hard_negatives: Count = Field(1, ge=0, description="hard negatives per query and step (STAR and ANCE: 1; Tevatron: 7)")
     hard_negatives_from: Literal["all", "positives"] = Field(
         "all",
-        description="documents that may be hard negatives. positives: those that are some training query's positive, so that documents "
-        "that only held-out queries ask for are not pushed away",
+        description="documents that may be hard negatives. positives: only the positives of training queries, so that documents that are "
+        "relevant only to held-out queries are not pushed away",
     )
     passage_step: Count = Field(
         1,
         ge=1,
-        description="with tokenize.passages > 1: each step of training encodes every n-th passage of a document, the first one drawn; 2 "
+        description="with tokenize.passages > 1: each step of training encodes every n-th passage of a document, from a random one on; 2 "
         "halves the cost where passages overlap by half, and still reads all of the text. Retrieval uses all passages",
     )
     positive_ranks: Count | None = Field(
         None,
         ge=1,
-        description="positives are the first ranks of `negatives`, known positives among them by their score, in place of what is judged: "
-        "the round imitates bm25, or a mine without skip and margins, and needs no judgments (SPAR, arXiv:2110.06918: 10 of BM25, window "
-        "[46, 50]); "
-        "null: positives are what is judged",
+        description="use this many top ranks of `negatives` as positives, in place of the judged ones, which are ranked among them by "
+        "score: the round imitates bm25, or a mine without skip and margins, and needs no judgments (SPAR, arXiv:2110.06918: 10 of BM25, "
+        "window [46, 50]); null: positives are the judged ones",
     )
     window: tuple[Count, Count] = Field((1, 200), description="first and last rank to sample hard negatives from")
     sampling: Literal["uniform", "top", "simans"] = Field(
@@ -146,8 +145,8 @@ class Round(Params):
         0.0,
         ge=0,
         lt=1,
-        description="the saved weights are start_share times those of `init` plus (1 - start_share) times the trained ones: keeps some "
-        "of what training on this data forgets (LM-Cocktail, arXiv:2311.13534); choose it on dev, with retemper sweep",
+        description="the saved weights are start_share times those of `init` plus (1 - start_share) times the trained ones: this "
+        "keeps some of what training would forget (LM-Cocktail, arXiv:2311.13534); choose it on dev, with retemper sweep",
     )
     lora: Lora | None = Field(
         None,
@@ -158,15 +157,15 @@ class Round(Params):
     validate_every: Count | None = Field(
         None,
         ge=1,
-        description="steps between validations, the first before any step: training queries that are held out rank a sample of the "
-        "corpus, nDCG@10 is a curve of the report. null: none, and no query is held out. dev and test are not read",
+        description="steps between validations; the first is before any step. Held-out training queries rank a sample of the corpus, and "
+        "the report has a curve of their nDCG@10. null: no validation, and no query is held out. dev and test are not read",
     )
     validation_queries: Count = Field(
         200,
         ge=1,
-        description="held-out training queries, by split_seed, beside those of train_queries or train_share. Documents are drawn, and "
-        "every query that one of them is relevant to is held out or left out; a held-out query's further relevant documents may be "
-        "trained on",
+        description="training queries to hold out, by split_seed, in addition to those of train_queries or train_share. Documents are "
+        "drawn, and every query that one of them is relevant to is held out or excluded; other relevant documents of a held-out query may "
+        "be trained on",
     )
     validation_documents: Count = Field(
         1000,
@@ -175,10 +174,11 @@ class Round(Params):
         "as random documents. Each validation encodes them",
     )
     keep: Literal["best", "last"] = Field(
-        "best", description="with validate_every: weights of the best validation (the first of equals; it may be the start), or the last"
+        "best",
+        description="with validate_every: save the weights of the best validation (the first of equals; it may be the start), or the last",
     )
     patience: Count | None = Field(
-        None, ge=1, description="with validate_every: training ends after so many validations without a new best; null: it never ends early"
+        None, ge=1, description="with validate_every: training ends after this many validations without a new best; null: never early"
     )
     precision: Literal["bf16", "fp32"] = Field(
         "bf16", description="bf16: autocast over fp32 weights where the hardware supports it, else fp32"

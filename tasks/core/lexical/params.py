@@ -39,8 +39,8 @@ class BM25(Params):
     )
     cjk: Literal["bigrams", "words"] = Field(
         "bigrams",
-        description="Chinese, Japanese, Korean, Thai, Lao, Khmer, Myanmar: bigrams of characters, as Lucene's CJKAnalyzer; "
-        "words: what stands between two blanks, for text that is segmented",
+        description="terms of Chinese, Japanese, Korean, Thai, Lao, Khmer, Myanmar text. bigrams: of characters, as Lucene's CJKAnalyzer; "
+        "words: separated by blanks, for segmented text",
     )
     depth: Count = Field(100, ge=0, description="candidates per training query, in ranks; 0: training queries are not searched")
     run_depth: Count = Field(1000, ge=1, description="depth of a dev or test run, in ranks")

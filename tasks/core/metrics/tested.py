@@ -21,11 +21,13 @@ class Tested(Params):
         "t", description="paired two-sided test: Student's t, or random sign flips (Smucker et al. 2007), drawn by seed"
     )
     permutations: Count = Field(
-        100_000, ge=1000, description="sign flips that test: permutation draws; it takes all there are where they are not more"
+        100_000,
+        ge=1000,
+        description="number of sign flips that test: permutation draws; if there are no more than this, it uses all of them",
     )
     draws: Literal["groups", "queries"] = Field(
         "groups",
-        description="what tests and intervals take as independent: groups of queries that share relevant documents (docs/measures.md), or "
+        description="what tests and intervals treat as independent: groups of queries that share relevant documents (docs/measures.md), or "
         "queries, as most papers do",
     )
     seed: Seed = Field(42, ge=0, description="seed for the sample of queries shown and for the permutation test")

@@ -17,20 +17,21 @@ class Runtime(Params):
     threads: int | None = Field(
         None,
         ge=1,
-        description="CPU threads, of each worker where there are several; none: one per core, shared by the workers. Another count may "
-        "change last bits",
+        description="CPU threads, per worker if there are several; null: one per core, divided among the workers. Another count may "
+        "change the last bits of a result",
     )
-    slots: int = Field(1, ge=1, description="how many stages that need a device run at once without a GPU; give each its share of threads")
+    slots: int = Field(1, ge=1, description="without a GPU: how many stages that need a device run at once; give each its share of threads")
     checkpoint_seconds: float = Field(
         30.0,
         ge=0,
-        description="between two checkpoints of a training, or 20 times what one takes if longer; a kill loses at most this. 0: every step",
+        description="seconds between two checkpoints of a training, or 20 times as long as writing one takes, if that is longer; a kill "
+        "loses at most this. 0: at every step",
     )
     graph_tokens: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="tokens of a training step whose activations stay in memory (fp32, texts of 64 tokens: 16,384 take about 3 GiB for "
-        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); the rest are encoded twice. auto: 16,384 on a CPU, as many as half of "
-        "a GPU's free memory is estimated to hold",
+        "MiniLM, 10 for BERT-base; of 128 tokens: 6 for MiniLM); the rest are encoded twice. auto: 16,384 on a CPU; on a GPU, as "
+        "many as half of its free memory is estimated to hold",
     )
     shard_store_gib: float = Field(
         8.0, ge=0, description="disk for finished embedding shards, GiB; the least recently used are removed first"

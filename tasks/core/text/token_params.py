@@ -38,14 +38,14 @@ class Tokenize(Params):
         "passage (MaxP)",
     )
     passage_overlap: Count = Field(
-        0, ge=0, description="with passages > 1: tokens that a passage repeats of the one before, so that few sentences are cut"
+        0, ge=0, description="with passages > 1: tokens that a passage repeats from the one before, so that few sentences are split"
     )
     near_duplicates: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="two documents count as one text from this Jaccard similarity of their sets of three consecutive tokens on (MinHash): "
-        "a copy of a query's positive is never its negative. 0.8 is usual; null: only documents with the same tokens count as one text",
+        description="documents count as copies if the Jaccard similarity of their sets of three consecutive tokens is at least this "
+        "(MinHash): a copy of a query's positive is never its negative. 0.8 is usual; null: only documents with the same tokens are copies",
     )
     query_prefix: str = Field("", description="prepended to every query (for example `query: ` for E5)")
     document_prefix: str = Field("", description="prepended to every document")
