@@ -114,8 +114,8 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
             part.add_judgments(split, judged)
             said.append(np.array([(one.grade, one.weight) for one in judged]))
             if settings.unknown:
-                _check_known(judged, known, findings, part)
-        for now, first in _contradictions(reader, split, part.judged.get(split, ()), said):
+                _check_known(judged, known, findings, part=part)
+        for now, first in _contradictions(reader, split, rows=part.judged.get(split, ()), said=said):
             name = "weight" if now.grade == first.grade else "grade"
             found = f"{name} {getattr(now, name)} of {now.query} and {now.doc}, {getattr(first, name)} before"
             findings.add(REPEATED, f"{now.at}: {found}; keep one")
@@ -170,7 +170,7 @@ def _have_documents(lines: Sequence[Judged | Negative], known: Known, part: Part
     return found
 
 
-def _check_known(judged: Sequence[Judged], known: Known, findings: Findings, part: Part) -> None:
+def _check_known(judged: Sequence[Judged], known: Known, findings: Findings, *, part: Part) -> None:
     """Check that a block of judgments has documents and queries of the data set or of this batch (`part`)."""
     keys = hashes([one.query for one in judged])
     asked = (known.has_queries(keys) | part.queries.have(keys)).tolist()
@@ -181,7 +181,7 @@ def _check_known(judged: Sequence[Judged], known: Known, findings: Findings, par
             findings.add(UNKNOWN, f"{one.at}: query {one.query!r} is neither in the data set nor in this batch")
 
 
-def _contradictions(reader: Reader, split: str, rows: Sequence[Rows], said: Sequence[Said]) -> Iterator[tuple[Judged, Judged]]:
+def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], said: Sequence[Said]) -> Iterator[tuple[Judged, Judged]]:
     """Judgments whose grade or weight is not that of the first judgment of their pair, each with that first one.
 
     `said` is parallel to `rows`. The file is read again if there are any, so that only these pairs are in memory.
