@@ -34,8 +34,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-import transformers
-from papers import CLIP, ENCODER, LR, PAD, QUERY_LENGTH, OurStar, SummaryWriter, Work, our_model, their_model, timed
+from papers import CLIP, ENCODER, LR, PAD, QUERY_LENGTH, OurStar, SummaryWriter, Work, our_model, show, their_model, timed
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -108,16 +107,16 @@ class Corpus:
     @classmethod
     def of(cls, folder: Path, queries: int, documents: int, length: int) -> "Corpus":
         """Texts of the demo, no two of them alike: ours leaves out the texts of positives, too. Dev queries come after the others."""
-        texts: dict[str, str] = {}
+        asked: dict[str, str] = {}  # by the document
         for entry in json.loads(demo_file().read_text(encoding="utf-8")).values():
-            query = entry.get("description")
-            if query and query not in texts and entry["extract"] not in texts.values():
-                texts[query] = entry["extract"]
-        asked, extracts = list(texts), list(texts.values())
+            if entry.get("description"):
+                asked.setdefault(entry["extract"], entry["description"])
+        unlike = {query: extract for extract, query in asked.items()}
+        texts, extracts = list(unlike), list(unlike.values())
         assert len(extracts) >= documents >= queries + DEV, f"the demo has {len(extracts):,} texts"
         kinds = {
-            "queries/train": (asked[:queries], QUERY_LENGTH, "train-query"),
-            "queries/dev": (asked[queries : queries + DEV], QUERY_LENGTH, "dev-query"),
+            "queries/train": (texts[:queries], QUERY_LENGTH, "train-query"),
+            "queries/dev": (texts[queries : queries + DEV], QUERY_LENGTH, "dev-query"),
             "queries/test": ([], QUERY_LENGTH, "none"),
             "documents": (extracts[:documents], length, "passages"),
         }
@@ -356,7 +355,7 @@ def main() -> None:
         runs: dict[tuple[str, str], Callable[[], float]] = {}
         for name, kind in kinds.items():
             theirs = ance_model(peer, device).train()
-            ours, ance = OurAnce(our_model(theirs, device).train(), work, args.batch, kind), None
+            ours = OurAnce(our_model(theirs, device).train(), work, args.batch, kind)
             ance = TheirAnce(peer, theirs, work, args.batch, bf16=kind == torch.bfloat16)
             runs["step", f"retemper, {name}"] = lambda ours=ours: timed(ours.step, args.steps, device)
             runs["step", f"ANCE, {name}"] = lambda ance=ance: timed(ance.step, args.steps, device)
@@ -371,20 +370,11 @@ def main() -> None:
             for key, run in runs.items():
                 seconds[key] = min(seconds[key], run())
         os.chdir("/")  # out of the folder, which is removed
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"\n{device.type} ({where}, {torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, ", end="")
-    print(f"transformers {transformers.__version__}; 6 layers x 384")
-    print("\n".join(said))
     works = {
         "step": f"ANCE step, {args.batch} triplets of at most {args.length} tokens, Lamb",
         "inferencer": f"Inferencer: {args.documents:,} passages, {args.queries:,} + {DEV} queries, top {DEPTH}",
     }
-    for part, title in works.items():
-        best = seconds[part, f"retemper, {list(kinds)[-1]}"]
-        print(f"\n{title:<90}{'seconds':>10}{'retemper is':>14}")
-        for (of, name), value in seconds.items():
-            if of == part:
-                print(f"{name:<90}{value:>10.3f}{value / best:>13.2f}x")
+    show(device, said, works, seconds, best=f"retemper, {list(kinds)[-1]}")
 
 
 if __name__ == "__main__":

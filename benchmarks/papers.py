@@ -318,6 +318,19 @@ def same_adore(peer: Peer, vectors: Embeddings, batch: int, folder: Path, device
     return f"ADORE: loss {losses[0]:.6f}, DRhard's {losses[1]:.6f}"
 
 
+def show(device: torch.device, said: list[str], works: dict[str, str], seconds: dict[tuple[str, str], float], *, best: str) -> None:
+    """Print what was checked, and a table for each of `works`: the seconds of its systems, and how many times those of `best` they are."""
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    print(f"\n{device.type} ({where}, {torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, ", end="")
+    print(f"transformers {transformers.__version__}; 6 layers x {WIDTH}")
+    print("\n".join(said))
+    for part, title in works.items():
+        print(f"\n{title:<90}{'seconds':>10}{'retemper is':>14}")
+        for (of, name), value in seconds.items():
+            if of == part:
+                print(f"{name:<90}{value:>10.3f}{value / seconds[part, best]:>13.2f}x")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -352,20 +365,11 @@ def main() -> None:
         for _ in range(args.repeat):
             for key, run in runs.items():
                 seconds[key] = min(seconds[key], run())
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"\n{device.type} ({where}, {torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, ", end="")
-    print(f"transformers {transformers.__version__}; 6 layers x {WIDTH}")
-    print("\n".join(said))
     works = {
         "star": f"STAR step, {args.batch} queries, as many positives and hard negatives of at most {args.length} tokens, Lamb",
         "adore": f"ADORE step, {args.batch} queries over {args.documents:,} documents, top {DEPTH}",
     }
-    for part, title in works.items():
-        best = seconds[part, f"retemper, {str(kinds[-1]).removeprefix('torch.')}"]
-        print(f"\n{title:<90}{'s a step':>10}{'retemper is':>14}")
-        for (of, name), value in seconds.items():
-            if of == part:
-                print(f"{name:<90}{value:>10.3f}{value / best:>13.2f}x")
+    show(device, said, works, seconds, best=f"retemper, {str(kinds[-1]).removeprefix('torch.')}")
 
 
 if __name__ == "__main__":
