@@ -33,7 +33,8 @@ SETTINGS = (
 def visible(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Bools:
     """Eq. 7 as a mask [L, L]: which positions j position i sees. It never sees its own token, but all see the first (the text's vector).
 
-    Other special tokens are always seen. Each remaining token is hidden with probability `share`, drawn separately for each i.
+    Other special tokens are always seen. Each remaining token is hidden with probability `share`, drawn separately for each i, as in the
+    paper. The released code hides whole words, by one of at most 256 draws of a text.
     """
     seen: Bools = (rng.random((len(ids), len(ids))) >= share) | vocabulary.special[ids]
     np.fill_diagonal(seen, False)
