@@ -18,7 +18,7 @@ from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, setti
 from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
-from flows.repository.lock import LOCK, Lock, of_graph, parse_lock, read_lock
+from flows.repository.lock import LOCK, Lock, parse_lock, read_lock, stages_in_graph
 from flows.results import generations
 from flows.results.metrics import METRICS
 from tasks.core.metrics.selection import metric_of
@@ -151,7 +151,7 @@ def taken_back(champions: Sequence[Champion], made: Parts) -> Champion | None:
 def locked(folder: Path, commit: str) -> Lock:
     """The stages in dvc.lock of `commit` that its graph still has."""
     lock = parse_lock(show(folder, commit, "dvc.lock") or "", f"{commit[:12]}:dvc.lock")
-    return of_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
+    return stages_in_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
 
 
 def show(folder: Path, commit: str, name: str) -> str | None:

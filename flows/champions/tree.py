@@ -66,15 +66,15 @@ def alone(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator
     If a dry run holds it, call `waiting` and wait: a dry run at three at night must not cost the week's retraining.
     """
     with ExitStack() as held:
-        with locks.in_turn(project / LOOK, waiting):
-            held.enter_context(locks.only_run(project / LOCK))
+        with locks.wait_and_hold(project / LOOK, waiting):
+            held.enter_context(locks.hold_run_lock(project / LOCK))
         yield
 
 
 @contextmanager
 def looking(project: Path) -> Iterator[None]:
     """Hold the worktree for a dry run, after waiting for any other. Raises UserError if a retraining holds it."""
-    with locks.in_turn(project / LOOK), locks.only_run(project / LOCK):
+    with locks.wait_and_hold(project / LOOK), locks.hold_run_lock(project / LOCK):
         yield
 
 

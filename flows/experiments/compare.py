@@ -10,7 +10,7 @@ from flows.experiments.store import PARAMS, best_model, flat
 from flows.process.display import fitted_table, terminal_width
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
-from flows.storage.cache import cache_folder, intact, listing
+from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import least_grade, metric_of
@@ -160,7 +160,7 @@ def stored(where: str, file: Path, stages: Lock) -> Path:
     files = listing(objects, outs.get(str(file.parent), ""))
     if files and file.name not in files:
         raise UserError(f"{where}: {file.parent.name} was not measured on {file.stem}; found {', '.join(sorted(files))}")
-    if path := intact(objects, files.get(file.name, "")):
+    if path := intact_path(objects, files.get(file.name, "")):
         return path
     raise UserError(
         f"{where}: {file.parent} is missing from this clone's cache, or corrupt; run retemper verify, then "

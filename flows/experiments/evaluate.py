@@ -19,7 +19,17 @@ from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, passing_tree, read_changes, remove_worktree, run_in
+from flows.repository.worktree import (
+    RUN,
+    SOURCE,
+    carry_changes,
+    equip,
+    make_worktree,
+    read_changes,
+    remove_worktree,
+    run_in,
+    temporary_tree,
+)
 from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
@@ -151,13 +161,13 @@ def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display
     Folder `kept` has what earlier runs finished, and gets dvc.lock for the next; one run at a time uses it. The tree is removed after the
     block. Raises RunFailed.
     """
-    with locks.in_turn(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
+    with locks.wait_and_hold(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
         yield from _second_run(plan, kept, processes=processes, display=display)
 
 
 def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display) -> Iterator[Path]:
     commit = commit_of("HEAD")
-    tree = passing_tree("evaluate")
+    tree = temporary_tree("evaluate")
     try:
         project = make_worktree(tree, commit)
         carry_changes(read_changes(commit), project)

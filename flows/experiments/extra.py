@@ -87,7 +87,7 @@ def run(*, measure: bool) -> int:
         RESULTS.rmdir()
     problems, found = list[Problem](), list[Made]()
     processes, display = Processes(), Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():
+    with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         lock = lock_here()
         for name, entry in parameters.extra.items():
             try:

@@ -19,9 +19,9 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
 from flows.repository.project import edit_settings
-from flows.repository.worktree import RUN, equip, in_room, link_sources, make_worktree, passing_tree, remove_worktree, run_in
+from flows.repository.worktree import RUN, equip, link_sources, make_worktree, remove_worktree, run_in, temporary_tree, tree_place
 from flows.results import environments, timing
-from flows.storage.cache import cache_folder, intact, listing
+from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import read_marks
@@ -59,8 +59,8 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
     if into:
         room, tree = None, into.absolute()
     else:
-        room = passing_tree("reproduce")
-        tree = in_room(room)
+        room = temporary_tree("reproduce")
+        tree = tree_place(room)
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
@@ -154,7 +154,7 @@ def _apart(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> fl
         return float("inf")
     largest = None
     for name in (name for name in old if old[name] != new[name]):
-        one, other = intact(caches[0], old[name]), intact(caches[1], new[name])
+        one, other = intact_path(caches[0], old[name]), intact_path(caches[1], new[name])
         apart = distance(name, one, other) if one and other else float("inf")
         if apart is not None:
             largest = max(apart, largest or 0.0)

@@ -17,7 +17,7 @@ from flows.repository.git import git
 from flows.repository.lock import Lock, lock_of, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
-from flows.storage.cache import cache_folder, intact
+from flows.storage.cache import cache_folder, intact_path
 from tasks.core.metrics.selection import best_system, metric_of
 from tasks.core.stage.errors import UserError, counted, printable
 from tasks.core.stage.safe_yaml import parse_yaml
@@ -91,7 +91,7 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
 
 def measured(lock: Lock, cache: Path) -> dict[str, Any]:
     """The metrics of a dvc.lock's models, as far as this clone's cache has them intact, without those of an earlier generation."""
-    files = {model: intact(cache / "files" / "md5", oid) for model, oid in recorded(lock).items()}
+    files = {model: intact_path(cache / "files" / "md5", oid) for model, oid in recorded(lock).items()}
     return {model: json.loads(file.read_text(encoding="utf-8")) for model, file in files.items() if file}
 
 

@@ -42,7 +42,7 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     )
     folder = FOLDER.absolute() / hashlib.sha256(content).hexdigest()[:16]
     python = folder / "bin" / "python"
-    with locks.in_turn(folder.with_suffix(".lock")):  # another reproduction may be building it
+    with locks.wait_and_hold(folder.with_suffix(".lock")):  # another reproduction may be building it
         if not (folder / MADE).exists():
             show(f"the revision has other versions ({told}{', ...' if len(other) > 3 else ''}); installing them in {folder}, some minutes")
             shutil.rmtree(folder, ignore_errors=True)

@@ -75,7 +75,7 @@ class Range:
         return math.ceil(math.log2(self.bad - self.good))
 
 
-@locks.only_run(FOLDER / "bisect.lock")  # also for a dry run: finding the champion's batches uses the folder that trainings read
+@locks.hold_run_lock(FOLDER / "bisect.lock")  # also for a dry run: finding the champion's batches uses the folder that trainings read
 def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print the batch of the inbox that makes the model worse. Return the exit status: 1 if the search is not sure.
 

@@ -66,7 +66,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     say = (lambda _: None) if as_json else display.line
     with (
         stopping_on_signals(processes),
-        locks.only_run(FOLDER / "why.lock"),
+        locks.hold_run_lock(FOLDER / "why.lock"),
         Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output) as bench,
     ):
         plan = make_plan(*sides, split, inbox=Inbox())

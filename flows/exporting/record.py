@@ -54,12 +54,12 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
     if not (commit and LOCK.exists()):
         return None
     lock = file_digest(LOCK)
-    found, _ = generations.present(metrics.read_metrics())
+    found, _ = generations.current_metrics(metrics.read_metrics())
     source = read_json(SOURCE).get("dataset", {}) if SOURCE.exists() else {}
     told = {
         "commit": commit,
         "branch": git("symbolic-ref", "--quiet", "--short", "HEAD", check=False),
-        "changed": makings.here().get("changed", ""),
+        "changed": makings.current_provenance().get("changed", ""),
         "dvc_lock": lock,
         "data": redacted(str(source.get("source", ""))),
         "data_digest": str(source.get("digest", "")),

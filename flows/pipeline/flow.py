@@ -174,7 +174,7 @@ class Crew:
             device = timing.device_name(env, stage.slot)
             state: timing.State = "Stopped" if self.processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
             span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
-            self.clock.ended(span, *((environments.taken(name), spent) if state == "Ran" else ()))
+            self.clock.ended(span, *((environments.read_environment(name), spent) if state == "Ran" else ()))
         return replace(outcome, work=spent.get("seconds"))
 
     def _tell(self, name: str, log: Callable[[str], None], line: str, *, errors: list[str]) -> None:
@@ -211,6 +211,6 @@ def shared_slot(count: int = 1) -> AbstractContextManager[None]:
 
 
 def _metrics_artifact() -> None:
-    header, rows = metrics.rows(generations.present(metrics.read_metrics())[0])
+    header, rows = metrics.rows(generations.current_metrics(metrics.read_metrics())[0])
     if rows:
         create_markdown_artifact(markdown_table(header, rows), key="metrics", description="metrics of every model, by split")

@@ -61,7 +61,7 @@ def run(
     started = time.monotonic()
     processes = Processes()
     display = Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():
+    with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         clock = timing.Clock(cache=cache_folder())
         try:
             plan = make_plan(targets, processes, display.warn, check)
@@ -115,7 +115,7 @@ def dry_run(
     """
     processes = Processes()
     display = Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():  # a run in progress has its own frozen parameters
+    with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():  # a run in progress has its own frozen parameters
         try:
             with edited or nullcontext():
                 plan = make_plan(targets, processes, display.warn, check, dry=True)
@@ -130,7 +130,7 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
     A run without evaluations (`retemper run prepare`) prints no metrics.
     """
     if any(_measured(plan, name) for name in plan.graph.stages):
-        found, left_out = generations.present(metrics.read_metrics())
+        found, left_out = generations.current_metrics(metrics.read_metrics())
         found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
         header, rows = metrics.rows(found)
         reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
@@ -160,7 +160,7 @@ def _recorded(plan: Plan, *, part: bool = False) -> AbstractContextManager[Recor
 def _told_folder(whole: bool) -> Path | None:
     """The current folder as shown to the user: absolute in another command's worktree (`whole`), None if that is removed afterwards."""
     here = Path.cwd()
-    return None if worktree.is_passing(here) else here if whole or worktree.SECOND in os.environ else Path()
+    return None if worktree.is_temporary(here) else here if whole or worktree.SECOND in os.environ else Path()
 
 
 def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path | None) -> None:

@@ -72,7 +72,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
         tell(failed.problems)
         return failed.status
     processes, display = Processes(), Display()
-    with stopping_on_signals(processes), locks.in_turn(KEPT / "turn", lambda: display.line("waiting for another preview to end")):
+    with stopping_on_signals(processes), locks.wait_and_hold(KEPT / "turn", lambda: display.line("waiting for another preview to end")):
         sample = draw(CORPUS, WEIGHTS, documents, to=KEPT / "data", trains=parameters.queries == "corpus")
         queries = sample.queries["train"].drawn if parameters.queries == "corpus" else sample.documents.drawn // SHARES["train"]
         if chosen.trained and not queries:

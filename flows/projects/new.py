@@ -182,13 +182,13 @@ def _check_data(
     freeze()
     forks = {name: value for name, value in os.environ.items() if name == FORKS}
     clock = timing.Clock(cache=cache_folder())
-    clock.here = makings.here()
+    clock.here = makings.current_provenance()
     clock.began(splits.STAGE)
     outcome = run_stage(splits.STAGE, processes, show, env=forks | environments.begin(splits.STAGE))
     if outcome.problem:
         raise UserError(named(outcome.problem.message))
     span = timing.Span(splits.STAGE, outcome.began, outcome.began, outcome.ended, "", "Ran")
-    clock.ended(span, environments.taken(splits.STAGE), environments.cost(splits.STAGE))
+    clock.ended(span, environments.read_environment(splits.STAGE), environments.cost(splits.STAGE))
     stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
     stages, sections = _stages(), read_yaml(path)
     lone = stats["documents"]["count"] == 1  # no negative of its own queries

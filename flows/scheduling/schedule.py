@@ -73,7 +73,7 @@ def serve(
     if pool:
         return _deploy(schedule, pool)
     processes = Processes()
-    with locks.only_run(LOCK), _stopping() as stopping:
+    with locks.hold_run_lock(LOCK), _stopping() as stopping:
         server = None
         try:
             server = _start_server()

@@ -159,4 +159,4 @@ def _parameters(entry: Mapping[str, Any]) -> str:
 
 
 def _told(record: Mapping[str, Any]) -> str:
-    return makings.told({key: value for key, value in record.items() if key != "by"})
+    return makings.describe({key: value for key, value in record.items() if key != "by"})

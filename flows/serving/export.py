@@ -12,7 +12,7 @@ from flows.champions.parts import Parts
 from flows.parameters.checks import PARAMS
 from flows.repository.lock import Lock, parameters, read_lock
 from flows.results.fusions import BM25
-from flows.results.search import searched_with
+from flows.results.search import search_parts
 from flows.serving.card import named, write_card
 from flows.serving.vectors import write_vectors
 from tasks.core.models.export import Export, listed, read_record, write_record
@@ -120,7 +120,7 @@ def forms(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -
 def link(model: str, folder: Path) -> None:
     """Link a model of this workspace in the form of an export, without copying. Raises UserError if it cannot be searched."""
     sections = read_yaml(PARAMS)
-    found = searched_with(model, sections)
+    found = search_parts(model, sections)
     encoders = {}
     for number, (name, (encoder, index)) in enumerate(found.dense.items()):
         encoders[name] = (f"encoder.{number}", f"index.{number}")

@@ -81,7 +81,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
         projects, trees = gc.users_of(root)
-        held.enter_context(locks.only_run_in(trees))
+        held.enter_context(locks.hold_run_locks(trees))
         locks.repair()
         held.enter_context(repo.lock)
         store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
@@ -238,7 +238,7 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
         path.unlink(missing_ok=True)
     for place, oids in places_of(plan, store, root):
         if oids:
-            forgettings.leave(place, oids)
+            forgettings.leave_note(place, oids)
     for last in (False, True):
         oids = [oid for oid, path in plan.holdings.oids.items() if path.startswith(CORPORA) == last]
         for remote in store.remotes:
@@ -299,7 +299,7 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
         others = [tree for tree in trees if tree not in worktrees()]
         named = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
         if named:
-            forgettings.leave(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), named)
+            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), named)
         for path in stray:
             of = named.get(object_id(path))
             told = (

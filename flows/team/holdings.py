@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.storage.cache import folder_digest, intact, is_object, listing, parse_listing, remote_id
+from flows.storage.cache import folder_digest, intact_path, is_object, listing, parse_listing, remote_id
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.stage.files import write_text
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
@@ -60,7 +60,7 @@ class Store:
     remotes: Sequence[Remote] = ()
 
     def read(self, oid: str) -> bytes | None:
-        if local := intact(self.objects, oid):
+        if local := intact_path(self.objects, oid):
             return local.read_bytes()
         for remote in self.remotes:
             if oid in remote.places and is_object(found := bytes(remote.fs.fs.cat_file(remote.places[oid])), oid):
@@ -76,7 +76,7 @@ class Store:
 
     def opened(self, oid: str) -> pq.ParquetFile | None:
         """A Parquet file, to be read a batch at a time; None if it is lost."""
-        if local := intact(self.objects, oid):
+        if local := intact_path(self.objects, oid):
             return open_parquet(local)
         data = self.read(oid)
         return None if data is None else open_parquet(io.BytesIO(data))

@@ -287,7 +287,7 @@ def test_what_is_kept_of_this_data_outlives_folders_of_the_future(tmp_path: Path
 
 def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They share scratch files."""
-    first, told = locks.in_turn(tmp_path / "lock"), list[str]()
+    first, told = locks.wait_and_hold(tmp_path / "lock"), list[str]()
     first.__enter__()
 
     def line(text: str) -> None:
@@ -311,7 +311,7 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
 
     def call(*more: str) -> tuple[int, str, str]:
         command = ["evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", *more]
-        with locks.only_run(small.folder / locks.RUN_LOCK):  # a run is in progress here
+        with locks.hold_run_lock(small.folder / locks.RUN_LOCK):  # a run is in progress here
             done = retemper(command, small.folder, toy_environment | prepared | {"PREFECT_API_URL": server_url})
         assert small.state() == before, "data/, dvc.lock, params.yaml and all else stay as they are"
         assert not list(small.folder.glob(".retemper/evaluate-*"))
@@ -346,7 +346,7 @@ def test_what_is_forgotten_stays_out_of_the_projects_own_data(
     small.set("dataset.source", own)
     plan, tree = planned(data=data), small.folder.with_name("second")
     (tree / ".retemper").mkdir(parents=True)
-    for name in ("make_worktree", "passing_tree"):
+    for name in ("make_worktree", "temporary_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: tree)
     for name in ("carry_changes", "read_changes", "remove_worktree", "commit_of", "write_source"):
         monkeypatch.setattr(evaluate, name, lambda *_: None)

@@ -148,7 +148,7 @@ def test_a_champion_that_was_trained_further_is_searched_as_the_model_that_it_co
 def test_a_bisection_leaves_the_data_of_another_alone(dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would remove the merged batches that the other trains on."""
     monkeypatch.chdir(tmp_path)
-    with locks.only_run(bisect.FOLDER / "bisect.lock"), pytest.raises(UserError, match="another run is in progress"):
+    with locks.hold_run_lock(bisect.FOLDER / "bisect.lock"), pytest.raises(UserError, match="another run is in progress"):
         bisect.bisect(model=None, good=None, bad=None, follow="HEAD", measure=None, dry_run=dry_run, as_json=False)
 
 
