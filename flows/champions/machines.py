@@ -57,7 +57,7 @@ def _met(project: Path, where_parted: Callable[[Mapping[str, str], Mapping[str, 
         here, there = _refs(project), _received(project, remote)
     except GitFailed as error:
         return Met(f"git remote {remote}: not asked for the champions of other machines: {_without_address(error)}")
-    if parted(project, here, there):
+    if have_diverged(project, here, there):
         return where_parted(here, there)
     behind = BRANCH in there and not (BRANCH in here and is_ancestor(project, there[BRANCH], here[BRANCH]))
     new = [name for name, digest in there.items() if here.get(name) != digest and (name != BRANCH or behind)]
@@ -75,7 +75,7 @@ def push(project: Path) -> Met:
         there: dict[str, str] = {}
         try:
             here, there = _refs(project), _received(project, remote)
-            if parted(project, here, there):
+            if have_diverged(project, here, there):
                 met = _both(met, settle(project, here, there))
                 here = _refs(project)
             ahead = [name for name, digest in here.items() if there.get(name) != digest]
@@ -95,7 +95,7 @@ def _both(first: Met, second: Met) -> Met:
     return Met(None, second.told if not first.told else f"{first.told}; {second.told}", first.again or second.again)
 
 
-def parted(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> bool:
+def have_diverged(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> bool:
     """Whether both sides have what the other lacks: commits on the branch, or another tag of the same name."""
     if any(here[name] != digest for name, digest in there.items() if name in here and name != BRANCH):
         return True
@@ -151,7 +151,7 @@ def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[
     tip = theirs
     span = [ours, *([f"^{theirs}"] if theirs else [])]
     for commit in records(project, *span):
-        ended = history.recorded(project, commit)
+        ended = history.read_outcome(project, commit)
         if ended and ended.result == "promoted" and ended.champion in lost:
             reason = f"{ended.reason}; superseded: another machine had crowned champion/{now} by then, so the next retraining decides again"
             ended = replace(ended, result="superseded", reason=reason, champion=now)

@@ -160,7 +160,7 @@ def _read_examples(path: Path, store: Store, *, split: str, shares: Shares) -> s
 def _read_qrels(path: Path, store: Store, *, split: str, shares: Shares) -> None:
     for judgment in track(tables.judgments(path), str(path), None, "judgments"):
         query, text = store.query_of(judgment.at, judgment.query)
-        doc = store.document(judgment.at, tables.known(judgment.doc))
+        doc = store.document(judgment.at, tables.passage_in_corpus(judgment.doc))
         if query is not None:
             store.judge(judgment.at, query, split=shares.split(split, text), doc=doc, grade=judgment.grade)
 

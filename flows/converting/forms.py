@@ -84,7 +84,7 @@ def string(at: str, name: str, value: object) -> str:
     return value
 
 
-def more_of(at: str, row: Row) -> dict[str, Any]:
+def extra_keys(at: str, row: Row) -> dict[str, Any]:
     """The keys of a query, other than its text, that BEIR's form keeps. Raises UserError for answers that are not strings."""
     found = {name: row[name] for name in MORE if row.get(name)}
     if not is_answers(found.get("answers", [])):
@@ -103,7 +103,7 @@ def _tevatron(_at: str, keys: Sequence[str]) -> Form | None:
             return [_passage(at, name, item) for item in _list(at, name, row.get(name), of="passages (docid, title, text)")]
 
         positives, negatives = passages("positive_passages"), passages("negative_passages")
-        return Example(at, *_query(at, row, "query"), positives, negatives, more_of(at, row))
+        return Example(at, *_query(at, row, "query"), positives, negatives, extra_keys(at, row))
 
     return Form("Tevatron (passages)", ("query_id", "query", "positive_passages", "negative_passages", *MORE), read)
 
@@ -118,7 +118,7 @@ def _tevatron_ids(_at: str, keys: Sequence[str]) -> Form | None:
             return [Passage(identifier(at, f"{name} item", item), "", None) for item in _list(at, name, row.get(name), of="ids")]
 
         positives, negatives = passages("positive_document_ids"), passages("negative_document_ids")
-        return Example(at, *_query(at, row, query), positives, negatives, more_of(at, row))
+        return Example(at, *_query(at, row, query), positives, negatives, extra_keys(at, row))
 
     return Form("Tevatron (ids)", ("query_id", query, "positive_document_ids", "negative_document_ids", *MORE), read)
 

@@ -120,19 +120,19 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
     weight (or k) is the one chosen on the project's own dev.
     """
     parse_dataset(data)
-    shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
+    shown, sections = resolve_settings(settings, data), read_yaml(Path("params.yaml"))
     refuse_before([model], sections, settings, mteb=mteb)
     list_dataset(data)  # a UserError names the path as it was given
     plan = make_plan(model, data, sections, settings=settings, shown=shown)
     processes, display = Processes(), Display()
     try:
-        with stopping_on_signals(processes), second_run(plan, kept_for(data), processes=processes, display=display) as project:
-            measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), texts(project / "data", shown)
+        with stopping_on_signals(processes), second_run(plan, make_kept_folder(data), processes=processes, display=display) as project:
+            measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), describe_texts(project / "data", shown)
             revision = str(read_json(project / SOURCE)["dataset"]["digest"])
     except RunFailed as failed:
         tell([failed.problem])
         return failed.problem.status
-    told = "\n".join([read, *told_of_model(model, sections)])
+    told = "\n".join([read, *describe_model(model, sections)])
     display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{told}")
     if out:
         write_json(out, measured)
@@ -175,9 +175,9 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
         edit.apply(plan.edits, project / "params.yaml", lambda _: None)
         write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
         equip(project)
-        if resolved(read_yaml(project / "params.yaml")["dataset"]["source"]) != resolved(own):
+        if canonical_spec(read_yaml(project / "params.yaml")["dataset"]["source"]) != canonical_spec(own):
             (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
-        lend(kept, project)
+        link_kept(kept, project)
         lock = kept / f"{plan.name}.lock"
         shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
         for note in plan.notes:
@@ -213,12 +213,12 @@ def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: D
     return Problem(found.kind, f"{message}; its output is above" if log else message, found.status)
 
 
-def kept_for(data: str, most: int = DATASETS) -> Path:
+def make_kept_folder(data: str, most: int = DATASETS) -> Path:
     """Make the folder for what evaluations on `data` keep. Those of the least recently used data sets beyond `most` are removed.
 
     The project's own shards are stored separately, because encoding other data would treat them as those of deleted documents.
     """
-    folder = KEPT / hashlib.sha256(" ".join(resolved(data)).encode()).hexdigest()[:16]
+    folder = KEPT / hashlib.sha256(" ".join(canonical_spec(data)).encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     others = [place for place in KEPT.iterdir() if place != folder]  # which may be newer, if a clock was set back
@@ -227,7 +227,7 @@ def kept_for(data: str, most: int = DATASETS) -> Path:
     return folder
 
 
-def lend(kept: Path, tree: Path) -> None:
+def link_kept(kept: Path, tree: Path) -> None:
     """Link into `tree` what earlier runs left in folder `kept`, so that its stages use it."""
     for name in LENT:
         (kept / name).mkdir(parents=True, exist_ok=True)
@@ -235,14 +235,14 @@ def lend(kept: Path, tree: Path) -> None:
         (tree / ".retemper" / name).symlink_to((kept / name).resolve())
 
 
-def decided(settings: Settings, data: str) -> Shown:
+def resolve_settings(settings: Settings, data: str) -> Shown:
     """`settings` with the project's parameters as defaults. Raises UserError if the two contradict each other."""
     project = check_file()
     given = settings.relevance
     if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
         raise UserError(f"--relevance {' '.join(map(str, given))}: expected a grade of 1 at least, or one for dev and one for test")
     least: dict[str, int] = dict(zip(SPLITS, (given[0], given[-1]), strict=True)) if given else dict.fromkeys(SPLITS, 1)
-    if given is None and resolved(data) == resolved(project.dataset.source):
+    if given is None and canonical_spec(data) == canonical_spec(project.dataset.source):
         least = {split: project.evaluate.relevance[split] for split in SPLITS}
     validate(
         type(project.evaluate),
@@ -257,13 +257,13 @@ def decided(settings: Settings, data: str) -> Shown:
     )
 
 
-def resolved(data: str) -> tuple[str, str]:
+def canonical_spec(data: str) -> tuple[str, str]:
     """A form of a SPEC that is the same for the same data set, however its folder is spelled."""
     spec = parse_dataset(data)
     return spec.kind, f"{spec.folder.resolve()}{spec.columns}" if spec.kind in PATH_KINDS else spec.place
 
 
-def texts(data: Path, shown: Shown) -> str:
+def describe_texts(data: Path, shown: Shown) -> str:
     """One line on how texts were given to the model, and how its lists were measured. BM25 alone has no tokens."""
     tokens = {name: min((data / "tokens" / name).rglob("meta.json"), default=None) for name in ("queries", "documents")}
     described = {name: read_json(place) for name, place in tokens.items() if place}
@@ -285,7 +285,7 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
             if not Path(place).exists():
                 raise UserError(f"{place}: not found, and fuse.{model} is made from it; run retemper run")
         name, target = model, f"evaluate_fuse@{model}"
-        fuse = {one: as_chosen(one, sections) for one in fused}
+        fuse = {one: chosen_entry(one, sections) for one in fused}
     elif model == BM25:
         own = str(sections["encoder"]["source"])  # no stage of this run reads it
         name, target, encoders, fuse = BM25, "evaluate_bm25", {short_name(parse_encoder(own).name): own}, {}
@@ -306,7 +306,7 @@ def edits_of(
     fuse: Mapping[str, Any],
 ) -> tuple[list[str], list[str]]:
     """The edits of params.yaml that measure `encoders` (sources by name) and fusions on `data`, and lines on lengths that were reduced."""
-    values = untrained({one: whole_encoder(place) for one, place in encoders.items()}) | {
+    values = untrained_rounds({one: absolute_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _whole_path(data),
         "queries": "corpus",
         "articles.source": "demo",
@@ -324,7 +324,7 @@ def edits_of(
     return [edit.setting(key, value) for key, value in (values | tokens).items()], notes
 
 
-def untrained(encoders: Mapping[str, str]) -> dict[str, Any]:
+def untrained_rounds(encoders: Mapping[str, str]) -> dict[str, Any]:
     """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains."""
     (first, source), *others = encoders.items()
     return dict[str, Any]({section: {} for section in ("base", *EMPTY)}) | {
@@ -361,15 +361,15 @@ def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings:
     return values, notes
 
 
-def told_of_model(model: str, sections: Mapping[str, Any]) -> list[str]:
+def describe_model(model: str, sections: Mapping[str, Any]) -> list[str]:
     """Lines on how a fusion or BM25 is made; none for an encoder."""
     if model in fusions(sections):
-        return [told_of(one, sections) for one in made_from(model, sections)[1]]
+        return [describe_system(one, sections) for one in made_from(model, sections)[1]]
     bm25 = validate(lexical.BM25, sections.get("bm25") or {}, "params.yaml", section="bm25")
     return [f"{BM25}: k1 {bm25.k1:g}, b {bm25.b:g}"] if model == BM25 else []
 
 
-def told_of(name: str, sections: Mapping[str, Any]) -> str:
+def describe_system(name: str, sections: Mapping[str, Any]) -> str:
     """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
     told = read_json(record_of(name, sections))
     ((what, value),) = _setting(told).items()
@@ -378,7 +378,7 @@ def told_of(name: str, sections: Mapping[str, Any]) -> str:
     return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {value:g}, {how}"
 
 
-def as_chosen(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_entry(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
     """The entry of a fusion with the weight (or k) that was chosen. Raises UserError if the fusion has not run."""
     return {**fusions(sections)[name], **_setting(read_json(record_of(name, sections)))}
 
@@ -389,11 +389,11 @@ def _setting(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _whole_path(data: str) -> str:
-    kind, place = resolved(data)
+    kind, place = canonical_spec(data)
     return f"{kind}:{place}" if place else kind
 
 
-def whole_encoder(source: str) -> str:
+def absolute_encoder(source: str) -> str:
     """`source`, a value of encoder.source, with its path made absolute, if it has one."""
     place = parse_encoder(source)
     return str(place.folder.resolve()) if place.kind == "folder" and place.folder else source

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.experiments.compare import Side, questions, side_of, stored
+from flows.experiments.compare import Side, cached_file, questions, side_of
 from flows.experiments.store import PARAMS
 from flows.process.display import text_table
 from flows.repository.lock import Lock, corpus_of
@@ -142,7 +142,7 @@ def _list(side: Side, query: str, split: str) -> dict[str, float]:
 
     if not side.stages:
         return {doc: float(score) for doc, score in read_scored_trec_run(Path(side.name)).get(query, {}).items()}
-    run = read_scored_run(stored(f"compare {side.name}", RUNS / side.model / f"{split}.trec", side.stages))
+    run = read_scored_run(cached_file(f"compare {side.name}", RUNS / side.model / f"{split}.trec", side.stages))
     return next((dict(zip(docs, scores.tolist(), strict=True)) for name, docs, scores in run if name == query), {})
 
 

@@ -89,7 +89,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
             rows = list(compare(wanted, made, *caches))
             notes = list(explain(wanted, made, rows, project))
-            rows = [*closer(rows, wanted, elsewhere(wanted, made, project), caches=caches, tolerance=how.tolerance)]
+            rows = [*mark_close(rows, wanted, stages_on_other_hardware(wanted, made, project), caches=caches, tolerance=how.tolerance)]
     finally:
         if room:
             remove_worktree(room)
@@ -118,7 +118,7 @@ def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], proj
     )
 
 
-def elsewhere(wanted: Lock, made: Lock, project: Path) -> set[str]:
+def stages_on_other_hardware(wanted: Lock, made: Lock, project: Path) -> set[str]:
     """The stages that are known to have run on other hardware, with other threads, or in other arithmetic than in the second tree."""
     here = environments.of_artifacts(made, project / timing.LOG)
     there = environments.of_artifacts(wanted, cache=cache_folder())
@@ -129,7 +129,7 @@ def elsewhere(wanted: Lock, made: Lock, project: Path) -> set[str]:
     }
 
 
-def closer(
+def mark_close(
     rows: Sequence[tuple[str, str, str]], wanted: Lock, elsewhere: Set[str], *, caches: tuple[Path, Path], tolerance: float
 ) -> Iterator[tuple[str, str, str]]:
     """`rows` with `close: ...` in place of `different: ...` for outs within `tolerance` that depend on a stage run on other hardware."""

@@ -100,7 +100,7 @@ def sweep(
     display, processes = Display(), Processes()
     problems: list[Problem] = []
     with stopping_on_signals(processes), locks.hold_run_lock(FOLDER / "sweep.lock"):
-        known = {one.name for one in store.stored(baseline)}
+        known = {one.name for one in store.list_experiments(baseline)}
         check = check or checks.check
         changes = read_changes(baseline)  # once: a later edit belongs to no point
         computed = {point: inputs(point, check, describe, targets=targets) for point in points}  # every point is checked before any runs
@@ -132,7 +132,7 @@ def sweep(
 
         with ThreadPoolExecutor(max(1, min(jobs, len(waiting)))) as pool:
             list(pool.map(work, waiting))
-    found = {one.name: one for one in store.stored(baseline)}
+    found = {one.name: one for one in store.list_experiments(baseline)}
     done = [found[name] for name in named.values() if name in found]
     tried = [point.tried(given.sections, found.get(named[point])) for point, given in computed.items()]
     chosen = choice.choose(tried, layout, targets=targets, check=check) if done else []

@@ -132,7 +132,7 @@ def model_of(now: Champion, sections: Mapping[str, Any]) -> str:
     """The champion's model as params.yaml names it: a retraining that starts from a champion gives its model another name."""
     if any(now.model in (sections.get(section) or {}) for section in TRAINED):
         return now.model
-    entry = history.recorded(Path.cwd(), now.commit)
+    entry = history.read_outcome(Path.cwd(), now.commit)
     how = entry.how if entry else None
     return str(((how or {}).get("origins") or {}).get(now.model, now.model))
 

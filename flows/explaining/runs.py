@@ -19,7 +19,7 @@ from typing import Any
 import flows
 from flows.champions.measurement import values
 from flows.champions.parts import Parts, documents_of, has_own_index, parts_of, with_its_index
-from flows.experiments.evaluate import AS_IT_IS, untrained
+from flows.experiments.evaluate import AS_IT_IS, untrained_rounds
 from flows.parameters.sources import STANDS, Memory, describe, list_encoder
 from flows.pipeline import server
 from flows.process.processes import Processes, Stopped
@@ -236,7 +236,7 @@ class Bench:
         parts = _parts(one, place)
         encoders = {documents_of(one.sections, name): str(_weights(one, place, name)) for name in parts.encoders}
         sections: dict[str, Any] = {**yardstick.sections, **{key: one.sections[key] for key in OWN if key in one.sections}}
-        sections |= _nested(untrained(encoders))
+        sections |= _nested(untrained_rounds(encoders))
         sections["adore"] = {name: with_its_index(one.sections, name) for name in parts.encoders if has_own_index(one.sections, name)}
         if parts.fusion:
             fuse = one.sections["fuse"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.experiments.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, second_run, whole_encoder
-from flows.experiments.extra_results import Made, legend, tested
+from flows.experiments.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, absolute_encoder, second_run
+from flows.experiments.extra_results import Made, legend, pairwise_tests
 from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.sources import source_keys
@@ -151,7 +151,7 @@ def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[s
         "rounds": rounds,
     }
     for key, place in source_keys({name: sections.get(name) for name in ("encoder", "encoders", "pseudo")}):
-        values[key] = whole_encoder(place) if key != "pseudo.generator" or local_path(place).exists() else place
+        values[key] = absolute_encoder(place) if key != "pseudo.generator" or local_path(place).exists() else place
     return [edit.setting(key, value) for key, value in values.items()]
 
 
@@ -163,7 +163,7 @@ def targets(chosen: Systems) -> list[str]:
 def measured(data: Path, parameters: Parameters, chosen: Systems) -> Made:
     """The results of the systems on dev, and the tests between them, from the artifacts in folder `data`."""
     about = {"metric": parameters.report.metric, "systems": [BM25, *chosen.rounds], "left_out": []}
-    tests = tested(data / "values", about, parameters.report, qrels=_qrels(data))
+    tests = pairwise_tests(data / "values", about, parameters.report, qrels=_qrels(data))
     return Made("preview", about, read_metrics(data.parent / METRICS), tests)
 
 

@@ -92,10 +92,10 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     """The last retraining if it had the same champion, artifacts, and rules, so that this one would end the same; else None."""
     if tree.tip is None:
         return None
-    last = history.recorded(tree.folder, tree.tip)
+    last = history.read_outcome(tree.folder, tree.tip)
     if last is None or last.result == "superseded" or last.champion != champion_now:
         return None
-    if outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(lock_here()):
+    if outs_of(champion.lock_at(tree.folder, tree.tip)) != outs_of(lock_here()):
         return None
     before = champion.show(tree.folder, tree.tip, str(settings.FILE))
     rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
@@ -111,7 +111,7 @@ def decided(
     if not champions:
         return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
     now = champions[-1]
-    if old := champion.taken_back(champions, made):
+    if old := champion.find_rejected(champions, made):
         reason = f"{new.model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays"
         return Decision(new, promoted=False, reason=reason)
     if is_same_model(made, now) and made.digests.get("corpus") != now.digests.get("corpus"):

@@ -106,7 +106,7 @@ def make(
         where = f"{FILE}: retrain (params.yaml of this retraining)"
         edit.apply([edit.setting(key, value) for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
-        number = champion.original(champions, now).number
+        number = champion.earliest_same(champions, now).number
         how |= {"start": number, "news": counts, "origins": origins, "recipe": after}
         return Planned(choice, how, starting.candidates(choice.mode, start, made, named=settings.systems))
     return Planned(choice, how)
@@ -175,7 +175,7 @@ def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, 
 
 def _record(project: Path, one: Champion) -> Mapping[str, Any]:
     """How a retraining made the champion, as it recorded it (`Ended.how`); empty if there is no such record."""
-    entry = history.recorded(project, one.commit)
+    entry = history.read_outcome(project, one.commit)
     return (entry.how if entry else None) or {}
 
 
@@ -193,7 +193,7 @@ def _changed_code(project: Path, now: Champion) -> list[str]:
     """The stages that decide models, and functions that parameters name, whose code has changed since the champion's commit."""
     before: dict[str, str] = {}
     named: dict[str, str] = {}
-    for entry in champion.locked(project, now.commit).values():
+    for entry in champion.lock_at(project, now.commit).values():
         before |= (entry.get("params") or {}).get(str(CODE)) or {}
         named |= frozen_references(dict(parameters(entry)))
     before |= named

@@ -39,7 +39,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
     display, exports = Display(), None
-    with retraining_tree.alone(project, lambda: display.line("waiting for retemper retrain --dry-run to end")):
+    with retraining_tree.hold_for_retraining(project, lambda: display.line("waiting for retemper retrain --dry-run to end")):
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
         processes = Processes()
         try:

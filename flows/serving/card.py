@@ -28,7 +28,7 @@ LIBRARIES = ["sentence-transformers", "retemper", "dense-retrieval"]
 
 def write_card(project: Path, now: Champion, folder: Path) -> None:
     """Write README.md into the folder of an export."""
-    lock = champion.locked(project, now.commit)
+    lock = champion.lock_at(project, now.commit)
     source = json.loads(champion.show(project, now.commit, "data/source.json") or "{}")
     stats: dict[str, Any] = {}
     with suppress(UserError):  # neither in the cache nor on the remote: the card says less

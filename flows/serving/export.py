@@ -47,7 +47,7 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
     with new_folder(folder) as new:
         put(project, now, new, documents=documents)
         if vectors:
-            write_vectors(partial(champion.get_out, project, now.commit), champion.locked(project, now.commit), new, documents=documents)
+            write_vectors(partial(champion.get_out, project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)
         write_card(project, now, new)
         write_record(new, replace(read_record(new), files=listed(new)))
     return now
@@ -56,7 +56,7 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
 def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
     """Copy everything that a server needs of a champion from the cache or the remote; serving.json is written last."""
     get = partial(champion.get_out, project, now.commit)
-    parts, lock = champion.parts_at(project, now), champion.locked(project, now.commit)
+    parts, lock = champion.parts_at(project, now), champion.lock_at(project, now.commit)
     for kind, path in parts.paths.items():
         if kind != "corpus":
             _put_part(get, path, folder / kind)

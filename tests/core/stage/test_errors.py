@@ -104,7 +104,7 @@ def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], p
 
 def test_what_is_printed_without_the_display_is_escaped_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Reasons, names, and subjects of commits come from data and from colleagues."""
-    monkeypatch.setattr(store, "stored", lambda: [SimpleNamespace(baseline="b")])
+    monkeypatch.setattr(store, "list_experiments", lambda: [SimpleNamespace(baseline="b")])
     monkeypatch.setattr(store, "git", lambda *_: "abc subject\x1b[2J")
     monkeypatch.setattr(store, "table", lambda *_: "name\x1b[2J")
     store.show(test=False, as_json=False)

@@ -339,7 +339,7 @@ def test_a_corrupt_object_of_the_cache_counts_as_missing(project: Project, damag
     with pytest.raises(UserError, match="compare HEAD: metrics of star are missing from this clone's cache, or corrupt, so its best model"):
         compare(["HEAD", "warmup"], "dev", None, shown=0, as_json=False)
     git("update-ref", "refs/exps/ab/" + "c" * 38 + "/one", "HEAD", folder=project.folder)
-    (experiment,) = store.stored()
+    (experiment,) = store.list_experiments()
     assert list(experiment.metrics) == ["warmup"]
     values.write_bytes(values.read_bytes()[:9])
     assert listing(project.objects, object_id(values)) == {}

@@ -57,9 +57,9 @@ class Worktree:
         monkeypatch.setattr(champion, "get_out", get_out)
         monkeypatch.setattr(champion, "parts_at", lambda *_: PARTS)
         monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: shown[name])
-        monkeypatch.setattr(champion, "locked", lambda *_: self.locked)
+        monkeypatch.setattr(champion, "lock_at", lambda *_: self.locked)
         monkeypatch.setattr(plan, "lock_here", lambda: lock)
-        monkeypatch.setattr(history, "recorded", lambda *_: _with(ended, self.how))
+        monkeypatch.setattr(history, "read_outcome", lambda *_: _with(ended, self.how))
 
     def write(self, params: dict[str, Any]) -> None:
         with Path("params.yaml").open("w") as handle:
