@@ -17,7 +17,7 @@ from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
 from flows.converting.store import ENCODER, Store, new_store
 from flows.intake.places import new_place
-from flows.intake.records import quoted
+from flows.intake.records import quote_id
 from flows.process.processes import ask
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS, parse_dataset
 from tasks.core.stage.errors import UserError
@@ -177,7 +177,7 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
     for split in filter(queries.get, SPLITS):
         judged = (f"{query}\t{doc}\t{grade}" for query, doc, grade in store.judged(split))
         judgments[split] = _lines(folder / f"qrels/{split}.tsv", judged, header="query-id\tcorpus-id\tscore")
-    rejected = (f"{quoted(query)}\t{quoted(doc)}" for query, doc in store.negatives())
+    rejected = (f"{quote_id(query)}\t{quote_id(doc)}" for query, doc in store.negatives())
     first = next(rejected, None)
     negatives = _lines(folder / "negatives.tsv", chain([first], rejected), header="query-id\tcorpus-id") if first else 0
     return Converted(

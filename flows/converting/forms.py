@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from flows.converting.rows import Row, refuse
-from flows.intake.records import has_half_character, shown
+from flows.intake.records import has_half_character, shorten
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.pairs import ANCHORS, LABELS, NEGATIVE
 from tasks.core.stage.errors import UserError
@@ -74,7 +74,7 @@ def identifier(at: str, name: str, value: object) -> str:
         refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
     found = str(value)
     if not found or any(mark in found for mark in "\t\r\n\0") or has_half_character(found):
-        refuse(f"{at}: found {name} {shown(found)}, expected one of whole characters without tabs, line ends, and NUL that is not empty")
+        refuse(f"{at}: found {name} {shorten(found)}, expected one of whole characters without tabs, line ends, and NUL that is not empty")
     return found
 
 
@@ -181,7 +181,7 @@ def _query(at: str, row: Row, name: str) -> tuple[str, str]:
 
 def _passage(at: str, name: str, item: object) -> Passage:
     if not isinstance(item, dict):
-        refuse(f"{at}: found {shown(item)} in {name}, expected an object with docid, title, and text")
+        refuse(f"{at}: found {shorten(item)} in {name}, expected an object with docid, title, and text")
     title = item.get("title")
     text = string(at, f"{name}.text", item.get("text"))
     return Passage(identifier(at, f"{name}.docid", item.get("docid")), "" if title is None else string(at, f"{name}.title", title), text)
@@ -196,4 +196,4 @@ def _list(at: str, name: str, value: object, *, of: str) -> list[Any]:
 
 
 def _what(name: str, value: object) -> str:
-    return f"no {name}" if value is None else f"{name} {shown(value)}"
+    return f"no {name}" if value is None else f"{name} {shorten(value)}"

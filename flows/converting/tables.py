@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from flows.converting.forms import MORE, Passage, extra_keys, identifier, string
 from flows.converting.rows import cells, is_json, is_parquet, keys, refuse, rows
-from flows.intake.records import shown
+from flows.intake.records import shorten
 from tasks.core.sources.grades import EXPECTED, is_grade
 
 CORPORA = (  # the key of an id, the key of a text, and the tool
@@ -79,7 +79,7 @@ def judgments(path: Path) -> Iterator[Judgment]:
     """The lines of TREC qrels."""
     for at, (query, _, doc, grade) in cells(path, ("query", "0", "document", "grade"), None):
         if not is_grade(grade):
-            refuse(f"{at}: found grade {shown(grade)}, expected {EXPECTED}")
+            refuse(f"{at}: found grade {shorten(grade)}, expected {EXPECTED}")
         yield Judgment(at, identifier(at, "query id", query), identifier(at, "document id", doc), int(grade))
 
 

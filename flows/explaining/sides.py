@@ -122,7 +122,7 @@ def factors(old: Side, new: Side) -> list[Factor]:
     return found
 
 
-def joined(name: str, several: list[Factor]) -> Factor:
+def join_factors(name: str, several: list[Factor]) -> Factor:
     """Several factors as one."""
     return Factor(
         name,

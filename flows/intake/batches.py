@@ -40,7 +40,7 @@ def absolute(source: str, project: Path) -> str:
     return source
 
 
-def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
+def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     """Merge folders into the BEIR folder `out`: documents and queries by _id, the rest by (query, document); the later folder wins.
 
     The order is that of first appearance. Qrels get a fourth column, weight, if any part has one; it is 1 for the other parts. Ids and
@@ -72,7 +72,7 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     write_json(stamp, stamps)
 
 
-def told(message: str, project: Path) -> str:
+def name_batches(message: str, project: Path) -> str:
     """Add the batches that lines came from to a message that names a file of `project`'s merged data set; return others unchanged."""
     try:
         return _told(message, project)

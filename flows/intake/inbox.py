@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.intake.batches import OUT, absolute, unite
+from flows.intake.batches import OUT, absolute, merge_folders
 from flows.intake.foreseen import Settings, settings_of
-from flows.intake.gate import VERSION, check, duplicates, may_come
+from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
 from flows.intake.known import Known
-from flows.intake.pairs_files import PairsFiles, is_batch, told
+from flows.intake.pairs_files import PairsFiles, is_batch, name_pairs_file
 from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
-from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, counts, is_news, keep, read
+from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, counts, is_news, read, save
 from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
@@ -78,7 +78,7 @@ def take_in(
         if good and intake.mode == "append":
             doing(f"inbox: {len(found)}/{len(found)} batches, {counts(batches)}; now merging")
             try:
-                unite(inbox.folders([*inbox.sources, *good]))
+                merge_folders(inbox.folders([*inbox.sources, *good]))
             except (UserError, OSError):
                 if all(inbox.stamp(path) == batch.stamp for path, batch in _paired(inbox, batches)):
                     raise
@@ -91,14 +91,14 @@ def take_in(
     bad = tuple(batch for batch in batches if batch.state == "quarantined" and is_news(project, batch))
     if lasting:
         for batch in batches:
-            keep(project, batch)
+            save(project, batch)
         write_json(INTAKE, [batch.record for batch in batches])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else inbox.spec_of(good[-1])
     return Taken(spec, tuple(batches), bad, missing)
 
 
-def states(intake: Intake, source: str, project: Path) -> list[Batch]:
+def list_batches(intake: Intake, source: str, project: Path) -> list[Batch]:
     """Every batch of the inbox, with its last verdict. Only names, sizes, and times are read."""
     inbox = _inbox(intake, source, project)
     found = []
@@ -108,7 +108,7 @@ def states(intake: Intake, source: str, project: Path) -> list[Batch]:
     return found
 
 
-def merged(intake: Intake, source: str, project: Path) -> list[Path]:
+def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
     """The folders of the batches that a retraining merges, in that order: all complete ones that this machine does not keep out.
 
     Raises UserError if the inbox is unavailable.
@@ -124,7 +124,7 @@ def data_folder(intake: Intake, source: str, project: Path) -> Path:
     return inbox.folders(inbox.sources)[0]
 
 
-def data_set(intake: Intake, source: str, project: Path) -> Known | None:
+def known_records(intake: Intake, source: str, project: Path) -> Known | None:
     """What a new batch is checked against: the data set and the accepted batches; None if the data set is not in a form of batches."""
     inbox = _inbox(intake, source, project)
     return inbox.known(inbox.accepted()) if inbox.sources else None
@@ -159,7 +159,7 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
             f"batch {name}: cannot be merged: {batch.wrong[0]}; fix the batch, or see prepare in params.yaml for what it may drop"
         )
     batch = replace(batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path), beside=inbox.beside(), rules="")
-    keep(project, batch)
+    save(project, batch)
     return batch
 
 
@@ -301,7 +301,7 @@ class Inbox:
                         waiting.remove(path)
                         if self.intake.mode == "append":
                             known.add(self.files.folder(path))
-                waiting = [path for path in waiting if may_come(result[path].reason)] if len(waiting) < before else []
+                waiting = [path for path in waiting if may_arrive_later(result[path].reason)] if len(waiting) < before else []
         return [result[path] for path in found]
 
     def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:
@@ -334,8 +334,8 @@ class Inbox:
             return replace(begun, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
         begun = replace(
             begun,
-            wrong=tuple(told(line, folder, path) for line in checked.findings.reasons()),
-            lines=tuple(told(line, folder, path) for line in checked.findings.lines),
+            wrong=tuple(name_pairs_file(line, folder, path) for line in checked.findings.reasons()),
+            lines=tuple(name_pairs_file(line, folder, path) for line in checked.findings.lines),
             documents=checked.documents,
             new=checked.new,
             duplicates=checked.duplicates,

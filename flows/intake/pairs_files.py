@@ -110,7 +110,7 @@ def origin(path: Path) -> Path:
     return parse_dataset(read_json(found)["source"]).folder if found else path
 
 
-def told(text: str, folder: Path, file: Path) -> str:
+def name_pairs_file(text: str, folder: Path, file: Path) -> str:
     """A message about `folder`, reworded to name the `file` that it was made from, and its rows."""
     if folder == file:
         return text

@@ -32,14 +32,14 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
     if not assignments:
         return None
     before = read_text(path)
-    after = changed(before, assignments, check)
+    after = apply_to_text(before, assignments, check)
     if after is None:
         return None
     write_text(path, after)
     return before
 
 
-def changed(before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object]) -> str | None:
+def apply_to_text(before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object]) -> str | None:
     """`apply` on the text of a file; return its new text, or None if nothing changes."""
     document = load(before.replace("\r\n", "\n"))
     changes = [_assign(document, assignment) for assignment in assignments]

@@ -26,7 +26,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
-from flows.pipeline.stage import Slots, devices_needed, elsewhere, find_devices, run_stage, spares_gpus
+from flows.pipeline.stage import Slots, devices_needed, find_devices, ray_environment, run_stage, spares_gpus
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
@@ -112,7 +112,7 @@ class Devices:
             return
         count = self._needed[stage.workers]
         if not count:
-            with elsewhere(self._gangs, stage.workers) as env:
+            with ray_environment(self._gangs, stage.workers) as env:
                 yield env
             return
         with self._slots[stage.slot].take(count) as env, shared_slot(count):

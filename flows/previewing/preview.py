@@ -63,7 +63,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
         raise UserError(f"--documents {documents}: expected {LEAST} at least, of which {LEAST // SHARES['dev']} dev queries are asked")
     refuse_of_the_data(sets)
     text = edit.read_text(PARAMS)
-    sections = dict[str, Any](parse_yaml(edit.changed(text, sets, check) or text))
+    sections = dict[str, Any](parse_yaml(edit.apply_to_text(text, sets, check) or text))
     parameters = check(sections)
     chosen = systems(sections, name)
     try:

@@ -10,7 +10,7 @@ from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.explaining.costs import recorded
+from flows.explaining.costs import recorded_seconds
 from flows.parameters.checks import check_file
 from flows.parameters.widths import shaped_width
 from flows.process.display import clock
@@ -42,7 +42,7 @@ def known(project: Path) -> Known | None:
         with chdir(project):
             stats, source = (json.loads(path.read_text(encoding="utf-8")) for path in (STATS, SOURCE))
             parameters = check_file()
-            seconds = recorded(read_lock())
+            seconds = recorded_seconds(read_lock())
             return Known(size_of(stats, parameters.tokenize), parameters, source["encoder"]["digest"], seconds) if seconds else None
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None

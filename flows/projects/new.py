@@ -192,7 +192,7 @@ def _check_data(
     stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
     stages, sections = _stages(), read_yaml(path)
     lone = stats["documents"]["count"] == 1  # no negative of its own queries
-    if sections["queries"] == "corpus" and (lone or not stats["splits"]["train"]["queries"]) and splits.learning(stages, sections):
+    if sections["queries"] == "corpus" and (lone or not stats["splits"]["train"]["queries"]) and splits.training_stages(stages, sections):
         recipes.apply(recipes.ZERO_SHOT)
         recipes.MEMORY.unlink()  # there is no earlier form to go back to
         edit.apply(sets, path, check)

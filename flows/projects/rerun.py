@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows.explaining.costs import recorded
+from flows.explaining.costs import recorded_seconds
 from flows.parameters.migrations import FILES
 from flows.process.display import clock
 from flows.process.processes import Processes
@@ -104,4 +104,4 @@ def stages_again(tree: Path, room: Path, project: Path, *, processes: Processes)
         reason = problems[0].message if problems else (lines or ["no answer"])[-1]
         return [f"which stages run again cannot be said here: {reason}"]
     here = {stage: one.seconds for stage, one in timing.measured(read_lock()).items()}
-    return again(planned).lines(recorded(read_lock()) | here)
+    return again(planned).lines(recorded_seconds(read_lock()) | here)

@@ -17,7 +17,7 @@ from flows.champions.parts import Parts, has_own_index, outs_of
 from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check, systems
-from flows.parameters.needs import SECTIONS, entries, only
+from flows.parameters.needs import SECTIONS, entries, keep_needed
 from flows.repository.lock import parameters
 from flows.results.fusions import SEARCHED, is_served
 from flows.results.generations import lock_here
@@ -134,7 +134,7 @@ def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: boo
 
 def _of_systems(settings: Retrain, sections: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of params.yaml that `settings.systems` need."""
-    return sections if settings.systems is None else only(sections, settings.systems)
+    return sections if settings.systems is None else keep_needed(sections, settings.systems)
 
 
 def _full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Planned:
@@ -142,7 +142,7 @@ def _full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Pla
     how = {"mode": choice.mode, "why": choice.why}
     if settings.systems is None:
         return Planned(choice, how)
-    kept = only(sections, settings.systems)
+    kept = keep_needed(sections, settings.systems)
     edits = [f"{section}.{name}=" for section in SECTIONS for name in entries(sections, section) if name not in kept[section]]
     there = systems(kept)
     edits += [f"failures.{key}=" for key in ("model", "against") if entries(sections, "failures").get(key) not in (None, *there)]

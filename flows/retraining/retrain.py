@@ -53,7 +53,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
         except run.StagesFailed as failed:
-            ended = replace(begun, result="failed", reason=batches.told(str(failed), retraining_tree.folder_of(project)))
+            ended = replace(begun, result="failed", reason=batches.name_batches(str(failed), retraining_tree.folder_of(project)))
         except (UserError, OSError) as error:
             said = (disk_fault(error) if isinstance(error, OSError) else "") or str(error)
             ended = replace(begun, result="failed", reason=" ".join(said.split()))

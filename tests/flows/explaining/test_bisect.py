@@ -17,7 +17,7 @@ from flows.explaining import bisect
 from flows.explaining.bisect import Range, Train, model_of, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
-from flows.explaining.search import Search, paired
+from flows.explaining.search import Search, paired_difference
 from flows.process import locks
 from flows.repository.git import git
 from flows.repository.worktree import SOURCE
@@ -117,10 +117,10 @@ def test_the_seed_noise_that_an_answer_bears_is_told() -> None:
 
 
 def test_differences_are_paired() -> None:
-    mean, error = paired([0.5, 0.75, 1.0], [0.5, 0.5, 0.5])
+    mean, error = paired_difference([0.5, 0.75, 1.0], [0.5, 0.5, 0.5])
     assert mean == pytest.approx(0.25)
     assert error == pytest.approx(0.25 / math.sqrt(3))
-    assert paired([1.0], [0.5]) == (0.5, 0.0)
+    assert paired_difference([1.0], [0.5]) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_an_unknown_hidden_width_is_said(parameters: Parameters, config: object,
 
 
 def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.projects.estimate.recorded", lambda lock: dict.fromkeys(lock, 1.0))
+    monkeypatch.setattr("flows.projects.estimate.recorded_seconds", lambda lock: dict.fromkeys(lock, 1.0))
     monkeypatch.setattr("flows.projects.estimate.read_lock", lambda: {"prepare": {}})
     found = known(small_project.folder)
     assert found is not None

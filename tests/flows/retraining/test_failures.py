@@ -19,7 +19,7 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
     (tmp_path / "batch").mkdir()
     (tmp_path / "batch/corpus.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
     folder = retraining_tree.folder_of(tmp_path)
-    batches.unite([tmp_path / "batch"], folder / batches.OUT, folder / batches.STAMP)
+    batches.merge_folders([tmp_path / "batch"], folder / batches.OUT, folder / batches.STAMP)
     problem = Problem("stage", f"prepare: {folder / batches.OUT}/corpus.jsonl:1: wrong", 2)
 
     def work(*_: Any) -> Any:
