@@ -57,7 +57,7 @@ class Scaled:
     factor: float
 
 
-def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
+def scale_seconds(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
     """The seconds that `stages` will take, scaled from those that stages of their kinds took in `like`."""
     spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
@@ -83,7 +83,7 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
         return f"time of the first run: unknown, as no finished run is recorded in {place}; the first run records its own"
     if like.encoder != encoder:
         return f"time of the first run: unknown, as the runs recorded in {place} are of another encoder; the first run records its own"
-    found = scaled(stages, size, parameters, like=like)
+    found = scale_seconds(stages, size, parameters, like=like)
     if len(found.unknown) == len(stages):
         return f"time of the first run: unknown, as no run of these stages is recorded in {place}; the first run records its own"
     if found.factor > MOST:

@@ -108,7 +108,7 @@ def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tel
     same = written == git("rev-parse", f"{head}^{{tree}}") or (not moved and not migrated)
     if same and not untracked:
         return Upgraded(old, new, "")
-    for line in rerun.stages_again(tree, room, project, processes=processes):
+    for line in rerun.describe_rerun(tree, room, project, processes=processes):
         tell(line)
     message = f"Upgrade Retemper to {new.number} ({new.commit[:7]})\n\nFrom {old.number} ({old.commit[:7]}), by retemper upgrade.\n"
     commit = "" if same else git("commit-tree", written, "-p", head, "-F", "-", folder=clone, text=message, env=_author())

@@ -50,7 +50,7 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
 
     UserError if none is left, or the measure is not between 0 and 1.
     """
-    order = in_order(evidence.new, evidence.fresh, evidence.groups)
+    order = order_queries(evidence.new, evidence.fresh, evidence.groups)
     if not order:
         none = f"none of {len(evidence.new):,} judged queries is" if len(evidence.new) != 1 else "its only judged query is not"
         raise UserError(f"dev: {none} left to confirm a choice; add some, or set rule: not_worse")
@@ -124,7 +124,7 @@ def _against(evidence: Evidence, old: Values, order: Sequence[str], *, level: fl
     return Against(mean, bound, *shown.tolist())
 
 
-def in_order(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str] | None = None) -> list[str]:
+def order_queries(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str] | None = None) -> list[str]:
     """The queries that confirm, `fresh` ones first: if those decide, the ones on which the champion was crowned have no influence.
 
     A query that shares a relevant document with an older one is not fresh.

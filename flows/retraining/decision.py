@@ -25,7 +25,7 @@ from flows.repository.lock import corpus_of
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.results.generations import lock_here
-from flows.retraining.pipeline import again
+from flows.retraining.pipeline import retry_cancelled
 from flows.retraining.plan import Planned
 from tasks.core.stage.errors import printable
 from tasks.core.stage.files import read_json, write_json
@@ -40,7 +40,7 @@ class Overtaken(Exception):
 class Candidate:
     """The best model of a run: the champion that it would be, its parts, and `found`, the metrics of every system.
 
-    `looks`: see `evidence.looks`; only rule guaranteed uses it.
+    `looks`: see `evidence.count_looks`; only rule guaranteed uses it.
     """
 
     champion: Champion
@@ -63,7 +63,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
     sections = read_yaml(Path("params.yaml"))
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
     able = planned.among(found)
-    chosen_on = evidence.choosing(able, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
+    chosen_on = evidence.choosing_metrics(able, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
     model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
     new = Champion(
         number=(now.number if now else 0) + 1,
@@ -76,7 +76,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
         previous=now.number if now else None,
     )
     made = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
-    return Candidate(new, made, found, evidence.looks(able, measure, sections, fused=rule.fusions))
+    return Candidate(new, made, found, evidence.count_looks(able, measure, sections, fused=rule.fusions))
 
 
 def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion) -> str | None:
@@ -102,7 +102,7 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     return last if (before.strip() if before is not None else None) == rules else None
 
 
-def decided(
+def make_decision(
     project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
 ) -> Decision:
     """Decide by `rule`. The first model becomes champion, as does the champion's own model over a new corpus. A model that was taken back
@@ -135,7 +135,7 @@ def compare(
 
     def measured(one: Champion) -> dict[int, dict[str, float]]:
         work = partial(evaluate_champion, project, one, processes=processes, display=display)
-        found[f"champion/{one.number}"] = again(work)
+        found[f"champion/{one.number}"] = retry_cancelled(work)
         return {one.number: values(SCRATCH / "values", new.measure, found[f"champion/{one.number}"])}
 
     guaranteed, now = rule.rule == "guaranteed", champions[-1]
@@ -144,7 +144,7 @@ def compare(
     ours = values(evidence.VALUES / new.model, new.measure, found[new.model])
     seen = Evidence(ours, old, groups=evidence.groups(Path(made.paths["corpus"])))
     if guaranteed:
-        fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
+        fresh = evidence.fresh_queries(project, now, made, queries=ours, warn=display.warn)
         slices = evidence.slices(Path(made.paths["corpus"]))
         seen = replace(seen, fresh=fresh, slices=slices, looks=candidate.looks)
     verdict = decide(seen, new.measure, rule)

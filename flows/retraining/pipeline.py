@@ -44,14 +44,14 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
         reported = Problems(server.HOME.parent / "pipeline.problem.json")
         command = [sys.executable, "-m", "flows.pipeline.alone", WITH_DEV, *targets]
         try:
-            status = again(lambda: processes.run(command, display.line, {**env, TYPED: typed_command(), **reported.environment}))
+            status = retry_cancelled(lambda: processes.run(command, display.line, {**env, TYPED: typed_command(), **reported.environment}))
         finally:
             problems = reported.take()
         if status:
             raise run.StagesFailed(problems or [Problem("pipeline", f"the pipeline ended with status {status}", status)], status) from None
 
 
-def again(work: Callable[[], T]) -> T:
+def retry_cancelled(work: Callable[[], T]) -> T:
     """Do `work`, and do it again if Prefect raises its CancelledError, which it does once per lease; finished pieces are kept."""
     try:
         return work()

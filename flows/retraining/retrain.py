@@ -130,7 +130,7 @@ def _work(
     begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.found)
     if now and (reason := decision.nothing_new(tree, candidate, now)):
         return replace(begun, result="unchanged", reason=reason)
-    made = decision.decided(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
+    made = decision.make_decision(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
     ended = replace(begun, result="promoted" if made.promoted else "refused", reason=made.reason)
     ended = replace(ended, champion=made.champion.number if made.promoted else begun.champion, comparison=made.champion.comparison or None)
     return replace(ended, commit=decision.record(project, tree, made, ended=ended, known=seen.known))

@@ -56,7 +56,7 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
     """The metadata that Hugging Face reads at the head of a card."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    data = named(str(source.get("dataset", {}).get("source", "unknown")))
+    data = without_folder(str(source.get("dataset", {}).get("source", "unknown")))
     results = [
         EvalResult("information-retrieval", "retemper", f"{data} ({split})", name, round(value, 4), metric_name=name, dataset_split=split)
         for split, values in measured.items()
@@ -73,7 +73,7 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
     return f"---\n{found.to_yaml()}\n---\n"
 
 
-def named(source: str) -> str:
+def without_folder(source: str) -> str:
     """A source without the folder it was in: `beir:scifact`; ids and packages (`irds:beir/scifact`, `somebody/model`) as they are."""
     form, colon, place = source.partition(":")
     if form in ("irds", "package") or ID.fullmatch(source):
@@ -94,7 +94,7 @@ def text(
     """The card below its header."""
     lines = [f"# {now.model}", "", escaped(champion.describe(now)) + ".", *_use(export), "## Data", ""]
     for kind, entry in sources_of(source, lock, list(made)).items():
-        lines.append(f"- {kind}: `{named(entry['source'])}`, SHA-256 `{entry.get('digest')}`")
+        lines.append(f"- {kind}: `{without_folder(entry['source'])}`, SHA-256 `{entry.get('digest')}`")
     if documents := stats.get("documents"):
         queries = ", ".join(f"{split} {value['queries']:,}" for split, value in stats.get("splits", {}).items())
         lines.append(f"- {counted(documents['count'], 'documents')}; queries: {queries}")

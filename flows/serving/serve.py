@@ -52,7 +52,7 @@ def serve(settings: Settings) -> int:
     for name in settings.hosts:
         if not NAME.fullmatch(name):
             raise UserError(f"--allow-host {name}: expected a name without a port, such as search.example.org, or *.example.org")
-    with bound(settings.host, settings.port) as listener:
+    with bind_socket(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         local = host in ("127.0.0.1", "::1")
         if not local and not os.environ.get(KEY):
@@ -140,7 +140,7 @@ def _stopping(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket bound to the port, before anything is loaded. Raises UserError if it is taken, or the host is not this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -249,11 +249,11 @@ def as_text(found: Exposure) -> str:
     header = ["record", "training", "role", "first", "last", "steps", "of"]
     lines += ["", text_table(header, rows)] if rows else ["took part in no training"]
     if found.models:
-        lines += ["", text_table(["model", "trained on it by"], [[told(model), ", ".join(model.trainings)] for model in found.models])]
+        lines += ["", text_table(["model", "trained on it by"], [[model_label(one), ", ".join(one.trainings)] for one in found.models])]
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
 
 
-def told(model: Model) -> str:
+def model_label(model: Model) -> str:
     """`star`, or `star (champion/3)`."""
     return model.name if model.seen == HERE else f"{model.name} ({model.seen})"
 

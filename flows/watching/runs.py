@@ -84,7 +84,7 @@ def _look_at(folder: Path, project: Path, name: Path) -> Seen | None:
     return Seen(_place(folder, project), folder, run, _alive(run), heard, _goes_on(run)) if run else None
 
 
-def share(said: str) -> float | None:
+def progress_share(said: str) -> float | None:
     """The share of work done by a line of progress, from 0 to 1; None for any other line."""
     found = SHARE.search(said)
     if not found:

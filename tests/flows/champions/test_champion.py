@@ -265,7 +265,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(decision, "evaluate_champion", fail)
     asked: list[dict[str, str]] = []
-    monkeypatch.setattr(decision.evidence, "choosing", lambda found, *_, groups: asked.append(groups) or found)
+    monkeypatch.setattr(decision.evidence, "choosing_metrics", lambda found, *_, groups: asked.append(groups) or found)
     qrels = pa.table([["q1", "q2"], ["d", "d"], [1, 1]], schema=QRELS)
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [qrels])
     begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)

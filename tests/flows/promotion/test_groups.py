@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from flows.promotion import betting
-from flows.promotion.groups import Draws, chance_of_none, draws, lower_bound, unseen
+from flows.promotion.groups import Draws, chance_of_none, draws, lower_bound, unseen_bound
 
 
 def alone(*values: float) -> Draws:
@@ -72,10 +72,10 @@ def test_what_equal_differences_leave_unseen() -> None:
 
 def test_unseen_with_groups_of_many_sizes() -> None:
     sizes = np.array([1.0, 0.5, 0.25, 0.25])
-    found = unseen(0.2, sizes, 0.05)
+    found = unseen_bound(0.2, sizes, 0.05)
     assert math.prod(1 + size * (0.2 - found) / (1 + found) for size in sizes) == pytest.approx(20)
-    assert unseen(0.2, np.ones(4), 0.05) > found > -1, "small groups say less"
-    assert unseen(-1.0, sizes, 0.05) == -1.0
+    assert unseen_bound(0.2, np.ones(4), 0.05) > found > -1, "small groups say less"
+    assert unseen_bound(-1.0, sizes, 0.05) == -1.0
 
 
 @pytest.mark.parametrize("groups", [30, 600])
@@ -85,7 +85,7 @@ def test_many_groups_of_many_sizes_have_a_bound(groups: int, spread: float) -> N
     draw = np.random.default_rng(groups)
     numbers = np.repeat(np.arange(groups), 1 + draw.poisson(2, groups))
     seen = Draws(np.clip(0.1 + draw.normal(0, 1, len(numbers)) * spread, -1, 1), numbers)
-    found = unseen(0.1, seen.sizes, 0.05)
+    found = unseen_bound(0.1, seen.sizes, 0.05)
     assert chance_of_none(0.1, found, seen.sizes) == pytest.approx(0.05, rel=1e-6)
     assert -1 < lower_bound(seen, 0.05) < 0.1 + spread
 
