@@ -167,7 +167,7 @@ def choose(project: Path, wanted: str) -> Champion:
     now = champions[-1] if champions else None
     old = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
     if old:
-        return _again(project, old, now, "set", now.number if now else None)
+        return _crown_again(project, old, now, "set", now.number if now else None)
     if wanted.startswith("champion/") and ":" not in wanted:
         raise UserError(f"{wanted}: no such champion; {f'the last is champion/{now.number}' if now else 'there is none yet'}")
     revision, colon, model = wanted.rpartition(":")
@@ -214,7 +214,7 @@ def roll_back(project: Path) -> Champion:
         later = "retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
         other = later if len(champions) > 1 else "retemper champion set MODEL crowns another model of the last retraining"
         raise UserError(f"champion/{now.number} is {again}the first champion: nothing before it to go back to; {other}")
-    return _again(project, before, now, "rollback", before.previous)
+    return _crown_again(project, before, now, "rollback", before.previous)
 
 
 def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion:
@@ -223,7 +223,7 @@ def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion
     return next((one for one in champions if (one.model, one.commit, one.digests) == same), champion)
 
 
-def _again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
+def _crown_again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
     number = now.number if now else 0
     again = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
     return _crown_by_hand(project, Champion(**again))

@@ -75,7 +75,7 @@ def run(
             rows = zip(plan.changed_stages(), told, strict=True)
             print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": cost} for (name, why, reads), cost in rows]))
             return 0
-        print("\n".join(plan.told()))
+        print("\n".join(plan.lines()))
         return 0
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=undo_edits)

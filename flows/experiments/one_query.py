@@ -187,7 +187,13 @@ def text(found: Answer) -> str:
     parts = [f"{found.split} {found.query}: {found.text}", text_table(["system", found.measure], values)]
     for one in found.systems:
         hits = [
-            [str(hit.rank), f"{hit.score:.4f}", hit.id, f"{'' if hit.grade is None else hit.grade}{'*' if hit.relevant else ''}", _of(hit)]
+            [
+                str(hit.rank),
+                f"{hit.score:.4f}",
+                hit.id,
+                f"{'' if hit.grade is None else hit.grade}{'*' if hit.relevant else ''}",
+                _text_of(hit),
+            ]
             for hit in one.top
         ]
         listed = text_table(["rank", "score", "document", "grade", "text"], hits) if hits else "finds nothing"
@@ -199,7 +205,7 @@ def text(found: Answer) -> str:
             str(doc.grade),
             *(str(rank or f"not among the first {one.listed:,}") for rank, one in zip(doc.ranks, found.systems, strict=True)),
             f"{doc.tokens or ''}{' (full)' if doc.full else ''}",
-            _of(doc),
+            _text_of(doc),
         ]
         for doc in found.relevant
     ]
@@ -210,5 +216,5 @@ def text(found: Answer) -> str:
     return "\n\n".join([*parts, "\n".join([*told, *found.notes])])
 
 
-def _of(document: Hit | Relevant) -> str:
+def _text_of(document: Hit | Relevant) -> str:
     return UNKNOWN if document.text is None else document.text

@@ -137,7 +137,7 @@ def mark_close(
     for path, digest, result in rows:
         found = result.removeprefix("different: ").partition(" ")[0]
         if result.startswith("different: ") and found != "not" and elsewhere & set(ancestors(wanted, makers[path])):
-            apart = _apart(path, (digest, found), caches)
+            apart = _largest_distance(path, (digest, found), caches)
             if apart is None:
                 result = "close: other bits, as its inputs; nothing in it is measured"
             else:
@@ -146,7 +146,7 @@ def mark_close(
         yield path, digest, result
 
 
-def _apart(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> float | None:
+def _largest_distance(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> float | None:
     """The largest distance between files of two versions of an out; None if none can be measured, infinite if one is missing or corrupt."""
     pairs = zip(caches, digests, strict=True)
     old, new = (listing(*pair) if pair[1].endswith(".dir") else {Path(path).name: pair[1]} for pair in pairs)

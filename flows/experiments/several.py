@@ -170,7 +170,7 @@ def group_runs(models: Mapping[str, str], sections: Mapping[str, Any], settings:
             alike.setdefault(tokens_of(model, sections, settings), {})[label] = model
     taken = {BM25}
     for place, sources in enumerate(alike.values()):
-        systems = {label: _untaken(short_name(label), taken) for label in sources}
+        systems = {label: _unique_name(short_name(label), taken) for label in sources}
         several = len(systems) > 1
         encoders = {system: sources[label] for label, system in systems.items()}
         if not place and (bm25 := next((label for label, model in models.items() if model == BM25), "")):
@@ -191,7 +191,7 @@ def tokens_of(model: str, sections: Mapping[str, Any], settings: Settings) -> st
     return json.dumps([values, most_tokens(folder), files or str(folder)], sort_keys=True)
 
 
-def _untaken(name: str, taken: set[str]) -> str:
+def _unique_name(name: str, taken: set[str]) -> str:
     """`name`, or with a number added if it is taken; the result is added to `taken`."""
     found = next(one for one in (name, *(f"{name}_{number}" for number in range(2, len(taken) + 2))) if one not in taken)
     taken.add(found)

@@ -92,7 +92,9 @@ def relevant_factors(old: Side, new: Side, factors: Sequence[Factor]) -> dict[st
         was, now = old.stages.get(stage), new.stages.get(stage)
         names = everything
         if was is not None and now is not None:
-            names = frozenset(factor.name for factor in factors if _touches(factor, was, now) or (factor.code and _placed(old, new, stage)))
+            names = frozenset(
+                factor.name for factor in factors if _touches(factor, was, now) or (factor.code and _differs_in_graph(old, new, stage))
+            )
         own[stage] = names
     return {
         stage: frozenset[str]().union(
@@ -112,7 +114,7 @@ def _touches(factor: Factor, was: Mapping[str, Any], now: Mapping[str, Any]) -> 
     return bool(data or (sections | sources).intersection(factor.sections) or (factor.code and code))
 
 
-def _placed(old: Side, new: Side, stage: str) -> bool:
+def _differs_in_graph(old: Side, new: Side, stage: str) -> bool:
     name = stage.partition("@")[0]
     return old.graph.get(name) != new.graph.get(name)
 

@@ -67,7 +67,7 @@ def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> 
             with (folder / name).open("w", encoding="utf-8") as handle:
                 if header:
                     handle.write(f"{header}\t{WEIGHT}\n" if weighted else f"{header}\n")
-                for line in _united(found, key, folder / "ids.db"):
+                for line in _merge_lines(found, key, folder / "ids.db"):
                     handle.write(f"{line}\t1\n" if weighted and line.count("\t") == 2 else f"{line}\n")
     write_json(stamp, stamps)
 
@@ -104,7 +104,7 @@ def _stamp(path: Path) -> list[str | int]:
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
 
 
-def _united(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
+def _merge_lines(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
     """The lines of `parts`, one per key: the last line with that key, in the place of the first."""
     with closing(sqlite3.connect(database)) as table:
         table.execute("PRAGMA journal_mode = OFF")

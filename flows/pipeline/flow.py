@@ -152,7 +152,7 @@ class Crew:
                 outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
         if self.processes.stopped:
             return None
-        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.alone(name) else ""  # printed when the run ends
+        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.runs_alone(name) else ""  # printed when the run ends
         for line in errors:
             if line != told:
                 self.display.output(name, line)
@@ -167,7 +167,7 @@ class Crew:
             self.clock.began(name)
             began = time.time()
             frozen = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
-            env = env | _watched(stage)
+            env = env | _source_environment(stage)
             env |= {**self.python, **frozen, **self.display.environment, **environments.begin(name)}
             outcome = run_stage(name, self.processes, tell, self.plan.reached, env)
             spent = environments.cost(name)
@@ -182,7 +182,7 @@ class Crew:
         if self.processes.stopped:  # what a stage prints from then on is only in its own log
             return
         if line.startswith("\r"):
-            self.display.passing(name, line[1:])
+            self.display.progress(name, line[1:])
             return
         log(line)
         if line.startswith(ERROR) and not line.startswith(WARNING):  # a stage's last line
@@ -191,7 +191,7 @@ class Crew:
             self.display.output(name, line)
 
 
-def _watched(stage: Stage) -> dict[str, str]:
+def _source_environment(stage: Stage) -> dict[str, str]:
     """Environment variables that name the stage's record of outside files: those it may read, as DVC knows them (`watch`)."""
     if not stage.sources:
         return {}

@@ -49,7 +49,7 @@ class Plan:
         """Name, reasons, and upstream stages of every stage that DVC must look at, in topological order."""
         return [(name, self.why.get(name, []), stage.upstream) for name, stage in self.graph.stages.items() if name in self.changed]
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """The lines of a dry run: one per stage, then their sum, and what the remote may have."""
         if not self.changed:
             return ["0 stages may run: everything is up to date"]

@@ -68,7 +68,7 @@ class Draws:
         return math.sqrt(math.fsum((each - mean) ** 2) / (len(each) - 1))
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """The number of groups and the design effect, in words; empty if each query is a group of its own."""
         if self.groups == self.queries:
             return ""

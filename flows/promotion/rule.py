@@ -104,7 +104,7 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
     for other in evidence.old.values():
         if evidence.new.keys() != other.keys():
             raise UserError(f"dev: the models were measured on different queries ({len(evidence.new)} and {len(other)}), expected the same")
-    evidence = _judged(evidence)
+    evidence = _without_clicks(evidence)
     if rule.rule == "guaranteed":
         from flows.promotion.guaranteed import guarantee  # numpy: not with every command
 
@@ -112,7 +112,7 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
     return judge(evidence.new, next(iter(evidence.old.values())), measure, rule, groups=evidence.groups)
 
 
-def _judged(evidence: Evidence) -> Evidence:
+def _without_clicks(evidence: Evidence) -> Evidence:
     kept = {query for query in evidence.new if not query.startswith(CLICKED)}
     if evidence.new and not kept:
         every = (
@@ -140,7 +140,7 @@ def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule
     mean = math.fsum(seen.differences.tolist()) / seen.queries
     alike = not promoted and t_bound(seen, rule.alpha) >= (-rule.margin if rule.rule == "not_worse" else 0)
     needed = rare_loss_note(mean, rule, groups=seen.groups, queries=seen.queries) if alike else ""
-    reason = f"{measure} {mean:+.4f} on dev ({counted(seen.queries, 'queries')}{seen.told}), lower bound {bound:+.4f} "
+    reason = f"{measure} {mean:+.4f} on dev ({counted(seen.queries, 'queries')}{seen.note}), lower bound {bound:+.4f} "
     reason += f"is {'' if promoted else 'not '}{wanted} ({rule.rule}){needed}"
     return Verdict(
         promoted,

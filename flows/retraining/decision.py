@@ -62,7 +62,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
     """The best model of the run that has just ended, chosen as `rule` says; `now` is the present champion."""
     sections = read_yaml(Path("params.yaml"))
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
-    able = planned.among(found)
+    able = planned.eligible(found)
     chosen_on = evidence.choosing_metrics(able, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
     model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
     new = Champion(

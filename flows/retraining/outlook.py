@@ -116,12 +116,12 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             seen = look(project, tree, bring=bring, processes=processes, display=display, lasting=False)
             display.line(seen.end)
             if seen.planned.choice.mode != "skip":
-                for line in run.dry_run(check=check).told():
+                for line in run.dry_run(check=check).lines():
                     display.line(line)
 
 
 @contextlib.contextmanager
-def _shown(rule: settings.Intake) -> Iterator[Callable[[str], None]]:
+def _show_in_watch(rule: settings.Intake) -> Iterator[Callable[[str], None]]:
     """What is told is what `retemper watch` shows of the check of an inbox."""
     if rule.inbox is None:
         yield lambda _: None
@@ -144,7 +144,7 @@ def take_in(
     edits = []
     for key, name in source_keys(sections):
         if key == "dataset.source":
-            with _shown(rule) as doing:
+            with _show_in_watch(rule) as doing:
                 taken = inbox.take_in(rule, name, project, say=display.line, doing=doing, processes=processes, lasting=lasting)
             place = taken.spec
         elif key == "articles.source":

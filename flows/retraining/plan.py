@@ -58,7 +58,7 @@ class Planned:
     how: Mapping[str, Any]
     systems: Sequence[str] | None = None
 
-    def among(self, found: Metrics) -> Metrics:
+    def eligible(self, found: Metrics) -> Metrics:
         """The metrics of the systems that may become champion."""
         return found if self.systems is None else {name: found[name] for name in self.systems if name in found}
 
@@ -74,7 +74,7 @@ def make(
     sections = read_yaml(Path("params.yaml"))
     _check_systems(settings, sections, fused=fused)
     if settings.mode == "full" or not champions:
-        return _full(Choice("full", "retrain.mode" if settings.mode == "full" else "there is no champion yet"), settings, sections)
+        return _plan_full(Choice("full", "retrain.mode" if settings.mode == "full" else "there is no champion yet"), settings, sections)
     now = champions[-1]
     name, corpus = f"champion/{now.number}", "data/pseudo" if sections.get("queries") == "pseudo" else "data/corpus"
     run([Path(corpus).name if corpus == "data/pseudo" else "prepare"])
@@ -82,7 +82,7 @@ def make(
     source = read_json(SOURCE)  # up to date, by the run
     own, own_source = _of_commit(project, now)
     parts, origins = champion.parts_at(project, now), record.get("origins", {})
-    start = starting.Start(name, now.model, parts, own, sections, origins, now.number, _lost(project, now))
+    start = starting.Start(name, now.model, parts, own, sections, origins, now.number, _why_index_is_lost(project, now))
     refused = starting.refusals(start, named=settings.systems)
     before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
     after = recipe(_of_systems(settings, sections), source)
@@ -95,7 +95,7 @@ def make(
     descent = Descent.of(_records(project, champions))
     choice = choose(settings, name, news, changed=changed, refused=refused, descent=descent)
     if choice.mode == "full":
-        return _full(choice, settings, sections)
+        return _plan_full(choice, settings, sections)
     how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
     if choice.mode in FROM_CHAMPION and news:
         known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
@@ -112,7 +112,7 @@ def make(
     return Planned(choice, how)
 
 
-def _lost(project: Path, now: Champion) -> str:
+def _why_index_is_lost(project: Path, now: Champion) -> str:
     """Why the champion's own index cannot take other documents: see `starting.Start`."""
     try:
         return lost_index(project, now) or ""
@@ -137,7 +137,7 @@ def _of_systems(settings: Retrain, sections: Mapping[str, Any]) -> Mapping[str, 
     return sections if settings.systems is None else keep_needed(sections, settings.systems)
 
 
-def _full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Planned:
+def _plan_full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Planned:
     """Plan a full retraining of `settings.systems`; remove from params.yaml what none of them needs."""
     how = {"mode": choice.mode, "why": choice.why}
     if settings.systems is None:

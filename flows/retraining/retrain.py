@@ -48,7 +48,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
                     _notify(project, killed, display)
                 write_json(project / history.AT_WORK, asdict(begun))
                 exports = read_export(project)
-                ended = _decided(project, follow, begun, check=check, processes=processes, display=display)
+                ended = _retrain_until_settled(project, follow, begun, check=check, processes=processes, display=display)
         except KeyboardInterrupt:
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
@@ -84,7 +84,9 @@ def _notify(project: Path, ended: Ended, display: Display) -> None:
         notify.notify(ended.result, f"{project.name}: {ended.line}", display.warn, **facts)
 
 
-def _decided(project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display) -> Ended:
+def _retrain_until_settled(
+    project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display
+) -> Ended:
     """Retrain and push the outcome; decide again if the champion has changed meanwhile. Nothing in the cache is computed again."""
 
     def meet(folder: Path) -> None:
@@ -93,7 +95,7 @@ def _decided(project: Path, follow: str, begun: Ended, *, check: Callable[[], No
     for _ in range(TRIES):
         with _inside(retraining_tree.prepare(project, follow, meet)) as tree:
             try:
-                ended = _work(project, tree, begun, check, processes, display)
+                ended = _retrain_once(project, tree, begun, check, processes, display)
             except decision.Overtaken as changed:
                 display.line(f"{changed}; deciding again")
                 continue
@@ -114,7 +116,7 @@ def _say(met: machines.Met, display: Display) -> None:
         display.line(met.told)
 
 
-def _work(
+def _retrain_once(
     project: Path, tree: retraining_tree.Tree, begun: Ended, check: Callable[[], None], processes: Processes, display: Display
 ) -> Ended:
     """All steps from the prepared worktree to the recorded decision. The current folder is in the worktree."""

@@ -54,7 +54,7 @@ def explain_missing(cache: Path, lock: Lock) -> Iterator[str]:
         if not said.issuperset(lost):
             said |= set(lost)
             yield (
-                f"{_some(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
+                f"{_first_few(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
                 f"that project {project} has forgotten; they are made again from this project's own data. To forget it here, too: "
                 f"grep -v '#' {path} >> {FILE}, then retemper forget (or retemper forget ID, where it has another id)"
             )
@@ -99,12 +99,12 @@ def losses(trees: Iterable[Path], found: Collection[tuple[str, str]], oids: Coll
         if lost:
             lines[tree] = (
                 f"project {tree} has the same text under the same id: results of {counted(len(lost), 'stages')} that its dvc.lock names go "
-                f"({_some(lost)}); its next run makes them again, with the record: forget it there, too"
+                f"({_first_few(lost)}); its next run makes them again, with the record: forget it there, too"
             )
     return lines
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if names[3:] else "")
 
 

@@ -93,7 +93,7 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
             return 0
         refuse_unwritable(plan, store, root)
         remember(plan)
-        plan.holdings.keep(FOUND)
+        plan.holdings.save(FOUND)
         for kind, folders in plan.sources:
             withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
@@ -114,7 +114,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     if not marks:
         raise UserError(f"{FILE}: no record is listed; name one: retemper forget ID, or document:ID, query:ID")
     kinds = frozenset(known.values())
-    holdings = find(entries, store, marks, kinds=kinds, earlier=Holdings.kept(FOUND))
+    holdings = find(entries, store, marks, kinds=kinds, earlier=Holdings.load(FOUND))
     sources = tuple(own_sources())
     lines: dict[str, int] = {}
     for kind, folders in sources:

@@ -296,10 +296,10 @@ def _parameters(params: Mapping[str, Any]) -> str:
     for key, value in params.items():
         if ": " not in key:  # of data/source.json
             fields += value.items() if isinstance(value, dict) else [(key, value)]
-    return ", ".join(f"{key} {_told(value)}" for key, value in fields)
+    return ", ".join(f"{key} {_bare_json(value)}" for key, value in fields)
 
 
-def _told(value: Any) -> str:
+def _bare_json(value: Any) -> str:
     """A value as JSON, but a string without quotes, unless it is empty or begins or ends with a blank."""
     bare = isinstance(value, str) and value != "" and value == value.strip()
     return str(value) if bare else json.dumps(value, ensure_ascii=False)

@@ -133,13 +133,13 @@ def reason(remote: str, error: BaseException) -> str:
 
 def is_pushed(remote: str) -> bool:
     """Whether the current dvc.lock, and all that was computed here before, was pushed to `remote` from here."""
-    return not any(unpushed().glob("*.lock")) and _pushed(Path()) == _state(remote)
+    return not any(unpushed().glob("*.lock")) and _read_pushed(Path()) == _state(remote)
 
 
 def is_first(remote: str, tree: Path = Path()) -> bool:
     """Whether the next push is the first of a tree's project to `remote` with its present settings; it then sends earlier results too."""
     project = project_of(tree)
-    return _pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
+    return _read_pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
 
 
 def unsent(project: Path, cache: Path) -> list[Mapping[str, Any]]:
@@ -153,7 +153,7 @@ def unsent(project: Path, cache: Path) -> list[Mapping[str, Any]]:
     return [*kept, *(earlier_results(cache) if is_first(remote, project) else [])]
 
 
-def _pushed(tree: Path) -> dict[str, Any]:
+def _read_pushed(tree: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((tree / PUSHED).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError):

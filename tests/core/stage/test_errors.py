@@ -97,7 +97,7 @@ def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], p
     display = Display()
     with display.open(["train@a"]):
         display.began("train@a")
-        display.passing("train@a", "five\x1b[2J")
+        display.progress("train@a", "five\x1b[2J")
         display.began("train@b")
         assert r"five\x1b[2J" in terminal.shown()[0]
 

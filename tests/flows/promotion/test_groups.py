@@ -41,14 +41,14 @@ def test_groups_worked_out_by_hand() -> None:
     assert (seen.queries, seen.groups, seen.most) == (4, 2, 2)
     assert seen.sums.tolist() == [4.0, 2.0] and seen.sizes.tolist() == [1.0, 1.0]
     assert lower_bound(seen, 0.05) == pytest.approx(3 - 6.3138, abs=1e-4)
-    assert seen.told == " in 2 groups that share relevant documents, design effect 0.9"
+    assert seen.note == " in 2 groups that share relevant documents, design effect 0.9"
     uneven = draws({"a": 0.5, "b": 0.1, "c": -0.3}, ["a", "b", "c"], {"a": "x", "b": "x"})
     assert uneven.sums == pytest.approx([0.3, -0.15]) and uneven.sizes.tolist() == [1.0, 0.5]
     popular = Draws(np.append(np.zeros(1000), np.full(10, 0.5)), np.append(np.arange(1000), np.full(10, 1000)))
     assert popular.most == 1 and popular.sums[-1] == 0.5 and (popular.sizes == 1).all(), "nine of 1,010 queries do not count"
     assert Draws(np.zeros(60), np.repeat(np.arange(20), 3)).most == 3
     assert Draws(np.zeros(100), np.minimum(np.arange(100), 94)).most == 1, "five of a hundred queries are as many as may be lost"
-    assert alone(0.5, 0.1).told == ""
+    assert alone(0.5, 0.1).note == ""
     assert (alone(0.5, 0.1).sums == [0.5, 0.1]).all()
 
 

@@ -228,7 +228,7 @@ def test_whatever_goes_wrong_is_one_line_of_history(
         raise problem
 
     told: list[tuple[str, str]] = []
-    monkeypatch.setattr(retrain, "_work", work)
+    monkeypatch.setattr(retrain, "_retrain_once", work)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: told.append((event, text)))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
@@ -368,7 +368,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     begun = history.Ended("1", "killed", "", "now")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
-    ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
+    ended = retrain._retrain_once(tmp_path, tree, begun, lambda: None, Processes(), Display())
     out = capsys.readouterr().out.splitlines()
     now = f"champion/{len(there)}"
     assert out[:3] == [f"{now} is there", "pipeline prepare", f"{now} may lose 0.3"], "nothing else before the data are known to be whole"
