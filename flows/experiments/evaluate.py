@@ -19,17 +19,7 @@ from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.worktree import (
-    RUN,
-    SOURCE,
-    carry_changes,
-    equip,
-    make_worktree,
-    read_changes,
-    remove_worktree,
-    run_in,
-    temporary_tree,
-)
+from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, read_changes, remove_worktree, run_in, temp_tree
 from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
@@ -167,7 +157,7 @@ def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display
 
 def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display) -> Iterator[Path]:
     commit = commit_of("HEAD")
-    tree = temporary_tree("evaluate")
+    tree = temp_tree("evaluate")
     try:
         project = make_worktree(tree, commit)
         carry_changes(read_changes(commit), project)

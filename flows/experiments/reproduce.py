@@ -19,7 +19,7 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
 from flows.repository.project import edit_settings
-from flows.repository.worktree import RUN, equip, link_sources, make_worktree, remove_worktree, run_in, temporary_tree, tree_place
+from flows.repository.worktree import RUN, equip, link_sources, make_worktree, remove_worktree, run_in, temp_tree, tree_place
 from flows.results import environments, timing
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
@@ -59,7 +59,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
     if into:
         room, tree = None, into.absolute()
     else:
-        room = temporary_tree("reproduce")
+        room = temp_tree("reproduce")
         tree = tree_place(room)
     processes, display = Processes(), Display()
     try:

@@ -104,7 +104,7 @@ def list_batches(intake: Intake, source: str, project: Path) -> list[Batch]:
     found = []
     for path in inbox.batches():
         writing: State = "being written" if inbox.is_being_written(path) else "not checked"
-        found.append((None if writing == "being written" else inbox.last_verdict(path)) or Batch(path.name, writing))
+        found.append((None if writing == "being written" else inbox.verdict(path)) or Batch(path.name, writing))
     return found
 
 
@@ -114,9 +114,7 @@ def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
     Raises UserError if the inbox is unavailable.
     """
     inbox = _inbox(intake, source, project)
-    return inbox.folders(
-        [path for path in inbox.complete_batches() if not ((one := inbox.last_verdict(path)) and one.state == "quarantined")]
-    )
+    return inbox.folders([path for path in inbox.complete_batches() if not ((one := inbox.verdict(path)) and one.state == "quarantined")])
 
 
 def data_folder(intake: Intake, source: str, project: Path) -> Path:
@@ -155,7 +153,7 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
     if path is None or inbox.is_being_written(path):
         known = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
         raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {known}")
-    batch = inbox.last_verdict(path) or check_folder(intake, source, project, folder=path)
+    batch = inbox.verdict(path) or check_folder(intake, source, project, folder=path)
     if batch.wrong:
         raise UserError(
             f"batch {name}: cannot be merged: {batch.wrong[0]}; fix the batch, or see prepare in params.yaml for what it may drop"
@@ -266,7 +264,7 @@ class Inbox:
         """The rules for what prepare would refuse, as text: the gate's version, parameters of prepare, and what is forgotten."""
         return " ".join([f"{VERSION}", *map(str, self.settings), marks_digest(self.marks)]).strip()
 
-    def last_verdict(self, path: Path) -> Batch | None:
+    def verdict(self, path: Path) -> Batch | None:
         """The recorded verdict on the batch as it is now, or None."""
         for folder in (ACCEPTED, QUARANTINE):
             if (file := self.project / folder / f"{path.name}.json").exists():
@@ -278,7 +276,7 @@ class Inbox:
     def accepted(self) -> list[Path]:
         """The batches that were accepted and have not changed; none without an inbox."""
         there = [] if self.intake.inbox is None else self.complete_batches()
-        return [path for path in there if (one := self.last_verdict(path)) and one.state == "accepted"]
+        return [path for path in there if (one := self.verdict(path)) and one.state == "accepted"]
 
     def known(self, accepted: Sequence[Path]) -> Known:
         """The data set and the `accepted` batches."""
@@ -314,7 +312,7 @@ class Inbox:
         None, if a batch of the last merge is not among them: others may need it. Batches accepted by other rules are named in a line.
         """
         beside, rules = self.source_stamp(), self.rules()
-        accepted = {path: one for path in found if (one := self.last_verdict(path)) and (one.state, one.beside) == ("accepted", beside)}
+        accepted = {path: one for path in found if (one := self.verdict(path)) and (one.state, one.beside) == ("accepted", beside)}
         if others := [path.name for path, one in accepted.items() if one.rules != rules]:
             why = "by hand, by another version, or by other rules of prepare"
             self.say(f"accepted {why}, so checked again for what prepare would refuse: {', '.join(others)}")
@@ -351,7 +349,7 @@ class Inbox:
         )
         if begun.wrong:
             return begun
-        odd, one = duplicates(checked, rules), self.last_verdict(path)
+        odd, one = duplicates(checked, rules), self.verdict(path)
         if one and one.state == "accepted" and one.beside == begun.beside and one.rules != begun.rules:  # its texts were judged then
             return replace(begun, state="accepted", odd=one.odd, by=one.by, shift=one.shift)
         kept = _shifts_found(one, rules) if one else {}

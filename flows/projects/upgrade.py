@@ -17,7 +17,7 @@ from flows.projects import news, rerun, trees
 from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, parse_record, recorded_name, version_of
 from flows.repository.git import git
 from flows.repository.lock import commit_of, read_blob
-from flows.repository.worktree import remove_worktree, temporary_tree, tree_place
+from flows.repository.worktree import remove_worktree, temp_tree, tree_place
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_text
 
@@ -55,7 +55,7 @@ def upgrade(wish: Wish, tell: Tell) -> int:
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         _refuse_changes()
-        place = temporary_tree("upgrade")
+        place = temp_tree("upgrade")
         clone = tree_place(place)
         try:
             done = _try(wish, clone, place, processes=processes, tell=tell)

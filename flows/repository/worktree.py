@@ -62,7 +62,7 @@ def remove_worktree(tree: Path) -> None:
     git("worktree", "prune", check=False)
 
 
-def temporary_tree(command: str) -> Path:
+def temp_tree(command: str) -> Path:
     """Make a folder for a temporary worktree of this process, which runs `command` (one of PASSING).
 
     Worktrees that killed processes left behind are removed first.

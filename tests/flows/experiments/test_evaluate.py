@@ -346,7 +346,7 @@ def test_what_is_forgotten_stays_out_of_the_projects_own_data(
     small.set("dataset.source", own)
     plan, tree = planned(data=data), small.folder.with_name("second")
     (tree / ".retemper").mkdir(parents=True)
-    for name in ("make_worktree", "temporary_tree"):
+    for name in ("make_worktree", "temp_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: tree)
     for name in ("carry_changes", "read_changes", "remove_worktree", "commit_of", "write_source"):
         monkeypatch.setattr(evaluate, name, lambda *_: None)

@@ -248,7 +248,7 @@ def test_a_partial_run_keeps_what_it_finished(project: Any, monkeypatch: pytest.
     monkeypatch.setattr(
         evaluate, "_run", lambda tree, *_, **__: (tree / "dvc.lock").write_text("schema: '2.0'\n") and Problem("x", "no", 1)
     )
-    for name in ("make_worktree", "temporary_tree"):
+    for name in ("make_worktree", "temp_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: project.folder.with_name("tree"))
     for name in ("carry_changes", "read_changes", "equip", "remove_worktree", "commit_of", "write_source"):
         monkeypatch.setattr(evaluate, name, lambda *_: None)

@@ -20,7 +20,7 @@ from flows.repository.worktree import (
     read_changes,
     remove_worktree,
     run_in,
-    temporary_tree,
+    temp_tree,
     tree_place,
 )
 from tasks.core.sources.forgotten import FILE, HEAD, mark
@@ -37,7 +37,7 @@ def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.Monk
     strange.mkdir()
     for kept in (Path(".retemper/evaluate/store"), Path(".retemper/sweep")):
         kept.mkdir(parents=True)
-    mine = temporary_tree("evaluate")
+    mine = temp_tree("evaluate")
     found = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
     assert found == {alive.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
