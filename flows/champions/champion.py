@@ -18,7 +18,7 @@ from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, setti
 from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
-from flows.repository.lock import LOCK, Lock, of_graph, parse_lock, read_lock
+from flows.repository.lock import LOCK, Lock, parse_lock, read_lock, stages_in_graph
 from flows.results import generations
 from flows.results.metrics import METRICS
 from tasks.core.metrics.selection import metric_of
@@ -103,7 +103,7 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
 
     Raises UserError if the model has no encoder there, or its index was made with another encoder.
     """
-    lock = locked(folder, commit)
+    lock = lock_at(folder, commit)
     _refuse_uncommitted(folder, commit, model, lock=lock)
     parts = parts_of(lock, model, partial(read_out, folder, commit), where=f"{commit[:12]}: dvc.lock")
     generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
@@ -123,16 +123,16 @@ def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) ->
 
 def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion]:
     """The champions; those whose records have no settings get them from their commits."""
-    return [one if one.settings else replace(one, settings=settings_of(locked(project, one.commit), one.model)) for one in champions]
+    return [one if one.settings else replace(one, settings=settings_of(lock_at(project, one.commit), one.model)) for one in champions]
 
 
 def parts_at(project: Path, champion: Champion) -> Parts:
     """The parts of a champion: its outs by path, as in its commit."""
     commit, where = champion.commit, describe(champion)
-    return parts_of(locked(project, commit), champion.model, partial(read_out, project, commit), where=where)
+    return parts_of(lock_at(project, commit), champion.model, partial(read_out, project, commit), where=where)
 
 
-def taken_back(champions: Sequence[Champion], made: Parts) -> Champion | None:
+def find_rejected(champions: Sequence[Champion], made: Parts) -> Champion | None:
     """Find the earlier champion with these parts, if someone has since replaced it manually.
 
     For the present champion's own model, all parts must be the same: the same model over other data was not taken back.
@@ -148,10 +148,10 @@ def taken_back(champions: Sequence[Champion], made: Parts) -> Champion | None:
     return next((one for one in same if one.digests == made.digests), None)
 
 
-def locked(folder: Path, commit: str) -> Lock:
+def lock_at(folder: Path, commit: str) -> Lock:
     """The stages in dvc.lock of `commit` that its graph still has."""
     lock = parse_lock(show(folder, commit, "dvc.lock") or "", f"{commit[:12]}:dvc.lock")
-    return of_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
+    return stages_in_graph(lock, show(folder, commit, "dvc.yaml"), show(folder, commit, "params.yaml"))
 
 
 def show(folder: Path, commit: str, name: str) -> str | None:
@@ -167,7 +167,7 @@ def choose(project: Path, wanted: str) -> Champion:
     now = champions[-1] if champions else None
     old = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
     if old:
-        return _again(project, old, now, "set", now.number if now else None)
+        return _crown_again(project, old, now, "set", now.number if now else None)
     if wanted.startswith("champion/") and ":" not in wanted:
         raise UserError(f"{wanted}: no such champion; {f'the last is champion/{now.number}' if now else 'there is none yet'}")
     revision, colon, model = wanted.rpartition(":")
@@ -176,7 +176,7 @@ def choose(project: Path, wanted: str) -> Champion:
     if not commits:
         raise UserError(f"{wanted}: no commit {revision or 'yet'}; expected MODEL, champion/N or REVISION:MODEL")
     commit = next(
-        (one for one in commits if {f"train@{model}", f"adore@{model}", f"fuse@{model}"} & locked(project, one).keys()), commits[0]
+        (one for one in commits if {f"train@{model}", f"adore@{model}", f"fuse@{model}"} & lock_at(project, one).keys()), commits[0]
     )
     champion = Champion(
         number=(now.number if now else 0) + 1,
@@ -209,21 +209,21 @@ def roll_back(project: Path) -> Champion:
     now = champions[max(champions)]
     before = champions.get(now.previous or 0)
     if before is None:
-        first = original(list(champions.values()), now)
+        first = earliest_same(list(champions.values()), now)
         again = f"champion/{first.number} again, " if first.number != now.number else ""
         later = "retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
         other = later if len(champions) > 1 else "retemper champion set MODEL crowns another model of the last retraining"
         raise UserError(f"champion/{now.number} is {again}the first champion: nothing before it to go back to; {other}")
-    return _again(project, before, now, "rollback", before.previous)
+    return _crown_again(project, before, now, "rollback", before.previous)
 
 
-def original(champions: Sequence[Champion], champion: Champion) -> Champion:
+def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion:
     """The earliest champion with the same model, commit, and digests: what a rollback or set brought back; else `champion` itself."""
     same = (champion.model, champion.commit, champion.digests)
     return next((one for one in champions if (one.model, one.commit, one.digests) == same), champion)
 
 
-def _again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
+def _crown_again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
     number = now.number if now else 0
     again = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
     return _crown_by_hand(project, Champion(**again))
@@ -231,11 +231,11 @@ def _again(project: Path, old: Champion, now: Champion | None, cause: str, previ
 
 def _crown_by_hand(project: Path, champion: Champion) -> Champion:
     """Crown it. Raises UserError if a part of it is lost, since no server could load it."""
-    outs.refuse_lost(parts_at(project, champion).paths.values(), project=project, lock=locked(project, champion.commit))
+    outs.refuse_lost(parts_at(project, champion).paths.values(), project=project, lock=lock_at(project, champion.commit))
     return crown(project, champion)
 
 
-def tell_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
+def warn_if_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
     """Warn, before hours of training, if an encoder of the champion is lost: the comparison needs it.
 
     It is not an error, because the same recipe over the same data makes it again.
@@ -243,7 +243,7 @@ def tell_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None
     try:
         parts = parts_at(project, now)
         encoders = [parts.paths[kind] for kind in parts.encoders.values()]
-        outs.refuse_lost(encoders, project=project, lock=locked(project, now.commit))
+        outs.refuse_lost(encoders, project=project, lock=lock_at(project, now.commit))
     except UserError as error:
         warn(
             f"champion/{now.number}, with which a new model is compared: {error}. Unless this retraining makes it again, the comparison "
@@ -310,4 +310,4 @@ def read_out(project: Path, commit: str, path: str) -> Any:
 
 def get_out(project: Path, commit: str, path: str, out: Path) -> None:
     """Copy an out of `commit` from the cache (or the remote) to `out`, completely or not at all. UserError if neither has it."""
-    outs.get(path, out, project=project, commit=commit, lock=locked(project, commit))
+    outs.get(path, out, project=project, commit=commit, lock=lock_at(project, commit))

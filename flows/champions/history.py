@@ -49,7 +49,7 @@ def read_history(project: Path) -> list[Ended]:
     branch: dict[str, Ended] = {}
     if tree.resolve(project, tree.BRANCH):
         for commit in tree.records(project, tree.BRANCH):
-            if entry := recorded(project, commit):
+            if entry := read_outcome(project, commit):
                 branch[entry.id] = entry
     here = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local]
     found, known = list[Ended](), {entry.id for entry in here}
@@ -68,7 +68,7 @@ def _as_on_branch(entry: Ended, shared: Ended | None) -> Ended:
     return replace(entry, result=shared.result, reason=shared.reason, champion=shared.champion, commit=shared.commit)
 
 
-def recorded(project: Path, commit: str) -> Ended | None:
+def read_outcome(project: Path, commit: str) -> Ended | None:
     """How the retraining that made `commit` of the branch ended; None if the commit holds no record."""
     entry = json.loads(champion.show(project, commit, tree.RECORD) or "{}")
     return from_record(Ended, entry | {"commit": commit}) if entry else None
@@ -92,7 +92,7 @@ def read_events(project: Path) -> list[Ended]:
 
 def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
     """A champion crowned by hand, as an entry of the history."""
-    first = champion.original(champions, one)
+    first = champion.earliest_same(champions, one)
     again = f"champion/{first.number} again" if first.number != one.number else f"{one.model} of commit {one.commit[:10]}"
     reason = f"{again}, by hand" + (f", in place of champion/{one.replaced}" if one.replaced else "")
     result: Result = "rollback" if one.cause == "rollback" else "set"

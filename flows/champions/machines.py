@@ -40,24 +40,24 @@ def fetch(project: Path) -> Met:
 
     The caller holds the lock of retrainings, or does nothing that depends on the branch. Raises GitFailed if another process moved it.
     """
-    return _met(project, lambda here, there: settle(project, here, there))
+    return _meet_remote(project, lambda here, there: settle(project, here, there))
 
 
 def peek(project: Path) -> str | None:
     """`fetch` for a caller that only reads champions: if both sides have added something, move nothing. Return one line, or None."""
     told = "there are other champions than this machine's, which retrained at the same time; the next retraining settles it"
-    return _met(project, lambda *_: Met(f"git remote {_remote(project)}: {told}")).problem
+    return _meet_remote(project, lambda *_: Met(f"git remote {_remote(project)}: {told}")).problem
 
 
-def _met(project: Path, where_parted: Callable[[Mapping[str, str], Mapping[str, str]], Met]) -> Met:
+def _meet_remote(project: Path, where_parted: Callable[[Mapping[str, str], Mapping[str, str]], Met]) -> Met:
     remote = _remote(project)
     if not remote:
         return Met()
     try:
-        here, there = _refs(project), _received(project, remote)
+        here, there = _refs(project), _fetch_references(project, remote)
     except GitFailed as error:
         return Met(f"git remote {remote}: not asked for the champions of other machines: {_without_address(error)}")
-    if parted(project, here, there):
+    if have_diverged(project, here, there):
         return where_parted(here, there)
     behind = BRANCH in there and not (BRANCH in here and is_ancestor(project, there[BRANCH], here[BRANCH]))
     new = [name for name, digest in there.items() if here.get(name) != digest and (name != BRANCH or behind)]
@@ -74,9 +74,9 @@ def push(project: Path) -> Met:
     for left in reversed(range(TRIES)):
         there: dict[str, str] = {}
         try:
-            here, there = _refs(project), _received(project, remote)
-            if parted(project, here, there):
-                met = _both(met, settle(project, here, there))
+            here, there = _refs(project), _fetch_references(project, remote)
+            if have_diverged(project, here, there):
+                met = _combine(met, settle(project, here, there))
                 here = _refs(project)
             ahead = [name for name, digest in here.items() if there.get(name) != digest]
             if BRANCH in ahead and BRANCH in there and is_ancestor(project, here[BRANCH], there[BRANCH]):
@@ -91,11 +91,11 @@ def push(project: Path) -> Met:
     return met
 
 
-def _both(first: Met, second: Met) -> Met:
+def _combine(first: Met, second: Met) -> Met:
     return Met(None, second.told if not first.told else f"{first.told}; {second.told}", first.again or second.again)
 
 
-def parted(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> bool:
+def have_diverged(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> bool:
     """Whether both sides have what the other lacks: commits on the branch, or another tag of the same name."""
     if any(here[name] != digest for name, digest in there.items() if name in here and name != BRANCH):
         return True
@@ -130,7 +130,7 @@ def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> 
             updates.append(f"update {name} {digest} {here.get(name, ZERO)}" if digest else f"delete {name} {here[name]}")
     if updates:
         move(project, updates)
-    return Met(None, _told(ours, lost, given=given, latest=latest), bool(lost))
+    return Met(None, _describe_superseded(ours, lost, given=given, latest=latest), bool(lost))
 
 
 def _superseded(ours: Sequence[Champion]) -> set[int]:
@@ -151,7 +151,7 @@ def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[
     tip = theirs
     span = [ours, *([f"^{theirs}"] if theirs else [])]
     for commit in records(project, *span):
-        ended = history.recorded(project, commit)
+        ended = history.read_outcome(project, commit)
         if ended and ended.result == "promoted" and ended.champion in lost:
             reason = f"{ended.reason}; superseded: another machine had crowned champion/{now} by then, so the next retraining decides again"
             ended = replace(ended, result="superseded", reason=reason, champion=now)
@@ -174,7 +174,7 @@ def _with_record(project: Path, commit: str, ended: history.Ended) -> str:
         return git("write-tree", folder=project, env=index)
 
 
-def _told(ours: Sequence[Champion], lost: set[int], *, given: Mapping[int, int], latest: int) -> str:
+def _describe_superseded(ours: Sequence[Champion], lost: set[int], *, given: Mapping[int, int], latest: int) -> str:
     parts = [
         f"champion/{one.number} of this machine ({one.model}) is superseded by another machine's champion/{latest}"
         for one in ours
@@ -201,7 +201,7 @@ def _refs_of(project: Path, remote: str) -> dict[str, str]:
     return {name: digest for digest, name in (line.split("\t") for line in listed.splitlines())}
 
 
-def _received(project: Path, remote: str) -> dict[str, str]:
+def _fetch_references(project: Path, remote: str) -> dict[str, str]:
     """Fetch the remote's objects without moving a reference of ours; return its references."""
     here, there = _refs(project), _refs_of(project, remote)
     if new := [name for name, digest in there.items() if here.get(name) != digest]:

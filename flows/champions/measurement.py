@@ -10,7 +10,7 @@ from typing import Any
 from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.champions.parts import documents_of, has_own_index, with_its_index
-from flows.experiments.evaluate import untrained
+from flows.experiments.evaluate import untrained_rounds
 from flows.parameters import edit
 from flows.parameters.sources import STANDS
 from flows.pipeline import server
@@ -44,7 +44,7 @@ def lost_index(project: Path, now: Champion) -> str | None:
     return None
 
 
-def tell_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], None]) -> None:
+def warn_if_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], None]) -> None:
     """Warn, before a training, if `evaluate_champion` will not be able to measure the champion."""
     with suppress(UserError):  # it is lost, and the run may make it again
         if lost := lost_index(project, now):
@@ -78,7 +78,7 @@ def evaluate_champion(project: Path, now: Champion, *, processes: Processes, dis
         shutil.copy(file, tree / file)
     present: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
     present |= {section: own[section] for section in ("text", "tokenize", "encode") if section in own}
-    present |= untrained({documents_of(own, one): str((SCRATCH / kind).resolve()) for one, kind in parts.encoders.items()})
+    present |= untrained_rounds({documents_of(own, one): str((SCRATCH / kind).resolve()) for one, kind in parts.encoders.items()})
     present["adore"] = {one: with_its_index(own, one) for one in parts.encoders if has_own_index(own, one)}
     if now.fusion:
         present["fuse"] = {one: {**own["fuse"][one], **setting} for one, setting in now.fusion.items() if one != BM25}

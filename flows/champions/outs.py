@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flows.process.processes import environment
 from flows.repository.lock import Lock
-from flows.storage.cache import cache_of, copy_cached, file_md5, intact, listing, object_path
+from flows.storage.cache import cache_of, copy_cached, file_md5, intact_path, listing, object_path
 from flows.storage.remote import refuse_unmarked
 from flows.team.sync import DVC
 from tasks.core.stage.errors import UserError, redacted
@@ -43,7 +43,7 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
 def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
     """Remove an out's objects whose content does not match their digest from the cache at `root`: DVC would copy them unchecked."""
     for digest in set(objects(root, path, lock)):
-        if not intact(root, digest):
+        if not intact_path(root, digest):
             with suppress(PermissionError):
                 object_path(root, digest).unlink(missing_ok=True)
 

@@ -60,21 +60,21 @@ class Tree:
 
 
 @contextmanager
-def alone(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+def hold_for_retraining(project: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold the worktree for a retraining. Raises UserError if another retraining holds it.
 
     If a dry run holds it, call `waiting` and wait: a dry run at three at night must not cost the week's retraining.
     """
     with ExitStack() as held:
-        with locks.in_turn(project / LOOK, waiting):
-            held.enter_context(locks.only_run(project / LOCK))
+        with locks.wait_and_hold(project / LOOK, waiting):
+            held.enter_context(locks.hold_run_lock(project / LOCK))
         yield
 
 
 @contextmanager
-def looking(project: Path) -> Iterator[None]:
+def hold_for_dry_run(project: Path) -> Iterator[None]:
     """Hold the worktree for a dry run, after waiting for any other. Raises UserError if a retraining holds it."""
-    with locks.in_turn(project / LOOK), locks.only_run(project / LOCK):
+    with locks.wait_and_hold(project / LOOK), locks.hold_run_lock(project / LOCK):
         yield
 
 
@@ -87,8 +87,8 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     """Check out commit `follow` of `project`'s repository in the worktree, made again if it is missing or a kill left it half-made.
 
     `dvc.lock` and data/source.json are those of the last retraining, so that nothing is computed twice. Only one process may call this
-    at a time (it is `alone` or `looking`), so git locks found here were left by a process that died, and are removed. `meet` then takes
-    over what other machines did.
+    at a time (the one that holds the worktree), so git locks found here were left by a process that died, and are removed. `meet` then
+    takes over what other machines did.
     """
     followed = resolve_followed(project, follow)
     root = (project / FOLDER).resolve()

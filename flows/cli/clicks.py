@@ -45,12 +45,12 @@ def clicks(
     """Take in a click log as training queries of a batch, their pairs weighted against position bias."""
     from flows.cli.intake import rule
     from flows.feedback.clicks import Rule, take_in
-    from flows.intake.inbox import data_set
+    from flows.intake.inbox import known_records
     from tasks.core.stage.errors import printable
 
     intake, source = rule()
     wanted = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share, dev_relevance)
-    taken = take_in(log, batch, wanted, known=data_set(intake, source, Path.cwd()))
+    taken = take_in(log, batch, wanted, known=known_records(intake, source, Path.cwd()))
     found = taken.propensities
     shown = ", ".join(f"{rank}: {found.values[rank]:.2f}" for rank in sorted(found.values)[:10])
     measured = (

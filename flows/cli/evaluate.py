@@ -109,9 +109,9 @@ def evaluate(
     settings = Settings(
         {"query": query_prefix, "document": document_prefix},
         {"query": query_length, "document": document_length},
-        either("titles", titles, no_titles),
+        parse_flag_pair("titles", titles, no_titles),
         drop,
-        either("ignore-identical-ids", ignore_identical_ids, no_ignore_identical_ids),
+        parse_flag_pair("ignore-identical-ids", ignore_identical_ids, no_ignore_identical_ids),
         relevance or None,
     )
     if several:
@@ -119,7 +119,7 @@ def evaluate(
     return evaluate(model[0], data[0], settings, out=out, mteb=mteb)
 
 
-def either(name: str, yes: bool, no: bool) -> bool | None:
+def parse_flag_pair(name: str, yes: bool, no: bool) -> bool | None:
     """What `--NAME` and `--no-NAME` say: None where neither is given; UserError where both are."""
     if yes and no:
         raise UserError(f"evaluate: found --{name} and --no-{name}, expected one of them")

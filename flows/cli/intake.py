@@ -24,12 +24,12 @@ def show(context: typer.Context, as_json: Json = False) -> int:
     context.obj = as_json
     if context.invoked_subcommand:
         return 0
-    from flows.intake.inbox import states
+    from flows.intake.inbox import list_batches
     from flows.process.display import fitted_table, terminal_width
     from flows.repository.project import project_folder
 
     project_folder()
-    found = states(*rule(), Path.cwd())
+    found = list_batches(*rule(), Path.cwd())
     rows = [[one.name, f"{one.state}{' by hand' * (one.by == 'hand')}", one.reason or one.figures * bool(one.when)] for one in found]
     text = fitted_table(["batch", "state", "what"], rows, terminal_width()) if rows else "no batch yet"
     print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) if as_json else printable(text))

@@ -50,7 +50,7 @@ from flows.process.processes import ending_signals
 from tasks.core.stage.errors import one_line_errors, printable, reader_left
 
 NAME = "retemper"
-ESCAPED = "retemper-json"  # the name under which codecs know `_escaped`
+ESCAPED = "retemper-json"  # the name under which codecs know `_escape_missing`
 OWN = [Path(name) for name in ("flows/cli/__main__.py", "tasks", "dvc.yaml", "params.yaml")]  # a project with these runs its own code
 BRING_OURS = ("new", "upgrade")  # commands that bring this code to a project
 EXAMPLES = (  # a command, and what it does
@@ -208,13 +208,13 @@ def _usage(error: typer.TyperException) -> str:
     command = path.removeprefix(NAME).strip()
     message = printable(" ".join(error.format_message().split()).rstrip(".?"))
     if context and (name := re.match(r"No such command '([^']*)'", message)):
-        message = f"{name[0]}{_instead(name[1], context.command.commands, message.removeprefix(name[0]))}"
+        message = f"{name[0]}{_suggest_command(name[1], context.command.commands, message.removeprefix(name[0]))}"
     if isinstance(cause := error.__cause__, ValueError) and hasattr(cause, "errors"):  # a pydantic error, which does not say what was found
         message += f" (found {printable(repr(cause.errors()[0]['input']))})"
     return f"{command}{': ' if command else ''}{message[:1].lower()}{message[1:]}; see {path} --help"
 
 
-def _instead(name: str, commands: Mapping[str, Any], alike: str) -> str:
+def _suggest_command(name: str, commands: Mapping[str, Any], alike: str) -> str:
     """A suggestion for an unknown command: one within a group, typer's own (`alike`), or all commands of a small group."""
     if found := [f"'{group} {name}'" for group, inner in commands.items() if name in getattr(inner, "commands", {})]:
         return f". Did you mean {', '.join(found)}"
@@ -232,11 +232,11 @@ def _open_streams(arguments: Sequence[str]) -> None:
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, "w" if number else "r"))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):  # the latter if LC_ALL is C
-        codecs.register_error(ESCAPED, _escaped)  # for example for a Greek title on a Latin-1 terminal
+        codecs.register_error(ESCAPED, _escape_missing)  # for example for a Greek title on a Latin-1 terminal
         sys.stdout.reconfigure(errors=ESCAPED if "--json" in arguments else "replace")
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
+def _escape_missing(error: UnicodeError) -> tuple[str, int]:
     """Characters that an encoding lacks, as JSON's escapes: one per character, two for one beyond U+FFFF."""
     if not isinstance(error, UnicodeEncodeError):
         raise error

@@ -18,6 +18,6 @@ def merge() -> int:
     from flows.repository.merge import merge
     from flows.storage.cache import cache_folder
 
-    with locks.only_run():
+    with locks.hold_run_lock():
         print("\n".join(merge(cache_folder())))
     return 0

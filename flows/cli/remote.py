@@ -65,6 +65,6 @@ def share(folder: Annotated[Path, typer.Argument(file_okay=False)]) -> int:
     from flows.repository.lock import worktrees
     from flows.team import remotes
 
-    with locks.only_run_in(worktrees()):  # worktrees of sweeps and retrainings use this cache, too
+    with locks.hold_run_locks(worktrees()):  # worktrees of sweeps and retrainings use this cache, too
         print(remotes.share(folder))
     return 0

@@ -40,7 +40,7 @@ def run(
     from flows.experiments import extra
     from flows.exporting.export import export_run
     from flows.exporting.settings import read_export
-    from flows.parameters.recipes import edited
+    from flows.parameters.recipes import apply_edits
     from flows.pipeline import run
     from flows.pipeline.plan import check_parameters
     from flows.process.display import Display
@@ -55,7 +55,7 @@ def run(
     undoing: list[Callable[[], None]] = []
 
     def edit_and_check() -> None:
-        with edited(assignments or [], recipe, lasting=True) as undo:
+        with apply_edits(assignments or [], recipe, lasting=True) as undo:
             check()
             if own:
                 read_export()
@@ -69,13 +69,13 @@ def run(
             freeze()
 
     if dry_run:
-        plan = run.dry_run(targets or [], check, edited(assignments or [], recipe, lasting=False))
+        plan = run.dry_run(targets or [], check, apply_edits(assignments or [], recipe, lasting=False))
         if as_json:
             told = [{"seconds": one.seconds, "peak_mib": one.peak_mib, "bytes": one.bytes, "from": one.since} for one in plan.costs]
             rows = zip(plan.changed_stages(), told, strict=True)
             print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": cost} for (name, why, reads), cost in rows]))
             return 0
-        print("\n".join(plan.told()))
+        print("\n".join(plan.lines()))
         return 0
     try:
         run.run(targets or [], edit_and_check, edits=assignments or [], ignore_disk=ignore_disk, undo=undo_edits)

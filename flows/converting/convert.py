@@ -17,7 +17,7 @@ from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
 from flows.converting.store import ENCODER, Store, new_store
 from flows.intake.places import new_place
-from flows.intake.records import quoted
+from flows.intake.records import quote_id
 from flows.process.processes import ask
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS, parse_dataset
 from tasks.core.stage.errors import UserError
@@ -160,7 +160,7 @@ def _read_examples(path: Path, store: Store, *, split: str, shares: Shares) -> s
 def _read_qrels(path: Path, store: Store, *, split: str, shares: Shares) -> None:
     for judgment in track(tables.judgments(path), str(path), None, "judgments"):
         query, text = store.query_of(judgment.at, judgment.query)
-        doc = store.document(judgment.at, tables.known(judgment.doc))
+        doc = store.document(judgment.at, tables.passage_in_corpus(judgment.doc))
         if query is not None:
             store.judge(judgment.at, query, split=shares.split(split, text), doc=doc, grade=judgment.grade)
 
@@ -177,7 +177,7 @@ def _write(folder: Path, store: Store, forms: dict[Path, str]) -> Converted:
     for split in filter(queries.get, SPLITS):
         judged = (f"{query}\t{doc}\t{grade}" for query, doc, grade in store.judged(split))
         judgments[split] = _lines(folder / f"qrels/{split}.tsv", judged, header="query-id\tcorpus-id\tscore")
-    rejected = (f"{quoted(query)}\t{quoted(doc)}" for query, doc in store.negatives())
+    rejected = (f"{quote_id(query)}\t{quote_id(doc)}" for query, doc in store.negatives())
     first = next(rejected, None)
     negatives = _lines(folder / "negatives.tsv", chain([first], rejected), header="query-id\tcorpus-id") if first else 0
     return Converted(

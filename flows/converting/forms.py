@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from flows.converting.rows import Row, refuse
-from flows.intake.records import has_half_character, shown
+from flows.intake.records import has_half_character, shorten
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.pairs import ANCHORS, LABELS, NEGATIVE
 from tasks.core.stage.errors import UserError
@@ -74,7 +74,7 @@ def identifier(at: str, name: str, value: object) -> str:
         refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
     found = str(value)
     if not found or any(mark in found for mark in "\t\r\n\0") or has_half_character(found):
-        refuse(f"{at}: found {name} {shown(found)}, expected one of whole characters without tabs, line ends, and NUL that is not empty")
+        refuse(f"{at}: found {name} {shorten(found)}, expected one of whole characters without tabs, line ends, and NUL that is not empty")
     return found
 
 
@@ -84,7 +84,7 @@ def string(at: str, name: str, value: object) -> str:
     return value
 
 
-def more_of(at: str, row: Row) -> dict[str, Any]:
+def extra_keys(at: str, row: Row) -> dict[str, Any]:
     """The keys of a query, other than its text, that BEIR's form keeps. Raises UserError for answers that are not strings."""
     found = {name: row[name] for name in MORE if row.get(name)}
     if not is_answers(found.get("answers", [])):
@@ -103,7 +103,7 @@ def _tevatron(_at: str, keys: Sequence[str]) -> Form | None:
             return [_passage(at, name, item) for item in _list(at, name, row.get(name), of="passages (docid, title, text)")]
 
         positives, negatives = passages("positive_passages"), passages("negative_passages")
-        return Example(at, *_query(at, row, "query"), positives, negatives, more_of(at, row))
+        return Example(at, *_query(at, row, "query"), positives, negatives, extra_keys(at, row))
 
     return Form("Tevatron (passages)", ("query_id", "query", "positive_passages", "negative_passages", *MORE), read)
 
@@ -118,7 +118,7 @@ def _tevatron_ids(_at: str, keys: Sequence[str]) -> Form | None:
             return [Passage(identifier(at, f"{name} item", item), "", None) for item in _list(at, name, row.get(name), of="ids")]
 
         positives, negatives = passages("positive_document_ids"), passages("negative_document_ids")
-        return Example(at, *_query(at, row, query), positives, negatives, more_of(at, row))
+        return Example(at, *_query(at, row, query), positives, negatives, extra_keys(at, row))
 
     return Form("Tevatron (ids)", ("query_id", query, "positive_document_ids", "negative_document_ids", *MORE), read)
 
@@ -181,7 +181,7 @@ def _query(at: str, row: Row, name: str) -> tuple[str, str]:
 
 def _passage(at: str, name: str, item: object) -> Passage:
     if not isinstance(item, dict):
-        refuse(f"{at}: found {shown(item)} in {name}, expected an object with docid, title, and text")
+        refuse(f"{at}: found {shorten(item)} in {name}, expected an object with docid, title, and text")
     title = item.get("title")
     text = string(at, f"{name}.text", item.get("text"))
     return Passage(identifier(at, f"{name}.docid", item.get("docid")), "" if title is None else string(at, f"{name}.title", title), text)
@@ -196,4 +196,4 @@ def _list(at: str, name: str, value: object, *, of: str) -> list[Any]:
 
 
 def _what(name: str, value: object) -> str:
-    return f"no {name}" if value is None else f"{name} {shown(value)}"
+    return f"no {name}" if value is None else f"{name} {shorten(value)}"

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from flows.converting.forms import Passage
 from flows.converting.rows import refuse
-from flows.intake.records import shown
+from flows.intake.records import shorten
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.trec_ids import WHITE
 from tasks.core.text.plain import plain
@@ -53,7 +53,7 @@ class Store:
             known = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
             if known is None:
                 raise UserError(
-                    f"{at}: document {shown(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus"
+                    f"{at}: document {shorten(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus"
                 )
             return None if known[1] else int(known[0])
         raw = _encoded(at, f"{len(passage.title)} {passage.title}{passage.text}")
@@ -68,7 +68,7 @@ class Store:
         if place is None:
             place, before, first = self._one("SELECT place, digest, at FROM documents WHERE id = ?", name) or (None, b"", b"")
             if before != digest:
-                refuse(f"{at}: document {shown(name)} has another title or text at {os.fsdecode(first)}, expected one text of each id")
+                refuse(f"{at}: document {shorten(name)} has another title or text at {os.fsdecode(first)}, expected one text of each id")
         else:
             self.white += bool(WHITE.search(name))
             if not empty:
@@ -95,14 +95,14 @@ class Store:
         elif known[1] == text:
             place = int(known[0])
         else:
-            refuse(f"{at}: query {shown(name)} has another text at {os.fsdecode(known[2])}, expected one text of each id")
+            refuse(f"{at}: query {shorten(name)} has another text at {os.fsdecode(known[2])}, expected one text of each id")
         return place if raw else None
 
     def query_of(self, at: str, name: str) -> tuple[int | None, str]:
         """The number (None if it has no text) and text of a query by its id. Raises UserError if it is unknown."""
         known = self._one("SELECT place, text, plain FROM queries WHERE id = ?", name)
         if known is None:
-            raise UserError(f"{at}: query {shown(name)} is unknown, expected its text; give the file that has it with --queries")
+            raise UserError(f"{at}: query {shorten(name)} is unknown, expected its text; give the file that has it with --queries")
         return int(known[0]) if known[2] else None, known[1]
 
     def judge(self, at: str, query: int, *, split: str, doc: int | None, grade: int) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flows.converting.forms import MORE, Passage, identifier, more_of, string
+from flows.converting.forms import MORE, Passage, extra_keys, identifier, string
 from flows.converting.rows import cells, is_json, is_parquet, keys, refuse, rows
-from flows.intake.records import shown
+from flows.intake.records import shorten
 from tasks.core.sources.grades import EXPECTED, is_grade
 
 CORPORA = (  # the key of an id, the key of a text, and the tool
@@ -70,7 +70,7 @@ def queries(path: Path) -> tuple[str, Iterator[Query]]:
 
     def read() -> Iterator[Query]:
         for place, row in rows(path, QUERY_KEYS, [named, text, *MORE]):
-            yield Query(place, identifier(place, named, row.get(named)), string(place, text, row.get(text)), more_of(place, row))
+            yield Query(place, identifier(place, named, row.get(named)), string(place, text, row.get(text)), extra_keys(place, row))
 
     return form, read()
 
@@ -79,11 +79,11 @@ def judgments(path: Path) -> Iterator[Judgment]:
     """The lines of TREC qrels."""
     for at, (query, _, doc, grade) in cells(path, ("query", "0", "document", "grade"), None):
         if not is_grade(grade):
-            refuse(f"{at}: found grade {shown(grade)}, expected {EXPECTED}")
+            refuse(f"{at}: found grade {shorten(grade)}, expected {EXPECTED}")
         yield Judgment(at, identifier(at, "query id", query), identifier(at, "document id", doc), int(grade))
 
 
-def known(doc: str) -> Passage:
+def passage_in_corpus(doc: str) -> Passage:
     """A document whose text is in a corpus."""
     return Passage(doc, "", None)
 

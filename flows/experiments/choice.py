@@ -66,8 +66,8 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
     lines = [
         f"{heading}: {first.name} with {first.value:.4f} ({first.model}{average}); next {second.name} with {second.value:.4f} "
         f"({second.model})",
-        tested(first, second, metric=metric, layout=layout),
-        *edges(tried, first, [one for one in found if ties(one.value, first.value)], check=check),
+        significance_note(first, second, metric=metric, layout=layout),
+        *edge_notes(tried, first, [one for one in found if ties(one.value, first.value)], check=check),
         " ".join(["to take it: retemper run", *(f"--set {shlex.quote(one)}" for one in first.runs[0].assignments)]),
     ]
     return [printable(line) for line in lines]
@@ -110,7 +110,7 @@ def _middle(values: Sequence[float], layout: Layout | None) -> float:
     return layout.middle(values) if layout else statistics.fmean(values)
 
 
-def tested(first: Standing, second: Standing, *, metric: str, layout: Layout | None) -> str:
+def significance_note(first: Standing, second: Standing, *, metric: str, layout: Layout | None) -> str:
     """A line on whether two settings differ, by the report's test over dev queries, with values averaged over each setting's runs."""
     try:
         sides = [Side(one.name, _by_query(one, metric, layout)) for one in (first, second)]
@@ -134,7 +134,7 @@ def _by_query(standing: Standing, metric: str, layout: Layout | None) -> dict[st
     return {query: _middle(values, layout) for query, values in found.items()}
 
 
-def edges(tried: Sequence[Tried], best: Standing, level: Sequence[Standing], *, check: Check) -> Iterator[str]:
+def edge_notes(tried: Sequence[Tried], best: Standing, level: Sequence[Standing], *, check: Check) -> Iterator[str]:
     """A line for each number of the best setting that is the largest or smallest tried, if `check` accepts values beyond it.
 
     There is no line if a setting that is `level` with the best has another value.

@@ -30,14 +30,14 @@ def distance(name: str, old: Path, new: Path) -> float | None:
 
 
 def _arrays(old: Path, new: Path) -> float:
-    return _apart(*(np.load(path.open("rb"), allow_pickle=False) for path in (old, new)))
+    return _relative_difference(*(np.load(path.open("rb"), allow_pickle=False) for path in (old, new)))
 
 
 def _weights(old: Path, new: Path) -> float:
     one, other = _tensors(old), _tensors(new)
     if one.keys() != other.keys():
         return UNLIKE
-    return max((_apart(one[name], other[name]) for name in one), default=0.0)
+    return max((_relative_difference(one[name], other[name]) for name in one), default=0.0)
 
 
 def _tensors(path: Path) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _tensors(path: Path) -> dict[str, Any]:
     return {name: (one.float() if one.dtype == torch.bfloat16 else one).numpy() for name, one in load_file(path).items()}
 
 
-def _apart(one: Any, other: Any) -> float:
+def _relative_difference(one: Any, other: Any) -> float:
     if one.shape != other.shape:
         return UNLIKE
     norm, difference = (
@@ -61,7 +61,7 @@ def _apart(one: Any, other: Any) -> float:
 
 
 def _figures(old: Path, new: Path) -> float:
-    one, other = (dict(_flat(json.loads(path.read_text(encoding="utf-8")))) for path in (old, new))
+    one, other = (dict(_numbers_by_path(json.loads(path.read_text(encoding="utf-8")))) for path in (old, new))
     if one.keys() != other.keys():
         return UNLIKE
     return max((_differ(one[key], other[key]) for key in one), default=0.0)
@@ -74,14 +74,14 @@ def _differ(one: float, other: float) -> float:
     return 0.0 if one == other or (math.isnan(one) and math.isnan(other)) else UNLIKE
 
 
-def _flat(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
+def _numbers_by_path(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], float]]:
     """Every number with its path of keys; strings (such as digests of weights) are left out."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(inner, (*place, str(key)))
+            yield from _numbers_by_path(inner, (*place, str(key)))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _flat(inner, (*place, str(number)))
+            yield from _numbers_by_path(inner, (*place, str(number)))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield place, float(value)
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flows.experiments.store import PARAMS, best_model, flat
+from flows.experiments.store import PARAMS, best_model, flatten
 from flows.process.display import fitted_table, terminal_width
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
-from flows.storage.cache import cache_folder, intact, listing
+from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import least_grade, metric_of
@@ -141,7 +141,7 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
         raise UserError(f"compare {name}: found no model {model!r} there, expected one of {', '.join(_models(lock)) or 'none yet'}")
     if replaced := outdated(lock).get(stage):
         raise UserError(f"compare {name}: {model} was measured before {replaced} was replaced; run retemper run there")
-    path = stored(f"compare {name}", VALUES / model / f"{split}.parquet", {stage: lock[stage]})
+    path = cached_file(f"compare {name}", VALUES / model / f"{split}.parquet", {stage: lock[stage]})
     columns = pq.read_schema(path).names
     if measure not in columns:
         raise UserError(
@@ -153,14 +153,14 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
     return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, made, model)
 
 
-def stored(where: str, file: Path, stages: Lock) -> Path:
+def cached_file(where: str, file: Path, stages: Lock) -> Path:
     """A system's `file` in the cache, such as data/FOLDER/MODEL/SPLIT.parquet, made by one of `stages`. UserError if it is missing."""
     outs = {str(out["path"]): str(out.get("md5", "")) for entry in stages.values() for out in entry.get("outs", [])}
     objects = cache_folder() / "files" / "md5"
     files = listing(objects, outs.get(str(file.parent), ""))
     if files and file.name not in files:
         raise UserError(f"{where}: {file.parent.name} was not measured on {file.stem}; found {', '.join(sorted(files))}")
-    if path := intact(objects, files.get(file.name, "")):
+    if path := intact_path(objects, files.get(file.name, "")):
         return path
     raise UserError(
         f"{where}: {file.parent} is missing from this clone's cache, or corrupt; run retemper verify, then "
@@ -300,7 +300,7 @@ def _parameters(side: Side, other: Side | None) -> dict[str, Any]:
 
 
 def _flat(side: Side) -> dict[str, Any]:
-    return {key: value for entry in side.stages.values() for key, value in flat(dict(parameters(entry))).items()}
+    return {key: value for entry in side.stages.values() for key, value in flatten(dict(parameters(entry))).items()}
 
 
 def _entry(key: str) -> str:

@@ -19,7 +19,7 @@ from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.lock import LOCK, commit_of
-from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, passing_tree, read_changes, remove_worktree, run_in
+from flows.repository.worktree import RUN, SOURCE, carry_changes, equip, make_worktree, read_changes, remove_worktree, run_in, temp_tree
 from flows.results import metrics
 from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
@@ -110,19 +110,19 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
     weight (or k) is the one chosen on the project's own dev.
     """
     parse_dataset(data)
-    shown, sections = decided(settings, data), read_yaml(Path("params.yaml"))
+    shown, sections = resolve_settings(settings, data), read_yaml(Path("params.yaml"))
     refuse_before([model], sections, settings, mteb=mteb)
     list_dataset(data)  # a UserError names the path as it was given
     plan = make_plan(model, data, sections, settings=settings, shown=shown)
     processes, display = Processes(), Display()
     try:
-        with stopping_on_signals(processes), second_run(plan, kept_for(data), processes=processes, display=display) as project:
-            measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), texts(project / "data", shown)
+        with stopping_on_signals(processes), second_run(plan, make_kept_folder(data), processes=processes, display=display) as project:
+            measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), describe_texts(project / "data", shown)
             revision = str(read_json(project / SOURCE)["dataset"]["digest"])
     except RunFailed as failed:
         tell([failed.problem])
         return failed.problem.status
-    told = "\n".join([read, *told_of_model(model, sections)])
+    told = "\n".join([read, *describe_model(model, sections)])
     display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{told}")
     if out:
         write_json(out, measured)
@@ -151,13 +151,13 @@ def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display
     Folder `kept` has what earlier runs finished, and gets dvc.lock for the next; one run at a time uses it. The tree is removed after the
     block. Raises RunFailed.
     """
-    with locks.in_turn(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
+    with locks.wait_and_hold(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
         yield from _second_run(plan, kept, processes=processes, display=display)
 
 
 def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display) -> Iterator[Path]:
     commit = commit_of("HEAD")
-    tree = passing_tree("evaluate")
+    tree = temp_tree("evaluate")
     try:
         project = make_worktree(tree, commit)
         carry_changes(read_changes(commit), project)
@@ -165,9 +165,9 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
         edit.apply(plan.edits, project / "params.yaml", lambda _: None)
         write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
         equip(project)
-        if resolved(read_yaml(project / "params.yaml")["dataset"]["source"]) != resolved(own):
+        if canonical_spec(read_yaml(project / "params.yaml")["dataset"]["source"]) != canonical_spec(own):
             (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
-        lend(kept, project)
+        link_kept(kept, project)
         lock = kept / f"{plan.name}.lock"
         shutil.copy(lock, project / LOCK) if lock.exists() else (project / LOCK).unlink(missing_ok=True)
         for note in plan.notes:
@@ -203,12 +203,12 @@ def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: D
     return Problem(found.kind, f"{message}; its output is above" if log else message, found.status)
 
 
-def kept_for(data: str, most: int = DATASETS) -> Path:
+def make_kept_folder(data: str, most: int = DATASETS) -> Path:
     """Make the folder for what evaluations on `data` keep. Those of the least recently used data sets beyond `most` are removed.
 
     The project's own shards are stored separately, because encoding other data would treat them as those of deleted documents.
     """
-    folder = KEPT / hashlib.sha256(" ".join(resolved(data)).encode()).hexdigest()[:16]
+    folder = KEPT / hashlib.sha256(" ".join(canonical_spec(data)).encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
     others = [place for place in KEPT.iterdir() if place != folder]  # which may be newer, if a clock was set back
@@ -217,7 +217,7 @@ def kept_for(data: str, most: int = DATASETS) -> Path:
     return folder
 
 
-def lend(kept: Path, tree: Path) -> None:
+def link_kept(kept: Path, tree: Path) -> None:
     """Link into `tree` what earlier runs left in folder `kept`, so that its stages use it."""
     for name in LENT:
         (kept / name).mkdir(parents=True, exist_ok=True)
@@ -225,14 +225,14 @@ def lend(kept: Path, tree: Path) -> None:
         (tree / ".retemper" / name).symlink_to((kept / name).resolve())
 
 
-def decided(settings: Settings, data: str) -> Shown:
+def resolve_settings(settings: Settings, data: str) -> Shown:
     """`settings` with the project's parameters as defaults. Raises UserError if the two contradict each other."""
     project = check_file()
     given = settings.relevance
     if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
         raise UserError(f"--relevance {' '.join(map(str, given))}: expected a grade of 1 at least, or one for dev and one for test")
     least: dict[str, int] = dict(zip(SPLITS, (given[0], given[-1]), strict=True)) if given else dict.fromkeys(SPLITS, 1)
-    if given is None and resolved(data) == resolved(project.dataset.source):
+    if given is None and canonical_spec(data) == canonical_spec(project.dataset.source):
         least = {split: project.evaluate.relevance[split] for split in SPLITS}
     validate(
         type(project.evaluate),
@@ -247,13 +247,13 @@ def decided(settings: Settings, data: str) -> Shown:
     )
 
 
-def resolved(data: str) -> tuple[str, str]:
+def canonical_spec(data: str) -> tuple[str, str]:
     """A form of a SPEC that is the same for the same data set, however its folder is spelled."""
     spec = parse_dataset(data)
     return spec.kind, f"{spec.folder.resolve()}{spec.columns}" if spec.kind in PATH_KINDS else spec.place
 
 
-def texts(data: Path, shown: Shown) -> str:
+def describe_texts(data: Path, shown: Shown) -> str:
     """One line on how texts were given to the model, and how its lists were measured. BM25 alone has no tokens."""
     tokens = {name: min((data / "tokens" / name).rglob("meta.json"), default=None) for name in ("queries", "documents")}
     described = {name: read_json(place) for name, place in tokens.items() if place}
@@ -275,7 +275,7 @@ def make_plan(model: str, data: str, sections: Mapping[str, Any], *, settings: S
             if not Path(place).exists():
                 raise UserError(f"{place}: not found, and fuse.{model} is made from it; run retemper run")
         name, target = model, f"evaluate_fuse@{model}"
-        fuse = {one: as_chosen(one, sections) for one in fused}
+        fuse = {one: chosen_entry(one, sections) for one in fused}
     elif model == BM25:
         own = str(sections["encoder"]["source"])  # no stage of this run reads it
         name, target, encoders, fuse = BM25, "evaluate_bm25", {short_name(parse_encoder(own).name): own}, {}
@@ -296,7 +296,7 @@ def edits_of(
     fuse: Mapping[str, Any],
 ) -> tuple[list[str], list[str]]:
     """The edits of params.yaml that measure `encoders` (sources by name) and fusions on `data`, and lines on lengths that were reduced."""
-    values = untrained({one: whole_encoder(place) for one, place in encoders.items()}) | {
+    values = untrained_rounds({one: absolute_encoder(place) for one, place in encoders.items()}) | {
         "dataset.source": _whole_path(data),
         "queries": "corpus",
         "articles.source": "demo",
@@ -314,7 +314,7 @@ def edits_of(
     return [edit.setting(key, value) for key, value in (values | tokens).items()], notes
 
 
-def untrained(encoders: Mapping[str, str]) -> dict[str, Any]:
+def untrained_rounds(encoders: Mapping[str, str]) -> dict[str, Any]:
     """The settings of params.yaml with which each encoder (a source, by name) is a round of no steps, and nothing else remains."""
     (first, source), *others = encoders.items()
     return dict[str, Any]({section: {} for section in ("base", *EMPTY)}) | {
@@ -351,15 +351,15 @@ def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings:
     return values, notes
 
 
-def told_of_model(model: str, sections: Mapping[str, Any]) -> list[str]:
+def describe_model(model: str, sections: Mapping[str, Any]) -> list[str]:
     """Lines on how a fusion or BM25 is made; none for an encoder."""
     if model in fusions(sections):
-        return [told_of(one, sections) for one in made_from(model, sections)[1]]
+        return [describe_system(one, sections) for one in made_from(model, sections)[1]]
     bm25 = validate(lexical.BM25, sections.get("bm25") or {}, "params.yaml", section="bm25")
     return [f"{BM25}: k1 {bm25.k1:g}, b {bm25.b:g}"] if model == BM25 else []
 
 
-def told_of(name: str, sections: Mapping[str, Any]) -> str:
+def describe_system(name: str, sections: Mapping[str, Any]) -> str:
     """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
     told = read_json(record_of(name, sections))
     ((what, value),) = _setting(told).items()
@@ -368,7 +368,7 @@ def told_of(name: str, sections: Mapping[str, Any]) -> str:
     return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {value:g}, {how}"
 
 
-def as_chosen(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_entry(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
     """The entry of a fusion with the weight (or k) that was chosen. Raises UserError if the fusion has not run."""
     return {**fusions(sections)[name], **_setting(read_json(record_of(name, sections)))}
 
@@ -379,11 +379,11 @@ def _setting(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _whole_path(data: str) -> str:
-    kind, place = resolved(data)
+    kind, place = canonical_spec(data)
     return f"{kind}:{place}" if place else kind
 
 
-def whole_encoder(source: str) -> str:
+def absolute_encoder(source: str) -> str:
     """`source`, a value of encoder.source, with its path made absolute, if it has one."""
     place = parse_encoder(source)
     return str(place.folder.resolve()) if place.kind == "folder" and place.folder else source

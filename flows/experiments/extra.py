@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiments import extra_results
-from flows.experiments.evaluate import SPLITS, Plan, RunFailed, Settings, Shown, as_chosen, edits_of, second_run, texts
+from flows.experiments.evaluate import SPLITS, Plan, RunFailed, Settings, Shown, chosen_entry, describe_texts, edits_of, second_run
 from flows.experiments.extra_results import RESULTS, Made
 from flows.parameters.checks import PARAMS, check_file
 from flows.parameters.sources import dataset_entry
@@ -87,7 +87,7 @@ def run(*, measure: bool) -> int:
         RESULTS.rmdir()
     problems, found = list[Problem](), list[Made]()
     processes, display = Processes(), Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():
+    with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         lock = lock_here()
         for name, entry in parameters.extra.items():
             try:
@@ -117,7 +117,7 @@ def revision(name: str, entry: Extra) -> str:
 
 def systems(sections: Mapping[str, Any]) -> Systems:
     """The systems of params.yaml. Raises UserError if a fusion has not run."""
-    chosen = {name: as_chosen(name, sections) for name in fusions(sections) if is_served(name, sections)}
+    chosen = {name: chosen_entry(name, sections) for name in fusions(sections) if is_served(name, sections)}
     others = [name for section in ("fuse", "rerank", "rescore") for name in sections.get(section) or {} if name not in chosen]
     return Systems(tuple(name for section in SEARCHED for name in sections.get(section) or {}), chosen, tuple(others))
 
@@ -167,7 +167,7 @@ def measure_on(
             "source": entry.source,
             "revision": str(read_json(project / "data/source.json")["dataset"]["digest"]),
             "documents": int(read_json(project / "data/corpus/stats.json")["documents"]["count"]),
-            "texts": texts(project / "data", shown),
+            "texts": describe_texts(project / "data", shown),
             "relevance": dict(shown.relevance),
             "metric": parameters.report.metric,
             "systems": list(there.names),

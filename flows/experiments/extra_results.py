@@ -100,11 +100,11 @@ def write(name: str, about: Mapping[str, Any], test: Tested, *, metrics: Path, v
             result = task_result(about["source"], about["revision"], read_json(metrics / f"{system}.json"), about["relevance"])
             if result["scores"]:
                 write_json(out / "mteb" / f"{system}.json", result)
-        write_json(out / "significance.json", tested(out / "values", about, test, qrels=qrels))
+        write_json(out / "significance.json", pairwise_tests(out / "values", about, test, qrels=qrels))
         write_json(out / MADE, about)
 
 
-def tested(values: Path, about: Mapping[str, Any], test: Tested, *, qrels: Path) -> dict[str, Any]:
+def pairwise_tests(values: Path, about: Mapping[str, Any], test: Tested, *, qrels: Path) -> dict[str, Any]:
     """Test all pairs of systems on every split, with Holm's correction over all pairs of the split."""
     from tasks.core.metrics.clusters import read_groups
 
@@ -117,7 +117,7 @@ def tested(values: Path, about: Mapping[str, Any], test: Tested, *, qrels: Path)
             if any(one.keys() != queries for one in there.values()):
                 raise UserError(f"{values}: found systems with different {split} queries, expected the same; run again")
             drawn = test.drawn(list(queries), read_groups(qrels / f"{split}.parquet"))
-            found[split] = {"queries": len(queries), "groups": int(drawn.max()) + 1, "pairs": pairs(there, test, drawn)}
+            found[split] = {"queries": len(queries), "groups": int(drawn.max()) + 1, "pairs": compare_pairs(there, test, drawn)}
     return {
         "metric": about["metric"],
         "alpha": test.alpha,
@@ -127,7 +127,7 @@ def tested(values: Path, about: Mapping[str, Any], test: Tested, *, qrels: Path)
     }
 
 
-def pairs(values: Mapping[str, Mapping[str, float]], test: Tested, drawn: "Numbers") -> list[dict[str, Any]]:
+def compare_pairs(values: Mapping[str, Mapping[str, float]], test: Tested, drawn: "Numbers") -> list[dict[str, Any]]:
     """Test every system against each earlier one, over the same queries. Queries with the same number in `drawn` [Q] are one draw."""
     import numpy as np
 

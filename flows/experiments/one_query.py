@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.experiments.compare import Side, questions, side_of, stored
+from flows.experiments.compare import Side, cached_file, questions, side_of
 from flows.experiments.store import PARAMS
 from flows.process.display import text_table
 from flows.repository.lock import Lock, corpus_of
@@ -142,7 +142,7 @@ def _list(side: Side, query: str, split: str) -> dict[str, float]:
 
     if not side.stages:
         return {doc: float(score) for doc, score in read_scored_trec_run(Path(side.name)).get(query, {}).items()}
-    run = read_scored_run(stored(f"compare {side.name}", RUNS / side.model / f"{split}.trec", side.stages))
+    run = read_scored_run(cached_file(f"compare {side.name}", RUNS / side.model / f"{split}.trec", side.stages))
     return next((dict(zip(docs, scores.tolist(), strict=True)) for name, docs, scores in run if name == query), {})
 
 
@@ -187,7 +187,13 @@ def text(found: Answer) -> str:
     parts = [f"{found.split} {found.query}: {found.text}", text_table(["system", found.measure], values)]
     for one in found.systems:
         hits = [
-            [str(hit.rank), f"{hit.score:.4f}", hit.id, f"{'' if hit.grade is None else hit.grade}{'*' if hit.relevant else ''}", _of(hit)]
+            [
+                str(hit.rank),
+                f"{hit.score:.4f}",
+                hit.id,
+                f"{'' if hit.grade is None else hit.grade}{'*' if hit.relevant else ''}",
+                _text_of(hit),
+            ]
             for hit in one.top
         ]
         listed = text_table(["rank", "score", "document", "grade", "text"], hits) if hits else "finds nothing"
@@ -199,7 +205,7 @@ def text(found: Answer) -> str:
             str(doc.grade),
             *(str(rank or f"not among the first {one.listed:,}") for rank, one in zip(doc.ranks, found.systems, strict=True)),
             f"{doc.tokens or ''}{' (full)' if doc.full else ''}",
-            _of(doc),
+            _text_of(doc),
         ]
         for doc in found.relevant
     ]
@@ -210,5 +216,5 @@ def text(found: Answer) -> str:
     return "\n\n".join([*parts, "\n".join([*told, *found.notes])])
 
 
-def _of(document: Hit | Relevant) -> str:
+def _text_of(document: Hit | Relevant) -> str:
     return UNKNOWN if document.text is None else document.text

@@ -19,9 +19,9 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.graph import DEFAULT_TARGET
 from flows.repository.lock import LOCK, Lock, commit_of, lock_of, read_lock
 from flows.repository.project import edit_settings
-from flows.repository.worktree import RUN, equip, in_room, link_sources, make_worktree, passing_tree, remove_worktree, run_in
+from flows.repository.worktree import RUN, equip, link_sources, make_worktree, remove_worktree, run_in, temp_tree, tree_place
 from flows.results import environments, timing
-from flows.storage.cache import cache_folder, intact, listing
+from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import read_marks
@@ -59,8 +59,8 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
     if into:
         room, tree = None, into.absolute()
     else:
-        room = passing_tree("reproduce")
-        tree = in_room(room)
+        room = temp_tree("reproduce")
+        tree = tree_place(room)
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes):
@@ -89,7 +89,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
             rows = list(compare(wanted, made, *caches))
             notes = list(explain(wanted, made, rows, project))
-            rows = [*closer(rows, wanted, elsewhere(wanted, made, project), caches=caches, tolerance=how.tolerance)]
+            rows = [*mark_close(rows, wanted, stages_on_other_hardware(wanted, made, project), caches=caches, tolerance=how.tolerance)]
     finally:
         if room:
             remove_worktree(room)
@@ -118,7 +118,7 @@ def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], proj
     )
 
 
-def elsewhere(wanted: Lock, made: Lock, project: Path) -> set[str]:
+def stages_on_other_hardware(wanted: Lock, made: Lock, project: Path) -> set[str]:
     """The stages that are known to have run on other hardware, with other threads, or in other arithmetic than in the second tree."""
     here = environments.of_artifacts(made, project / timing.LOG)
     there = environments.of_artifacts(wanted, cache=cache_folder())
@@ -129,7 +129,7 @@ def elsewhere(wanted: Lock, made: Lock, project: Path) -> set[str]:
     }
 
 
-def closer(
+def mark_close(
     rows: Sequence[tuple[str, str, str]], wanted: Lock, elsewhere: Set[str], *, caches: tuple[Path, Path], tolerance: float
 ) -> Iterator[tuple[str, str, str]]:
     """`rows` with `close: ...` in place of `different: ...` for outs within `tolerance` that depend on a stage run on other hardware."""
@@ -137,7 +137,7 @@ def closer(
     for path, digest, result in rows:
         found = result.removeprefix("different: ").partition(" ")[0]
         if result.startswith("different: ") and found != "not" and elsewhere & set(ancestors(wanted, makers[path])):
-            apart = _apart(path, (digest, found), caches)
+            apart = _largest_distance(path, (digest, found), caches)
             if apart is None:
                 result = "close: other bits, as its inputs; nothing in it is measured"
             else:
@@ -146,7 +146,7 @@ def closer(
         yield path, digest, result
 
 
-def _apart(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> float | None:
+def _largest_distance(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> float | None:
     """The largest distance between files of two versions of an out; None if none can be measured, infinite if one is missing or corrupt."""
     pairs = zip(caches, digests, strict=True)
     old, new = (listing(*pair) if pair[1].endswith(".dir") else {Path(path).name: pair[1]} for pair in pairs)
@@ -154,7 +154,7 @@ def _apart(path: str, digests: tuple[str, str], caches: tuple[Path, Path]) -> fl
         return float("inf")
     largest = None
     for name in (name for name in old if old[name] != new[name]):
-        one, other = intact(caches[0], old[name]), intact(caches[1], new[name])
+        one, other = intact_path(caches[0], old[name]), intact_path(caches[1], new[name])
         apart = distance(name, one, other) if one and other else float("inf")
         if apart is not None:
             largest = max(apart, largest or 0.0)

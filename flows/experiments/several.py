@@ -17,19 +17,19 @@ from flows.experiments.evaluate import (
     RunFailed,
     Settings,
     Shown,
-    decided,
+    absolute_encoder,
+    canonical_spec,
     edits_of,
-    kept_for,
+    make_kept_folder,
     make_plan,
     refuse_before,
-    resolved,
+    resolve_settings,
     second_run,
     short_name,
     texts_of,
-    whole_encoder,
 )
 from flows.experiments.extra import LAYOUTS
-from flows.experiments.several_results import Found, Table, read, record, text, together, write_mteb
+from flows.experiments.several_results import Found, Table, combine, read, record, text, write_mteb
 from flows.parameters.checks import check_file
 from flows.parameters.sources import list_dataset
 from flows.process.display import Display, terminal_width
@@ -75,10 +75,10 @@ def evaluate_all(
     sections, metric = read_yaml(Path("params.yaml")), check_file().report.metric
     refuse_before(models, sections, settings, mteb=mteb)
     named, sets = labelled_models(models, sections), labelled_data(data)
-    shown = {label: decided(settings, spec) for label, spec in sets.items()}
+    shown = {label: resolve_settings(settings, spec) for label, spec in sets.items()}
     for spec in sets.values():
         refuse_unjudged(spec)
-    groups = list(grouped(named, sections, settings))
+    groups = list(group_runs(named, sections, settings))
     runs = [(label, group, group.plan(sets[label], sections, settings=settings, shown=shown[label])) for label in sets for group in groups]
     measured, problems = dict[str, list[Found]](), dict[str, Problem]()
     processes, display = Processes(), Display()
@@ -89,14 +89,14 @@ def evaluate_all(
             notes = plan.notes if label == next(iter(sets)) else ()  # notes on reduced lengths are shown once
             try:
                 with second_run(
-                    replace(plan, notes=notes, partial=True), kept_for(sets[label], len(sets)), processes=processes, display=display
+                    replace(plan, notes=notes, partial=True), make_kept_folder(sets[label], len(sets)), processes=processes, display=display
                 ) as project:
                     measured.setdefault(label, []).append(read(project, group.systems, shown[label], metric=metric))
             except RunFailed as failed:
                 problems[where] = failed.problem
             except UserError as error:
                 problems[where] = Problem(error.kind, str(error), 2)
-    found = {label: one for label, parts in measured.items() if (one := together(parts, named)).metrics}
+    found = {label: one for label, parts in measured.items() if (one := combine(parts, named)).metrics}
     table = Table(named, sets, found, metric, tests_of(sections, "params.yaml"))
     if found:
         display.line("\n" + text(table, sections, terminal_width()))
@@ -110,8 +110,8 @@ def evaluate_all(
 
 def labelled_models(models: Sequence[str], sections: Mapping[str, Any]) -> dict[str, str]:
     """The models by short, distinct labels. Raises UserError if one is given twice, or is invalid."""
-    places = [model if model == BM25 or model in fusions(sections) else whole_encoder(model) for model in models]
-    refuse_twice("--model", models, places)
+    places = [model if model == BM25 or model in fusions(sections) else absolute_encoder(model) for model in models]
+    refuse_duplicates("--model", models, places)
     folders = [
         _as_given(Path(model)) if place != model and Path(model).exists() else place for model, place in zip(models, places, strict=True)
     ]
@@ -121,7 +121,7 @@ def labelled_models(models: Sequence[str], sections: Mapping[str, Any]) -> dict[
 def labelled_data(data: Sequence[str]) -> dict[str, str]:
     """The data sets by short, distinct labels. Raises UserError if one is given twice, or is invalid."""
     specs = [parse_dataset(one) for one in data]
-    refuse_twice("--data", data, [" ".join(resolved(one)) for one in data])
+    refuse_duplicates("--data", data, [" ".join(canonical_spec(one)) for one in data])
     places = [
         _as_given(local_path(spec.place)) + spec.columns if spec.kind in PATH_KINDS else str(spec).removeprefix("irds:") for spec in specs
     ]
@@ -133,7 +133,7 @@ def _as_given(folder: Path) -> str:
     return os.path.normpath(folder.absolute())
 
 
-def refuse_twice(option: str, given: Sequence[str], places: Sequence[str]) -> None:
+def refuse_duplicates(option: str, given: Sequence[str], places: Sequence[str]) -> None:
     """Raise UserError if two of `places`, which are what the user has `given` in resolved form, are the same."""
     for later, place in enumerate(places):
         if (first := places.index(place)) < later:
@@ -162,7 +162,7 @@ def refuse_unjudged(data: str) -> None:
         )
 
 
-def grouped(models: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> Iterator[Group]:
+def group_runs(models: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> Iterator[Group]:
     """The runs that measure models (by label) on a data set; BM25 joins the first encoders. UserError if one cannot be measured."""
     alike: dict[str, dict[str, str]] = {}  # sources by label, by what must be equal in one run
     for label, model in models.items():
@@ -170,7 +170,7 @@ def grouped(models: Mapping[str, str], sections: Mapping[str, Any], settings: Se
             alike.setdefault(tokens_of(model, sections, settings), {})[label] = model
     taken = {BM25}
     for place, sources in enumerate(alike.values()):
-        systems = {label: _untaken(short_name(label), taken) for label in sources}
+        systems = {label: _unique_name(short_name(label), taken) for label in sources}
         several = len(systems) > 1
         encoders = {system: sources[label] for label, system in systems.items()}
         if not place and (bm25 := next((label for label, model in models.items() if model == BM25), "")):
@@ -191,7 +191,7 @@ def tokens_of(model: str, sections: Mapping[str, Any], settings: Settings) -> st
     return json.dumps([values, most_tokens(folder), files or str(folder)], sort_keys=True)
 
 
-def _untaken(name: str, taken: set[str]) -> str:
+def _unique_name(name: str, taken: set[str]) -> str:
     """`name`, or with a number added if it is taken; the result is added to `taken`."""
     found = next(one for one in (name, *(f"{name}_{number}" for number in range(2, len(taken) + 2))) if one not in taken)
     taken.add(found)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.experiments.compare import Row, Side, rows
-from flows.experiments.evaluate import SPLITS, Shown, texts, told_of_model
+from flows.experiments.evaluate import SPLITS, Shown, describe_model, describe_texts
 from flows.process.display import fitted_table
 from flows.repository.worktree import SOURCE
 from flows.results.fusions import BM25
@@ -92,12 +92,12 @@ def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str
             split: dict(zip(*(table[one].to_pylist() for one in ("query", metric)), strict=True)) for split, table in tables.items()
         }
     judged = {str(split): read_groups(project / f"data/corpus/qrels/{split}.parquet") for split in SPLITS}
-    told = {label: texts(project / "data", shown) for label, system in done.items() if system != BM25}
+    told = {label: describe_texts(project / "data", shown) for label, system in done.items() if system != BM25}
     revision = str(read_json(project / SOURCE)["dataset"]["digest"])
     return Found(means, values, told, judged, revision)
 
 
-def together(parts: Sequence[Found], order: Mapping[str, str]) -> Found:
+def combine(parts: Sequence[Found], order: Mapping[str, str]) -> Found:
     """The results of several runs on one data set as one, with models in `order`."""
     metrics = {label: part.metrics[label] for label in order for part in parts if label in part.metrics}
     values = {label: part.values[label] for label in order for part in parts if label in part.values}
@@ -124,7 +124,7 @@ def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
         taken = list(table.averaged.values())
         means = {model: one[table.metric] for model, one in averages.items()}
         body.append(["mean", " or ".join(sorted(set(taken), reverse=True)), "", "", *_cells(table, means, {})])
-        lines.append(mean_told(table))
+        lines.append(describe_mean(table))
     header = ["data", "split", "queries", "groups", *(f"{model}  " if several else model for model in table.models)]
     if not several or all(row[2] == row[3] for row in body):  # groups of one query each are not worth a column
         header, *body = ([*row[:3], *row[4:]] for row in (header, *body))
@@ -136,7 +136,7 @@ def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
                 f"+ or -: significantly above or below {table.first}, the first model ({table.test.tests} {table.test.over}, "
                 f"Holm over the other models of a row, level {table.test.alpha:g})"
             )
-    return "\n".join([f"{table.metric}, zero-shot", fitted_table(header, body, width), *legend, *lines, *texts_told(table, sections)])
+    return "\n".join([f"{table.metric}, zero-shot", fitted_table(header, body, width), *legend, *lines, *text_notes(table, sections)])
 
 
 def _cells(table: Table, means: Mapping[str, float], marks: Mapping[str, str]) -> list[str]:
@@ -147,7 +147,7 @@ def _cells(table: Table, means: Mapping[str, float], marks: Mapping[str, str]) -
     return [f"{means[model]:.4f}{'*' if model == best else ' '}{marks.get(model, ' ')}" if model in means else "" for model in table.models]
 
 
-def mean_told(table: Table) -> str:
+def describe_mean(table: Table) -> str:
     """A line on what the mean covers."""
     sets, found = table.averaged, list(table.averaged.values())
     split = "test" if "test" in found else "dev"
@@ -161,7 +161,7 @@ def mean_told(table: Table) -> str:
     return told + (f"; without {', '.join(missing)}, where a model failed" if missing else "")
 
 
-def texts_told(table: Table, sections: Mapping[str, Any]) -> list[str]:
+def text_notes(table: Table, sections: Mapping[str, Any]) -> list[str]:
     """Lines on how texts were given to the models, one per way, and on how fusions and BM25 are made."""
     ways: dict[str, list[tuple[str, str]]] = {}
     for label, found in table.found.items():
@@ -173,7 +173,7 @@ def texts_told(table: Table, sections: Mapping[str, Any]) -> list[str]:
         whose = [", ".join(models)] if len(table.models) > 1 else []
         whose += [f"on {', '.join(sets)}"] if len(sets) < len(table.found) else []
         lines.append(f"{' '.join(whose)}: {told}" if whose else told)
-    return lines + [line for model in table.models.values() for line in told_of_model(model, sections)]
+    return lines + [line for model in table.models.values() for line in describe_model(model, sections)]
 
 
 def record(table: Table, problems: Mapping[str, Problem]) -> dict[str, Any]:

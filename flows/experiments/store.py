@@ -17,7 +17,7 @@ from flows.repository.git import git
 from flows.repository.lock import Lock, lock_of, read_blob
 from flows.repository.worktree import code_files
 from flows.results.generations import outdated
-from flows.storage.cache import cache_folder, intact
+from flows.storage.cache import cache_folder, intact_path
 from tasks.core.metrics.selection import best_system, metric_of
 from tasks.core.stage.errors import UserError, counted, printable
 from tasks.core.stage.safe_yaml import parse_yaml
@@ -66,7 +66,7 @@ def folder_of(baseline: str) -> str:
     return f"refs/exps/{baseline[:2]}/{baseline[2:]}"
 
 
-def stored(baseline: str | None = None, cache: Path | None = None) -> list[Experiment]:
+def list_experiments(baseline: str | None = None, cache: Path | None = None) -> list[Experiment]:
     """The experiments of the repository, or only those on `baseline`, oldest first."""
     cache = cache or cache_folder()
     listed = git("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").splitlines()
@@ -86,16 +86,16 @@ def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
     lock = lock_of(commit, name) or {}
-    return Experiment(name, commit, baseline, inputs, flat(params), measured(lock, cache))
+    return Experiment(name, commit, baseline, inputs, flatten(params), cached_metrics(lock, cache))
 
 
-def measured(lock: Lock, cache: Path) -> dict[str, Any]:
+def cached_metrics(lock: Lock, cache: Path) -> dict[str, Any]:
     """The metrics of a dvc.lock's models, as far as this clone's cache has them intact, without those of an earlier generation."""
-    files = {model: intact(cache / "files" / "md5", oid) for model, oid in recorded(lock).items()}
+    files = {model: intact_path(cache / "files" / "md5", oid) for model, oid in metric_digests(lock).items()}
     return {model: json.loads(file.read_text(encoding="utf-8")) for model, file in files.items() if file}
 
 
-def recorded(lock: Lock) -> dict[str, str]:
+def metric_digests(lock: Lock) -> dict[str, str]:
     """The digest of every model's metrics in a dvc.lock, without those of an earlier generation."""
     late = outdated(lock)
     return {
@@ -113,11 +113,11 @@ def best_model(name: str, lock: Lock, sections: Mapping[str, Any]) -> str:
 
 def means_on_dev(name: str, lock: Lock, sections: Mapping[str, Any]) -> dict[str, float]:
     """Every model's report.metric on dev. UserError, beginning with `name`, if metrics are missing or corrupt."""
-    metric, found = metric_of(sections), measured(lock, cache_folder())
+    metric, found = metric_of(sections), cached_metrics(lock, cache_folder())
     means = {model: splits["dev"][metric] for model, splits in found.items() if metric in splits.get("dev", {})}
     if not means:
         raise UserError(f"{name}: this clone's cache has none of its metrics on dev; run dvc fetch --all-commits, or name REVISION:MODEL")
-    if lacking := sorted(recorded(lock).keys() - found.keys()):
+    if lacking := sorted(metric_digests(lock).keys() - found.keys()):
         raise UserError(
             f"{name}: metrics of {', '.join(lacking)} are missing from this clone's cache, or corrupt, so its best model is unknown; "
             "run retemper verify, then dvc fetch --all-commits, or name REVISION:MODEL"
@@ -125,11 +125,11 @@ def means_on_dev(name: str, lock: Lock, sections: Mapping[str, Any]) -> dict[str
     return means
 
 
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """A nested mapping by dotted key; an empty one is a value."""
     if not isinstance(value, dict) or (not value and prefix):
         return {prefix: value}
-    return {k: v for name, below in value.items() for k, v in flat(below, f"{prefix}.{name}" if prefix else str(name)).items()}
+    return {k: v for name, below in value.items() for k, v in flatten(below, f"{prefix}.{name}" if prefix else str(name)).items()}
 
 
 def table(found: Sequence[Experiment], test: bool) -> str:
@@ -146,7 +146,7 @@ def table(found: Sequence[Experiment], test: bool) -> str:
 
 def show(test: bool, as_json: bool) -> None:
     """Print the experiments of every baseline, as tables or as JSON."""
-    found = stored()
+    found = list_experiments()
     if as_json:
         rows = [asdict(one) for one in found]
         for row in rows if not test else []:

@@ -22,7 +22,7 @@ from flows.pipeline.stage import find_devices
 from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import tell
-from flows.process.processes import TYPED, Processes, Stopped, stopping_on_signals, typed
+from flows.process.processes import TYPED, Processes, Stopped, stopping_on_signals, typed_command
 from flows.repository.lock import LOCK, commit_of
 from flows.repository.worktree import (
     RUN,
@@ -30,12 +30,12 @@ from flows.repository.worktree import (
     carry_changes,
     code_files,
     equip,
-    in_room,
     link_sources,
     make_worktree,
     read_changes,
     remove_worktree,
     run_in,
+    tree_place,
 )
 from flows.storage.dvc import TURNS
 from tasks.core.stage.code import PACKAGE, Reader
@@ -99,8 +99,8 @@ def sweep(
     baseline = commit_of("HEAD")
     display, processes = Display(), Processes()
     problems: list[Problem] = []
-    with stopping_on_signals(processes), locks.only_run(FOLDER / "sweep.lock"):
-        known = {one.name for one in store.stored(baseline)}
+    with stopping_on_signals(processes), locks.hold_run_lock(FOLDER / "sweep.lock"):
+        known = {one.name for one in store.list_experiments(baseline)}
         check = check or checks.check
         changes = read_changes(baseline)  # once: a later edit belongs to no point
         computed = {point: inputs(point, check, describe, targets=targets) for point in points}  # every point is checked before any runs
@@ -132,7 +132,7 @@ def sweep(
 
         with ThreadPoolExecutor(max(1, min(jobs, len(waiting)))) as pool:
             list(pool.map(work, waiting))
-    found = {one.name: one for one in store.stored(baseline)}
+    found = {one.name: one for one in store.list_experiments(baseline)}
     done = [found[name] for name in named.values() if name in found]
     tried = [point.tried(given.sections, found.get(named[point])) for point, given in computed.items()]
     chosen = choice.choose(tried, layout, targets=targets, check=check) if done else []
@@ -299,7 +299,7 @@ def _run_point(
     if processes.stopped:
         raise Stopped
     room = FOLDER / f"slot-{slot}"
-    tree = make_worktree(in_room(room, f"tree-{slot}"), baseline)
+    tree = make_worktree(tree_place(room, f"tree-{slot}"), baseline)
     carry_changes(changes, tree)
     edit.apply(point.assignments, tree / "params.yaml", lambda _: None)
     equip(tree)
@@ -318,7 +318,7 @@ def _run_point(
         if " | " in line or line.startswith("retemper: "):
             display.output(point.name, line)
 
-    status, problems = run_in(tree, run, processes, show=show, env={TYPED: f"{typed()}: {point.name}", **own, **home, **turns})
+    status, problems = run_in(tree, run, processes, show=show, env={TYPED: f"{typed_command()}: {point.name}", **own, **home, **turns})
     if processes.stopped:
         raise Stopped
     if status:

@@ -99,7 +99,7 @@ def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
     repeated = max(runs, default=0) > 1
     order = {setting: ("" not in dict(setting), place) for place, setting in enumerate(cells)}
     means = {column: {setting: layout.middle(row[column]) for setting, row in cells.items() if column in row} for column in columns}
-    best = {column: best_of(_risen(found, column[1]), order.__getitem__) for column, found in means.items() if found}
+    best = {column: best_of(_higher_is_better(found, column[1]), order.__getitem__) for column, found in means.items() if found}
     header = [*keys, *(["runs"] if repeated else []), *(measure if len(layout.models) == 1 else f"{m} {measure}" for m, measure in columns)]
     body = []
     for (setting, row), count in zip(cells.items(), runs, strict=True):
@@ -111,7 +111,7 @@ def rows(cells: Cells, layout: Layout) -> tuple[list[str], list[list[str]]]:
     return header, body
 
 
-def _risen(means: Mapping[Setting, float], measure: str) -> Mapping[Setting, float]:
+def _higher_is_better(means: Mapping[Setting, float], measure: str) -> Mapping[Setting, float]:
     """`means`, negated if lower values of `measure` are better."""
     return {setting: -value for setting, value in means.items()} if lower_is_better(measure) else means
 

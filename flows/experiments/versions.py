@@ -30,7 +30,7 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     if not constraints.is_file():
         show(f"the revision has no {CONSTRAINTS}; it runs with the versions installed here")
         return sys.executable
-    if not (other := differing(constraints.read_text(encoding="utf-8"))):
+    if not (other := differing_packages(constraints.read_text(encoding="utf-8"))):
         return sys.executable
     told = ", ".join(f"{name} {wanted}, here {here}" for name, wanted, here in other[:3])
     content = b"\0".join(
@@ -42,7 +42,7 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     )
     folder = FOLDER.absolute() / hashlib.sha256(content).hexdigest()[:16]
     python = folder / "bin" / "python"
-    with locks.in_turn(folder.with_suffix(".lock")):  # another reproduction may be building it
+    with locks.wait_and_hold(folder.with_suffix(".lock")):  # another reproduction may be building it
         if not (folder / MADE).exists():
             show(f"the revision has other versions ({told}{', ...' if len(other) > 3 else ''}); installing them in {folder}, some minutes")
             shutil.rmtree(folder, ignore_errors=True)
@@ -51,7 +51,7 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     return str(python)
 
 
-def differing(constraints: str) -> list[tuple[str, str, str]]:
+def differing_packages(constraints: str) -> list[tuple[str, str, str]]:
     """The packages whose installed version is not the pinned one: name, pinned, installed. Local labels (+cpu) are ignored."""
     found = []
     for line in constraints.splitlines():

@@ -12,9 +12,9 @@ from flows.champions import history
 from flows.champions.champion import Champion, current
 from flows.explaining import costs
 from flows.explaining.data import Inbox
-from flows.explaining.plan import reseeded
+from flows.explaining.plan import reseed
 from flows.explaining.runs import TRAINED, Bench, Configuration, Failed, Measured, evaluation, refuse_unmeasured, training
-from flows.explaining.search import LEAST_NOISE, Search, paired
+from flows.explaining.search import LEAST_NOISE, Search, paired_difference
 from flows.explaining.sides import read_side
 from flows.intake.settings import FILE
 from flows.parameters.sources import write_source
@@ -75,7 +75,7 @@ class Range:
         return math.ceil(math.log2(self.bad - self.good))
 
 
-@locks.only_run(FOLDER / "bisect.lock")  # also for a dry run: finding the champion's batches uses the folder that trainings read
+@locks.hold_run_lock(FOLDER / "bisect.lock")  # also for a dry run: finding the champion's batches uses the folder that trainings read
 def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str, measure: str | None, dry_run: bool, as_json: bool) -> int:
     """Print the batch of the inbox that makes the model worse. Return the exit status: 1 if the search is not sure.
 
@@ -108,7 +108,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
 
         def train(count: int, repetition: int) -> Measured:
             data = inbox.merge(chosen.names[:count])
-            parameters = reseeded(sections, repetition) | {"dataset": {**sections["dataset"], "source": data.spec}}
+            parameters = reseed(sections, repetition) | {"dataset": {**sections["dataset"], "source": data.spec}}
             one = Configuration(commit, parameters, {**source, "dataset": data.entry}, model)
             return bench.measured(one, one, counted(count, "batches") + (f", seed {repetition + 1}" if repetition else ""))
 
@@ -132,7 +132,7 @@ def model_of(now: Champion, sections: Mapping[str, Any]) -> str:
     """The champion's model as params.yaml names it: a retraining that starts from a champion gives its model another name."""
     if any(now.model in (sections.get(section) or {}) for section in TRAINED):
         return now.model
-    entry = history.recorded(Path.cwd(), now.commit)
+    entry = history.read_outcome(Path.cwd(), now.commit)
     how = entry.how if entry else None
     return str(((how or {}).get("origins") or {}).get(now.model, now.model))
 
@@ -168,7 +168,7 @@ def search(chosen: Range, train: Train, *, fewer: bool = False) -> Found:
             raise UserError(
                 f"dev: found no query in common between {chosen.good} and {counted(count, 'batches')}, expected some to compare them on"
             )
-        mean, error = paired([made.values[one] for one in queries], [start.values[one] for one in queries])
+        mean, error = paired_difference([made.values[one] for one in queries], [start.values[one] for one in queries])
         return sign * mean, error, len(queries)
 
     drop, error, queries = difference(chosen.bad, 0)
@@ -252,5 +252,5 @@ def _estimate(chosen: Range, now: Champion | None) -> str:
     """A clause on how many retrainings it takes, and how long at most by recorded times."""
     most = chosen.steps + 2
     told = f"retrainings: {chosen.steps}, and the two ends where they are not in the cache"
-    seconds = sum(costs.recorded(read_side(f"champion/{now.number}").stages).values()) if now else 0
+    seconds = sum(costs.recorded_seconds(read_side(f"champion/{now.number}").stages).values()) if now else 0
     return f"{told}, about {clock(most * seconds)} at most by recorded times" if seconds else told

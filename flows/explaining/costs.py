@@ -40,7 +40,7 @@ class Estimate:
         return f"runs: {self.runs}{known}; trainings: {self.trainings} at most; by recorded times: {clock(self.seconds)}{unknown}"
 
 
-def recorded(*locks: Lock) -> dict[str, float]:
+def recorded_seconds(*locks: Lock) -> dict[str, float]:
     """Seconds that each stage took, here or at a colleague's, by the cache's records; later locks take precedence."""
     digests = {stage: entry_digest(entry) for lock in locks for stage, entry in lock.items()}
     found = makings.read(cache_folder(), digests.values())
@@ -63,7 +63,7 @@ def estimate(
     already. `direct`: whether the run that trains a coalition also measures it; `trained`: the stage that makes its model.
     """
     old, new = sides
-    reads = relevant(old, new, factors)
+    reads = relevant_factors(old, new, factors)
     drawn = {stage for side in sides for stage in side.stages if any(map(_draws(side), ancestors(side.stages, stage)))}
     model = {factor.name for factor in factors if factor.model}
     todo: dict[tuple[str, Coalition, int, bool], str] = {}
@@ -84,7 +84,7 @@ def estimate(
     return Estimate(count, known, trainings, sum(took), len(todo) - len(took))
 
 
-def relevant(old: Side, new: Side, factors: Sequence[Factor]) -> dict[str, frozenset[str]]:
+def relevant_factors(old: Side, new: Side, factors: Sequence[Factor]) -> dict[str, frozenset[str]]:
     """By stage, the names of the factors that it, or a stage before it, depends on; a stage of only one side depends on all."""
     everything = frozenset(factor.name for factor in factors)
     own = {}
@@ -92,7 +92,9 @@ def relevant(old: Side, new: Side, factors: Sequence[Factor]) -> dict[str, froze
         was, now = old.stages.get(stage), new.stages.get(stage)
         names = everything
         if was is not None and now is not None:
-            names = frozenset(factor.name for factor in factors if _touches(factor, was, now) or (factor.code and _placed(old, new, stage)))
+            names = frozenset(
+                factor.name for factor in factors if _touches(factor, was, now) or (factor.code and _differs_in_graph(old, new, stage))
+            )
         own[stage] = names
     return {
         stage: frozenset[str]().union(
@@ -112,7 +114,7 @@ def _touches(factor: Factor, was: Mapping[str, Any], now: Mapping[str, Any]) -> 
     return bool(data or (sections | sources).intersection(factor.sections) or (factor.code and code))
 
 
-def _placed(old: Side, new: Side, stage: str) -> bool:
+def _differs_in_graph(old: Side, new: Side, stage: str) -> bool:
     name = stage.partition("@")[0]
     return old.graph.get(name) != new.graph.get(name)
 

@@ -38,7 +38,7 @@ class Inbox:
         self._folder, self._memory, self._needs_qrels = folder, Memory(), sections.get("queries") != "pseudo"
         self._source = batches.absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
         mergeable = rule.inbox is not None and rule.mode == "append" and parse_dataset(self._source).kind in inbox.READABLE
-        self.batches = {path.name: path for path in inbox.merged(rule, self._source, Path.cwd())} if mergeable else {}
+        self.batches = {path.name: path for path in inbox.batches_to_merge(rule, self._source, Path.cwd())} if mergeable else {}
 
     def merge(self, chosen: Sequence[str]) -> Data:
         """Merge dataset.source with the `chosen` batches; without any, it is dataset.source itself."""
@@ -47,7 +47,7 @@ class Inbox:
             return Data(self._source, self._describe(self._source), ())
         out = self._place(names)
         folders = [inbox.data_folder(intake(), self._source, Path.cwd()), *(self.batches[name] for name in names)]
-        batches.unite(folders, out / "merged", out / "stamp.json")
+        batches.merge_folders(folders, out / "merged", out / "stamp.json")
         spec = f"beir:{(out / 'merged').resolve()}"
         return Data(spec, self._describe(spec), names)
 

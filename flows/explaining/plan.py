@@ -8,7 +8,7 @@ from typing import Any
 from flows.explaining.data import Data, Inbox
 from flows.explaining.runs import Configuration, is_direct
 from flows.explaining.shapley import Coalition
-from flows.explaining.sides import Factor, Side, factors, joined
+from flows.explaining.sides import Factor, Side, factors, join_factors
 from flows.repository.worktree import SOURCE
 from flows.storage.cache import cache_folder, object_path
 from tasks.core.stage.errors import UserError
@@ -54,7 +54,7 @@ class Plan:
             source["articles"] = articles.source["articles"]
             sections["articles"] = {**sections["articles"], "source": source["articles"]["source"]}
         model = self._side(new, [factor for factor in self.factors if factor.model]).model
-        return Configuration(code.commit, reseeded(sections, repetition), source, model)
+        return Configuration(code.commit, reseed(sections, repetition), source, model)
 
     def is_direct(self, new: Coalition) -> bool:
         """Whether the run that trains a coalition's model also measures it."""
@@ -92,12 +92,12 @@ def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Pl
     if data_factor:
         chosen += _data_factors(data_factor, (old, old_data), (new, new_data), apart="data" in split)
     if parameters := [one for one in found if one.sections or one.model]:
-        chosen += parameters if "parameters" in split else [joined("parameters", parameters)]
+        chosen += parameters if "parameters" in split else [join_factors("parameters", parameters)]
     chosen += [one for one in found if one.code]
     return Plan(old, new, chosen, old_data, new_data, inbox)
 
 
-def reseeded(sections: Mapping[str, Any], repetition: int) -> dict[str, Any]:
+def reseed(sections: Mapping[str, Any], repetition: int) -> dict[str, Any]:
     """`sections` with the seeds of a repetition in every training; repetition 0 has the original seeds."""
     if not repetition:
         return dict(sections)

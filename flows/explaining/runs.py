@@ -19,12 +19,12 @@ from typing import Any
 import flows
 from flows.champions.measurement import values
 from flows.champions.parts import Parts, documents_of, has_own_index, parts_of, with_its_index
-from flows.experiments.evaluate import AS_IT_IS, untrained
+from flows.experiments.evaluate import AS_IT_IS, untrained_rounds
 from flows.parameters.sources import STANDS, Memory, describe, list_encoder
 from flows.pipeline import server
 from flows.process.processes import Processes, Stopped
-from flows.repository.lock import LOCK, Lock, of_graph, read_lock
-from flows.repository.worktree import SOURCE, equip, in_room, link_sources, make_worktree, remove_worktree, run_in
+from flows.repository.lock import LOCK, Lock, read_lock, stages_in_graph
+from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree, remove_worktree, run_in, tree_place
 from flows.results import timing
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
@@ -146,7 +146,7 @@ class Bench:
         """
         found: dict[str, str] = {}
         for commit in dict.fromkeys(one.commit for one in configurations.values()):
-            tree = make_worktree(in_room(self._folder / "tree"), commit)
+            tree = make_worktree(tree_place(self._folder / "tree"), commit)
             asked = self._folder.absolute() / "asked"
             shutil.rmtree(asked, ignore_errors=True)
             asked.mkdir(parents=True)
@@ -190,7 +190,7 @@ class Bench:
         """Bring `target` up to date in a tree in its `room`; return the project's folder in the tree."""
         if self._processes.stopped:
             raise Stopped
-        place = make_worktree(in_room(room), one.commit)
+        place = make_worktree(tree_place(room), one.commit)
         write_text(place / "params.yaml", json.dumps(one.sections, indent=1, ensure_ascii=False) + "\n")  # JSON is YAML
         write_json(place / SOURCE, one.source)
         equip(place)
@@ -236,7 +236,7 @@ class Bench:
         parts = _parts(one, place)
         encoders = {documents_of(one.sections, name): str(_weights(one, place, name)) for name in parts.encoders}
         sections: dict[str, Any] = {**yardstick.sections, **{key: one.sections[key] for key in OWN if key in one.sections}}
-        sections |= _nested(untrained(encoders))
+        sections |= _nested(untrained_rounds(encoders))
         sections["adore"] = {name: with_its_index(one.sections, name) for name in parts.encoders if has_own_index(one.sections, name)}
         if parts.fusion:
             fuse = one.sections["fuse"]
@@ -284,7 +284,7 @@ def training(one: Configuration) -> str:
 
 
 def _parts(one: Configuration, place: Path) -> Parts:
-    lock: Lock = of_graph(read_lock(place / LOCK), (place / "dvc.yaml").read_text(encoding="utf-8"), json.dumps(one.sections))
+    lock: Lock = stages_in_graph(read_lock(place / LOCK), (place / "dvc.yaml").read_text(encoding="utf-8"), json.dumps(one.sections))
     parts = parts_of(lock, one.model, lambda path: read_json(place / path), where=f"{place}: dvc.lock")
     for name in parts.encoders:
         if has_own_index(one.sections, name) and not (place / "data/indexes" / name / LEARNED).exists():

@@ -71,7 +71,7 @@ class Search:
         return -(TAILS + 1) / 2 * math.log1p(((one.difference - mean) / noise) ** 2 / TAILS)
 
 
-def paired(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+def paired_difference(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """The mean difference of two systems over the same queries, and its standard error."""
     differences = [one - other for one, other in zip(values, others, strict=True)]
     count = len(differences)

@@ -30,7 +30,7 @@ class Share:
     sampling: float = 0.0
 
 
-def needed(groups: Sequence[Group], seed: int = 0) -> list[Coalition]:
+def needed_coalitions(groups: Sequence[Group], seed: int = 0) -> list[Coalition]:
     """The coalitions whose values `shares` needs, each once, the empty one first and the full one last."""
     if len(groups) <= EXACT:
         found = (_joined(chosen) for size in range(len(groups) + 1) for chosen in itertools.combinations(groups, size))
@@ -61,7 +61,7 @@ def orders(groups: Sequence[Group], seed: int) -> list[list[Group]]:
     return [draw.sample(groups, len(groups)) for _ in range(ORDERS)]
 
 
-def merged(groups: Sequence[Group], invalid: Iterable[Coalition]) -> list[Group]:
+def merge_pair(groups: Sequence[Group], invalid: Iterable[Coalition]) -> list[Group]:
     """`groups` with two of them merged: the pair that the largest number of `invalid` coalitions separates. These are not needed then.
 
     Raises ValueError if no invalid coalition separates a pair, so that merging cannot avoid it.

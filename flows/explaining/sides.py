@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.champions.champion import read_champions
-from flows.experiments.store import means_on_dev, measured
+from flows.experiments.store import cached_metrics, means_on_dev
 from flows.parameters.checks import SYSTEMS
 from flows.parameters.needs import NEGATIVES
 from flows.repository.lock import Lock, commit_of, lock_of, parameters, read_blob
@@ -96,7 +96,7 @@ def read_side(name: str) -> Side:
     stages = {one: lock[one] for one in ancestors(lock, stage)}
     graph = parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}
     own = _of_model(sections, stages)
-    found = measured(lock, cache_folder()).get(model, {})
+    found = cached_metrics(lock, cache_folder()).get(model, {})
     return Side(name, commit, model, stages, own, source, graph.get("stages") or {}, measure, found, note)
 
 
@@ -122,7 +122,7 @@ def factors(old: Side, new: Side) -> list[Factor]:
     return found
 
 
-def joined(name: str, several: list[Factor]) -> Factor:
+def join_factors(name: str, several: list[Factor]) -> Factor:
     """Several factors as one."""
     return Factor(
         name,

@@ -66,7 +66,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     say = (lambda _: None) if as_json else display.line
     with (
         stopping_on_signals(processes),
-        locks.only_run(FOLDER / "why.lock"),
+        locks.hold_run_lock(FOLDER / "why.lock"),
         Bench(FOLDER, measure, processes, show=(lambda *_: None) if as_json else display.output) as bench,
     ):
         plan = make_plan(*sides, split, inbox=Inbox())
@@ -111,18 +111,18 @@ class Work:
         asked: dict[Coalition, str] = {}
         known: dict[Coalition, str] = {}
         while True:
-            wanted = [one for one in shapley.needed(self.groups) if one not in known]
+            wanted = [one for one in shapley.needed_coalitions(self.groups) if one not in known]
             configurations = {str(number): self.plan.configuration(one) for number, one in enumerate(wanted)}
             found = self.bench.refusals(configurations) if wanted else {}
             known |= {one: found.get(str(number), "") for number, one in enumerate(wanted)}
-            asked = {one: known[one] for one in shapley.needed(self.groups) if known[one]}
+            asked = {one: known[one] for one in shapley.needed_coalitions(self.groups) if known[one]}
             if not asked:
                 return
             self._merge(asked)
 
     def rounds(self) -> list[tuple[int, list[Coalition]]]:
         """Repetitions, and the coalitions of each. Repetition 0 has the original seeds; with several seeds, it has only the two sides."""
-        wanted = shapley.needed(self.groups)
+        wanted = shapley.needed_coalitions(self.groups)
         if self.seeds == 1:
             return [(0, wanted)]
         return [(0, list(dict.fromkeys((wanted[0], wanted[-1])))), *((again, wanted) for again in range(1, self.seeds + 1))]
@@ -138,7 +138,7 @@ class Work:
             known=len(wanted) - len(left),
             direct=plan.is_direct,
             trained=lambda one: _trained(plan, one),
-            seconds=costs.recorded(plan.old.stages, plan.new.stages),
+            seconds=costs.recorded_seconds(plan.old.stages, plan.new.stages),
         )
 
     def explain(self) -> Explained:
@@ -166,7 +166,8 @@ class Work:
         differs = {factor.name: factor.differs for factor in self.plan.factors}
         named = {group: (self.name(group), [line for name in differs if name in group for line in differs[name]]) for group in self.groups}
         rows = split(named, values, self.seeds)
-        first, last = (float(values[one, 0]) for one in (shapley.needed(self.groups)[0], shapley.needed(self.groups)[-1]))
+        wanted = shapley.needed_coalitions(self.groups)
+        first, last = (float(values[one, 0]) for one in (wanted[0], wanted[-1]))
         old, new = self.plan.old, self.plan.new
         model = new.model if old.model == new.model else f"{old.model} and {new.model}"
         whole = float(Fraction(last) - Fraction(first))
@@ -178,7 +179,7 @@ class Work:
             if coalition in refused:
                 raise UserError(f"{side.name}: cannot be measured: {refused[coalition]}")
         before = self.groups
-        self.groups = shapley.merged(before, refused)
+        self.groups = shapley.merge_pair(before, refused)
         both = next(group for group in self.groups if group not in before)
         parts = [self.name(group) for group in before if group < both]
         reason = next(iter(refused.values()))

@@ -54,23 +54,23 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
     if not (commit and LOCK.exists()):
         return None
     lock = file_digest(LOCK)
-    found, _ = generations.present(metrics.read_metrics())
+    found, _ = generations.current_metrics(metrics.read_metrics())
     source = read_json(SOURCE).get("dataset", {}) if SOURCE.exists() else {}
     told = {
         "commit": commit,
         "branch": git("symbolic-ref", "--quiet", "--short", "HEAD", check=False),
-        "changed": makings.here().get("changed", ""),
+        "changed": makings.current_provenance().get("changed", ""),
         "dvc_lock": lock,
         "data": redacted(str(source.get("source", ""))),
         "data_digest": str(source.get("digest", "")),
         **{name: str(value) for name, value in (outcome or {}).items() if value is not None},
-        **{f"marks.{place.replace('/', '.')}": text for place, text in marks().items()},
+        **{f"marks.{place.replace('/', '.')}": text for place, text in significance_marks().items()},
     }
     return Record(
         key=hashlib.sha256(f"{commit} {lock}".encode()).hexdigest()[:16],
         name=f"{'retraining' if outcome else 'run'} {commit[:10]}",
         at=LOCK.stat().st_mtime,
-        params=dict(flat(read_parameters(FROZEN) if FROZEN.exists() else {})),
+        params=dict(flatten(read_parameters(FROZEN) if FROZEN.exists() else {})),
         metrics={
             f"{split}/{system}/{measure}": float(value)
             for system, splits in found.items()
@@ -84,11 +84,11 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
     )
 
 
-def flat(value: object, above: str = "") -> Iterator[tuple[str, str]]:
+def flatten(value: object, above: str = "") -> Iterator[tuple[str, str]]:
     """Parameters by dotted key, as text; an empty mapping counts as a value."""
     if isinstance(value, Mapping) and value:
         for key, below in value.items():
-            yield from flat(below, f"{above}.{key}" if above else str(key))
+            yield from flatten(below, f"{above}.{key}" if above else str(key))
     elif above:
         yield above, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -105,7 +105,7 @@ def curves() -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def marks() -> dict[str, str]:
+def significance_marks() -> dict[str, str]:
     """By SPLIT/SYSTEM, the baselines from which the system differs significantly (Holm), as in the report."""
     found: dict[str, list[str]] = {}
     with suppress(UserError, KeyError, TypeError, AttributeError):

@@ -40,7 +40,7 @@ def absolute(source: str, project: Path) -> str:
     return source
 
 
-def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
+def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
     """Merge folders into the BEIR folder `out`: documents and queries by _id, the rest by (query, document); the later folder wins.
 
     The order is that of first appearance. Qrels get a fourth column, weight, if any part has one; it is 1 for the other parts. Ids and
@@ -67,12 +67,12 @@ def unite(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> None:
             with (folder / name).open("w", encoding="utf-8") as handle:
                 if header:
                     handle.write(f"{header}\t{WEIGHT}\n" if weighted else f"{header}\n")
-                for line in _united(found, key, folder / "ids.db"):
+                for line in _merge_lines(found, key, folder / "ids.db"):
                     handle.write(f"{line}\t1\n" if weighted and line.count("\t") == 2 else f"{line}\n")
     write_json(stamp, stamps)
 
 
-def told(message: str, project: Path) -> str:
+def name_batches(message: str, project: Path) -> str:
     """Add the batches that lines came from to a message that names a file of `project`'s merged data set; return others unchanged."""
     try:
         return _told(message, project)
@@ -104,7 +104,7 @@ def _stamp(path: Path) -> list[str | int]:
     return [str(path.resolve()), status.st_size, status.st_mtime_ns]
 
 
-def _united(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
+def _merge_lines(parts: Iterable[Part], key: Callable[[Path, int, str], str | None], database: Path) -> Iterator[str]:
     """The lines of `parts`, one per key: the last line with that key, in the place of the first."""
     with closing(sqlite3.connect(database)) as table:
         table.execute("PRAGMA journal_mode = OFF")

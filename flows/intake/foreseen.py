@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flows.intake.known import Mask, Part, Rows, pair_hashes
-from flows.pipeline.splits import LEARNING, learning
+from flows.pipeline.splits import LEARNING, training_stages
 from tasks.core.sources.datasets import SPLITS
 from tasks.core.tables.id_sets import Hashes, hashes
 
@@ -41,7 +41,7 @@ def settings_of(sections: Mapping[str, Any], *, whole: bool = False) -> Settings
     unknown, empty, ids = (prepare.get(name, "refuse") == "refuse" for name in ("unknown_documents", "empty_texts", "ids"))
     negatives = prepare.get("official_depth") != 0
     qrels = sections.get("queries") != "pseudo"
-    train = learning([f"{stage}@{key}" for stage, name in LEARNING.items() for key in sections.get(name) or {}], sections)
+    train = training_stages([f"{stage}@{key}" for stage, name in LEARNING.items() for key in sections.get(name) or {}], sections)
     return Settings(unknown, empty, prepare.get("leaks", "refuse"), ids, negatives, whole, qrels, bool(train))
 
 

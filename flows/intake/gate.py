@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flows.intake.foreseen import Foreseen, Settings, foresee, judged_queries
-from flows.intake.known import Known, Part, Reader, Rows, Sample, Seen, blocks, ignore, is_blank, pair_hashes, query_names
-from flows.intake.records import Document, Files, Judged, Negative, Query, files_of, headless
+from flows.intake.known import Known, Part, Reader, Rows, Sample, Seen, blocks, ignore_line, is_blank, pair_hashes, query_names
+from flows.intake.records import Document, Files, Judged, Negative, Query, files_of, files_without_header
 from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import hashes
@@ -82,7 +82,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         (csv_layout if files.csv else beir_layout)(folder, needs_qrels=settings.qrels)
     reader, texts, questions = Reader(files, known.marks), Sample(size), Sample(size)
     malformed = _adder(findings, MALFORMED)
-    for file in headless(files):
+    for file in files_without_header(files):
         findings.add(VOID, f"{file}: empty, expected a header and rows below it")
 
     ids, contents, new, duplicates = Seen(), Seen(), 0, 0
@@ -141,7 +141,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
     return Checked(len(part.documents), new, queries, sizes, negatives, duplicates, findings, texts.texts(), questions.texts())
 
 
-def may_come(reason: str) -> bool:
+def may_arrive_later(reason: str) -> bool:
     """Whether a later batch may add what `reason` says is missing."""
     return any(words in reason for kind in (UNKNOWN, IRRELEVANT) for words in (kind, ONE[kind]))
 
@@ -192,7 +192,7 @@ def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], said: S
     _, first, of = np.unique(pairs, return_index=True, return_inverse=True)
     wrong = {*pairs[(values != values[first][of]).any(axis=1)].tolist()}
     before: dict[int, Judged] = {}
-    for judged in blocks(reader.judgments(split, ignore)) if wrong else ():
+    for judged in blocks(reader.judgments(split, ignore_line)) if wrong else ():
         keys = pair_hashes(hashes([one.query for one in judged]), hashes([one.doc for one in judged]))
         for one, key in zip(judged, keys.tolist(), strict=True):
             other = before.setdefault(key, one) if key in wrong else one

@@ -12,16 +12,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.intake.batches import OUT, absolute, unite
+from flows.intake.batches import OUT, absolute, merge_folders
 from flows.intake.foreseen import Settings, settings_of
-from flows.intake.gate import VERSION, check, duplicates, may_come
+from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
 from flows.intake.known import Known
-from flows.intake.pairs_files import PairsFiles, is_batch, told
+from flows.intake.pairs_files import PairsFiles, is_batch, name_pairs_file
 from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
-from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, counts, is_news, keep, read
+from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, counts, is_news, read, save
 from flows.process.processes import Processes
 from flows.results.origins import INTAKE
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
@@ -65,24 +65,24 @@ def take_in(
     inbox = (
         None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, doing=doing, processes=processes or Processes())
     )
-    found, missing = (inbox.look(), inbox.missing()) if inbox else ([], ())
+    found, missing = (inbox.complete_batches(), inbox.missing()) if inbox else ([], ())
     if not inbox or not found:
         if lasting:
             INTAKE.unlink(missing_ok=True)
         return Taken(spec, missing=missing)
     if intake.mode == "append":
-        inbox.mergeable()
+        inbox.refuse_unmergeable()
     while True:
         batches = inbox.judge(found)
         good = [inbox.folder / batch.name for batch in batches if batch.state == "accepted"]
         if good and intake.mode == "append":
             doing(f"inbox: {len(found)}/{len(found)} batches, {counts(batches)}; now merging")
             try:
-                unite(inbox.folders([*inbox.sources, *good]))
+                merge_folders(inbox.folders([*inbox.sources, *good]))
             except (UserError, OSError):
-                if all(inbox.stamp(path) == batch.stamp for path, batch in _paired(inbox, batches)):
+                if all(inbox.stamp(path) == batch.stamp for path, batch in _with_paths(inbox, batches)):
                     raise
-        changed = {path.name for path, batch in _paired(inbox, batches) if inbox.stamp(path) != batch.stamp}
+        changed = {path.name for path, batch in _with_paths(inbox, batches) if inbox.stamp(path) != batch.stamp}
         if not changed:
             break
         found = [path for path in found if path.name not in changed]
@@ -91,40 +91,40 @@ def take_in(
     bad = tuple(batch for batch in batches if batch.state == "quarantined" and is_news(project, batch))
     if lasting:
         for batch in batches:
-            keep(project, batch)
+            save(project, batch)
         write_json(INTAKE, [batch.record for batch in batches])
     if good:
         spec = f"beir:{OUT.resolve()}" if intake.mode == "append" else inbox.spec_of(good[-1])
     return Taken(spec, tuple(batches), bad, missing)
 
 
-def states(intake: Intake, source: str, project: Path) -> list[Batch]:
+def list_batches(intake: Intake, source: str, project: Path) -> list[Batch]:
     """Every batch of the inbox, with its last verdict. Only names, sizes, and times are read."""
     inbox = _inbox(intake, source, project)
     found = []
-    for path in inbox.all():
+    for path in inbox.batches():
         writing: State = "being written" if inbox.is_being_written(path) else "not checked"
-        found.append((None if writing == "being written" else inbox.remembered(path)) or Batch(path.name, writing))
+        found.append((None if writing == "being written" else inbox.verdict(path)) or Batch(path.name, writing))
     return found
 
 
-def merged(intake: Intake, source: str, project: Path) -> list[Path]:
+def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
     """The folders of the batches that a retraining merges, in that order: all complete ones that this machine does not keep out.
 
     Raises UserError if the inbox is unavailable.
     """
     inbox = _inbox(intake, source, project)
-    return inbox.folders([path for path in inbox.look() if not ((one := inbox.remembered(path)) and one.state == "quarantined")])
+    return inbox.folders([path for path in inbox.complete_batches() if not ((one := inbox.verdict(path)) and one.state == "quarantined")])
 
 
 def data_folder(intake: Intake, source: str, project: Path) -> Path:
     """The folder of the data set that batches are merged with. Raises UserError if it has none."""
     inbox = _inbox(intake, source, project)
-    inbox.mergeable()
+    inbox.refuse_unmergeable()
     return inbox.folders(inbox.sources)[0]
 
 
-def data_set(intake: Intake, source: str, project: Path) -> Known | None:
+def known_records(intake: Intake, source: str, project: Path) -> Known | None:
     """What a new batch is checked against: the data set and the accepted batches; None if the data set is not in a form of batches."""
     inbox = _inbox(intake, source, project)
     return inbox.known(inbox.accepted()) if inbox.sources else None
@@ -136,7 +136,7 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
     if not folder.exists():
         raise UserError(f"{folder}: no such folder or file, expected a batch")
     if intake.mode == "append":
-        inbox.mergeable()
+        inbox.refuse_unmergeable()
     accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
     found = inbox.check(folder, inbox.known(accepted), [])
     if intake.inbox is None or folder.parent.resolve() != inbox.folder.resolve():
@@ -148,18 +148,20 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
     """Accept a quarantined batch by hand. Raises UserError if there is no such batch, or prepare would refuse it."""
     inbox = _inbox(intake, source, project)
     if intake.mode == "append":
-        inbox.mergeable()
-    path = next((path for path in inbox.all() if path.name == name), None)
+        inbox.refuse_unmergeable()
+    path = next((path for path in inbox.batches() if path.name == name), None)
     if path is None or inbox.is_being_written(path):
-        known = ", ".join(path.name for path in inbox.look()) or "none yet"
+        known = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
         raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {known}")
-    batch = inbox.remembered(path) or check_folder(intake, source, project, folder=path)
+    batch = inbox.verdict(path) or check_folder(intake, source, project, folder=path)
     if batch.wrong:
         raise UserError(
             f"batch {name}: cannot be merged: {batch.wrong[0]}; fix the batch, or see prepare in params.yaml for what it may drop"
         )
-    batch = replace(batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path), beside=inbox.beside(), rules="")
-    keep(project, batch)
+    batch = replace(
+        batch, state="accepted", by="hand" if batch.odd else batch.by, stamp=inbox.stamp(path), beside=inbox.source_stamp(), rules=""
+    )
+    save(project, batch)
     return batch
 
 
@@ -208,7 +210,7 @@ class Inbox:
             return self.files.spec(path)
         return f"{'csv' if files_of(path).csv else 'beir'}:{path.resolve()}"
 
-    def mergeable(self) -> None:
+    def refuse_unmergeable(self) -> None:
         """Raise UserError if batches cannot be added to the source, or the source is unavailable."""
         if not self.sources:
             raise UserError(
@@ -217,11 +219,11 @@ class Inbox:
             )
         dataset_files(parse_dataset(self.spec), needs_qrels=False)  # if it is unavailable, the batches alone are not the data set
 
-    def look(self) -> list[Path]:
+    def complete_batches(self) -> list[Path]:
         """The batches that are complete, by name."""
-        return [path for path in self.all() if not self.is_being_written(path)]
+        return [path for path in self.batches() if not self.is_being_written(path)]
 
-    def all(self) -> list[Path]:
+    def batches(self) -> list[Path]:
         """Every batch, by name. Raises UserError if there is no inbox."""
         if self.intake.inbox is None:
             raise UserError(f"{FILE}: intake.inbox: missing, so there are no batches; name a folder")
@@ -231,7 +233,7 @@ class Inbox:
 
     def missing(self) -> tuple[str, ...]:
         """Batches of the last merge that are gone; those set aside by a leading dot do not count. UserError if all are: a lost mount?"""
-        before = _merged() if self.intake.mode == "append" else []
+        before = _last_merged() if self.intake.mode == "append" else []
         gone = tuple(name for name in before if not any((self.folder / f"{dot}{name}").exists() for dot in ("", ".")))
         if gone and len(gone) == len(before):
             raise UserError(
@@ -254,7 +256,7 @@ class Inbox:
         except FileNotFoundError:
             return ""
 
-    def beside(self) -> str:
+    def source_stamp(self) -> str:
         """Names, sizes, and times of the source's files: a batch may need a document that the source no longer has."""
         return " ".join(_stats_of(folder) for folder in self.sources)
 
@@ -262,7 +264,7 @@ class Inbox:
         """The rules for what prepare would refuse, as text: the gate's version, parameters of prepare, and what is forgotten."""
         return " ".join([f"{VERSION}", *map(str, self.settings), marks_digest(self.marks)]).strip()
 
-    def remembered(self, path: Path) -> Batch | None:
+    def verdict(self, path: Path) -> Batch | None:
         """The recorded verdict on the batch as it is now, or None."""
         for folder in (ACCEPTED, QUARANTINE):
             if (file := self.project / folder / f"{path.name}.json").exists():
@@ -273,8 +275,8 @@ class Inbox:
 
     def accepted(self) -> list[Path]:
         """The batches that were accepted and have not changed; none without an inbox."""
-        there = [] if self.intake.inbox is None else self.look()
-        return [path for path in there if (one := self.remembered(path)) and one.state == "accepted"]
+        there = [] if self.intake.inbox is None else self.complete_batches()
+        return [path for path in there if (one := self.verdict(path)) and one.state == "accepted"]
 
     def known(self, accepted: Sequence[Path]) -> Known:
         """The data set and the `accepted` batches."""
@@ -287,7 +289,7 @@ class Inbox:
 
     def judge(self, found: Sequence[Path]) -> list[Batch]:
         """Accept or quarantine every batch of `found`. One may need a later one, so bad ones are checked again after each success."""
-        result = self.trusted(found)
+        result = self.still_accepted(found)
         waiting = [path for path in found if path not in result]
         if waiting:
             known = self.known([path for path in found if path in result])
@@ -301,26 +303,28 @@ class Inbox:
                         waiting.remove(path)
                         if self.intake.mode == "append":
                             known.add(self.files.folder(path))
-                waiting = [path for path in waiting if may_come(result[path].reason)] if len(waiting) < before else []
+                waiting = [path for path in waiting if may_arrive_later(result[path].reason)] if len(waiting) < before else []
         return [result[path] for path in found]
 
-    def trusted(self, found: Sequence[Path]) -> dict[Path, Batch]:
+    def still_accepted(self, found: Sequence[Path]) -> dict[Path, Batch]:
         """The batches whose acceptance is still valid: batch and source are unchanged, and they were accepted by the present rules.
 
         None, if a batch of the last merge is not among them: others may need it. Batches accepted by other rules are named in a line.
         """
-        beside, rules = self.beside(), self.rules()
-        accepted = {path: one for path in found if (one := self.remembered(path)) and (one.state, one.beside) == ("accepted", beside)}
+        beside, rules = self.source_stamp(), self.rules()
+        accepted = {path: one for path in found if (one := self.verdict(path)) and (one.state, one.beside) == ("accepted", beside)}
         if others := [path.name for path, one in accepted.items() if one.rules != rules]:
             why = "by hand, by another version, or by other rules of prepare"
             self.say(f"accepted {why}, so checked again for what prepare would refuse: {', '.join(others)}")
             accepted = {path: one for path, one in accepted.items() if one.rules == rules}
-        return accepted if {*_merged()} <= {path.name for path in accepted} else {}
+        return accepted if {*_last_merged()} <= {path.name for path in accepted} else {}
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """Check one batch against what is `known`. `reference`: the one to compare texts with; empty, and filled when first needed."""
         rules, stamp = self.intake.gate, self.stamp(path)
-        begun = Batch(path.name, "quarantined", stamp, self.beside(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds"))
+        begun = Batch(
+            path.name, "quarantined", stamp, self.source_stamp(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds")
+        )
         try:
             folder = self.files.folder(path)
             if not files_of(folder).all():
@@ -334,8 +338,8 @@ class Inbox:
             return replace(begun, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
         begun = replace(
             begun,
-            wrong=tuple(told(line, folder, path) for line in checked.findings.reasons()),
-            lines=tuple(told(line, folder, path) for line in checked.findings.lines),
+            wrong=tuple(name_pairs_file(line, folder, path) for line in checked.findings.reasons()),
+            lines=tuple(name_pairs_file(line, folder, path) for line in checked.findings.lines),
             documents=checked.documents,
             new=checked.new,
             duplicates=checked.duplicates,
@@ -345,7 +349,7 @@ class Inbox:
         )
         if begun.wrong:
             return begun
-        odd, one = duplicates(checked, rules), self.remembered(path)
+        odd, one = duplicates(checked, rules), self.verdict(path)
         if one and one.state == "accepted" and one.beside == begun.beside and one.rules != begun.rules:  # its texts were judged then
             return replace(begun, state="accepted", odd=one.odd, by=one.by, shift=one.shift)
         kept = _shifts_found(one, rules) if one else {}
@@ -365,7 +369,7 @@ class Inbox:
         return replace(begun, state="quarantined" if odd else "accepted", odd=tuple(odd))
 
 
-def _merged() -> list[str]:
+def _last_merged() -> list[str]:
     """Names of the batches of the last merge here."""
     return [one["name"] for one in read_json(INTAKE) if one["state"] == "accepted"] if INTAKE.exists() else []
 
@@ -391,5 +395,5 @@ def _stats_of(path: Path) -> str:
     return " ".join(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)
 
 
-def _paired(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:
+def _with_paths(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:
     return [(inbox.folder / batch.name, batch) for batch in batches]

@@ -112,7 +112,7 @@ class Part:
 
     def add_documents(self, block: Sequence[Document]) -> tuple[Hashes, Hashes, list[str]]:
         """Add a block; return the hash of each id, and each document's title and text as one string: its hash, and itself."""
-        keys, texts = hashes([document.id for document in block]), [whole(document) for document in block]
+        keys, texts = hashes([document.id for document in block]), [full_text(document) for document in block]
         text_keys = hashes(texts)
         self.documents.extend(keys)
         self.texts.extend(text_keys)
@@ -150,12 +150,12 @@ class Known:
         files, part = files_of(folder), Part()
         reader = Reader(files, self.marks)
         for split in files.qrels:
-            for lines in blocks(reader.judgments(split, ignore)):
+            for lines in blocks(reader.judgments(split, ignore_line)):
                 part.add_judgments(split, lines)
-        for block in blocks(reader.documents(ignore)):
+        for block in blocks(reader.documents(ignore_line)):
             keys, _, texts = part.add_documents(block)
             self.sampled_documents.add(keys.tolist(), texts)
-        for some in blocks(reader.queries(ignore)):
+        for some in blocks(reader.queries(ignore_line)):
             self.sampled_queries.add(part.add_queries(some).tolist(), [query.text for query in some])
         self.folders.append(folder)
         insort(self._parts, ((batch, folder.name), part), key=itemgetter(0))
@@ -179,7 +179,7 @@ def query_names(folders: Iterable[Path], keys: Collection[int]) -> dict[int, str
     """Ids of queries by their hashes, read from the folders again."""
     found: dict[int, str] = {}
     for folder in folders if keys else ():
-        for some in blocks(records.queries(files_of(folder), ignore)):
+        for some in blocks(records.queries(files_of(folder), ignore_line)):
             ids = [query.id for query in some]
             found |= {key: name for key, name in zip(hashes(ids).tolist(), ids, strict=True) if key in keys}
     return found
@@ -190,7 +190,7 @@ def pair_hashes(queries: Hashes, docs: Hashes) -> Hashes:
     return queries * MIX + docs
 
 
-def whole(document: Document) -> str:
+def full_text(document: Document) -> str:
     """Title and text as one string, by which a document is sampled and compared."""
     return f"{document.title} {document.text}".strip() if document.title else document.text
 
@@ -213,5 +213,5 @@ def _any(keys: Hashes, sets: Sequence[Ids]) -> Mask:
     return found
 
 
-def ignore(_line: str) -> None:
+def ignore_line(_line: str) -> None:
     """Do nothing with a malformed line."""

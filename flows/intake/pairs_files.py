@@ -66,7 +66,7 @@ class PairsFiles:
             "marks": marks_digest(self.marks),
         }
         about = json.loads(json.dumps(about))
-        with locks.in_turn(folder.parent.with_suffix(".lock")):  # a check by hand may run beside a retraining
+        with locks.wait_and_hold(folder.parent.with_suffix(".lock")):  # a check by hand may run beside a retraining
             if not (folder / OF).exists() or read_json(folder / OF) != about:
                 with new_folder(folder) as made:
                     self._write(about["source"], base, made)
@@ -110,7 +110,7 @@ def origin(path: Path) -> Path:
     return parse_dataset(read_json(found)["source"]).folder if found else path
 
 
-def told(text: str, folder: Path, file: Path) -> str:
+def name_pairs_file(text: str, folder: Path, file: Path) -> str:
     """A message about `folder`, reworded to name the `file` that it was made from, and its rows."""
     if folder == file:
         return text

@@ -107,7 +107,7 @@ def files_of(folder: Path) -> Files:
     return Files(in_csv, documents, queries, qrels, next(iter(listed), None))
 
 
-def headless(files: Files) -> list[Path]:
+def files_without_header(files: Files) -> list[Path]:
     """The files that need a header but are empty. Merging skips them; prepare refuses them."""
     tables = files.all() if files.csv else filter(None, [files.negatives])
     return [path for path in tables if not any(line.strip(BLANK) for line in _texts(path, lambda _: None))]
@@ -125,7 +125,7 @@ def documents(files: Files, wrong: Wrong) -> Iterator[Document]:
     for at, record in objects(files.documents, "_id, title and text", wrong):
         heading = record.get("title")
         if heading is not None and not isinstance(heading, str):
-            wrong(f"{at}: found title {shown(heading)}, expected a string")
+            wrong(f"{at}: found title {shorten(heading)}, expected a string")
         elif found := _identified(at, record, wrong):
             yield Document(at, found[0], heading or "", found[1])
 
@@ -142,7 +142,7 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
     for at, record in objects(files.queries, "_id and text", wrong):
         answers = record.get("answers") or []
         if not is_answers(answers):
-            wrong(f"{at}: found answers {shown(answers)}, expected a list of strings")
+            wrong(f"{at}: found answers {shorten(answers)}, expected a list of strings")
         elif has_half_character("".join(answers)):
             wrong(f"{at}: an answer contains half a character (a lone surrogate, \\ud800 to \\udfff)")
         elif found := _identified(at, record, wrong):
@@ -169,7 +169,7 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
         if len(cells) != wanted:
             names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:wanted])
             wrong(
-                f"{at}: found {len(cells)} column{'s' * (len(cells) != 1)} ({shown(line)}), expected {wanted} separated by tabs ({names})"
+                f"{at}: found {len(cells)} column{'s' * (len(cells) != 1)} ({shorten(line)}), expected {wanted} separated by tabs ({names})"
             )
         elif (judged := _judged(at, cells, wrong)) is not None:
             yield judged
@@ -202,7 +202,7 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
             yield number, json.dumps({"_id": query.id, "text": query.text}, ensure_ascii=False)
     elif path == files.negatives:
         for number, one in enumerate(negatives(files, refuse), 1):
-            yield number, "\t".join(map(quoted, one[1:]))
+            yield number, "\t".join(map(quote_id, one[1:]))
     else:
         split = next(name for name, file in files.qrels.items() if file == path)
         for number, judged in enumerate(judgments(files, split, refuse), 1):
@@ -210,7 +210,7 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
             yield number, f"{judged.query}\t{judged.doc}\t{judged.grade}{weight}"
 
 
-def quoted(name: str) -> str:
+def quote_id(name: str) -> str:
     """An id as a cell of negatives.tsv, which is read as CSV: an unescaped leading quotation mark would open a quoted cell."""
     return '"' + name.replace('"', '""') + '"' if name.startswith('"') else name
 
@@ -232,7 +232,7 @@ def objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict
             wrong(f"{at}: {error}, expected it once")
             continue
         except (ValueError, RecursionError):
-            wrong(f"{at}: not JSON ({shown(line)}), expected an object with {expected}")
+            wrong(f"{at}: not JSON ({shorten(line)}), expected an object with {expected}")
             continue
         if isinstance(value, dict):
             yield at, value
@@ -244,9 +244,9 @@ def _identified(at: str, record: dict[str, Any], wrong: Wrong) -> tuple[str, str
     """The id and the text of a JSON object. If one is missing or invalid, report it and return None."""
     name, text = record.get("_id"), record.get("text")
     if name is None or isinstance(name, bool) or not isinstance(name, str | int):
-        wrong(f"{at}: found {'no _id' if name is None else f'_id {shown(name)}'}, expected a string or an integer")
+        wrong(f"{at}: found {'no _id' if name is None else f'_id {shorten(name)}'}, expected a string or an integer")
     elif not isinstance(text, str):
-        wrong(f"{at}: found {'no text' if text is None else f'text {shown(text)}'}, expected a string")
+        wrong(f"{at}: found {'no text' if text is None else f'text {shorten(text)}'}, expected a string")
     elif has_half_character(f"{name}{text}{record.get('title')}"):
         wrong(f"{at}: the text contains half a character (a lone surrogate, \\ud800 to \\udfff)")
     elif _named(at, str(name), wrong):
@@ -261,7 +261,7 @@ def has_half_character(text: str) -> bool:
 
 def _named(at: str, name: str, wrong: Wrong) -> bool:
     if not name or any(mark in name for mark in "\t\r\n\0"):
-        wrong(f"{at}: found id {shown(name)}, expected one without tabs, line ends, and NUL that is not empty")
+        wrong(f"{at}: found id {shorten(name)}, expected one without tabs, line ends, and NUL that is not empty")
         return False
     return True
 
@@ -269,11 +269,11 @@ def _named(at: str, name: str, wrong: Wrong) -> bool:
 def _judged(at: str, cells: Sequence[str], wrong: Wrong) -> Judged | None:
     query, doc, grade, *rest = cells
     if not query or not doc:
-        wrong(f"{at}: found query-id {shown(query)} and corpus-id {shown(doc)}, expected two ids")
+        wrong(f"{at}: found query-id {shorten(query)} and corpus-id {shorten(doc)}, expected two ids")
     elif not is_grade(grade):
-        wrong(f"{at}: found grade {shown(grade)}, expected {EXPECTED}")
+        wrong(f"{at}: found grade {shorten(grade)}, expected {EXPECTED}")
     elif (weight := weight_of(rest[0]) if rest else 1.0) is None:
-        wrong(f"{at}: found weight {shown(rest[0])}, expected {EXPECTED_WEIGHT}")
+        wrong(f"{at}: found weight {shorten(rest[0])}, expected {EXPECTED_WEIGHT}")
     else:
         return Judged(at, query, doc, int(grade), weight)
     return None
@@ -334,7 +334,7 @@ def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
     return sorted({file for pattern in patterns for end in ("", ".gz") for file in folder.glob(pattern + end) if file.is_file()})
 
 
-def shown(value: object) -> str:
+def shorten(value: object) -> str:
     """A wrong value, shortened for a message."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

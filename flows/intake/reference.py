@@ -70,7 +70,7 @@ def reference_of(project: Path, known: Known, size: int, *, warn: Warn, processe
 def _of_champion(project: Path, now: Champion, size: int, *, processes: Processes) -> Reference:
     folder, name = project / FOLDER, f"champion/{now.number}"
     about = {"champion": now.number, "commit": now.commit, "size": size}
-    with locks.in_turn(folder.with_suffix(".lock")):  # a check by hand may run beside a retraining
+    with locks.wait_and_hold(folder.with_suffix(".lock")):  # a check by hand may run beside a retraining
         if not (folder / "reference.json").exists() or read_json(folder / "reference.json")["of"] != about:
             with new_folder(folder) as made:
                 texts = _texts(project, now, size, folder=made / "tables")

@@ -46,7 +46,7 @@ def vector_shift(batch_ND: Floats, held_HD: Floats, fixed_FD: Floats, *, by: str
     k-th distance.
     """
     batch_ND, held_HD, fixed_FD = (_unit(vectors) for vectors in (batch_ND, held_HD, fixed_FD))
-    auc, p = larger(nearest(batch_ND, fixed_FD), nearest(held_HD, fixed_FD))
+    auc, p = permutation_auc(nearest(batch_ND, fixed_FD), nearest(held_HD, fixed_FD))
     one, other = batch_ND.mean(axis=0), np.concatenate([held_HD, fixed_FD]).mean(axis=0)
     cosine = float(one @ other / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12))
     return Shift(auc, p, 1 - cosine, len(batch_ND), len(held_HD), by)
@@ -55,7 +55,7 @@ def vector_shift(batch_ND: Floats, held_HD: Floats, fixed_FD: Floats, *, by: str
 def word_shift(batch: Sequence[str], held: Sequence[str], fixed: Sequence[str], *, terms: Callable[[str], list[str]]) -> Shift:
     """Test words: a text's novelty is the mean inverse document frequency of its distinct terms among the fixed texts."""
     counts = Counter(term for text in fixed for term in set(terms(text)))
-    auc, p = larger(*(rarity(texts, counts, len(fixed), terms=terms) for texts in (batch, held)))
+    auc, p = permutation_auc(*(rarity(texts, counts, len(fixed), terms=terms) for texts in (batch, held)))
     return Shift(auc, p, None, len(batch), len(held), "words")
 
 
@@ -79,7 +79,7 @@ def rarity(texts: Sequence[str], counts: Counter[str], documents: int, *, terms:
     return np.array(found)
 
 
-def larger(first: Floats, second: Floats) -> tuple[float, float]:
+def permutation_auc(first: Floats, second: Floats) -> tuple[float, float]:
     """AUC of `first` being larger than `second`, and its p-value by PERMUTATIONS random relabelings (the observed one counts as one).
 
     The AUC is Mann and Whitney's U over N H. Under the null hypothesis, that all scores are exchangeable, P(p <= a) <= a for any a.

@@ -65,7 +65,7 @@ def is_news(project: Path, batch: Batch) -> bool:
     return not file.exists() or (read(file).stamp, read(file).reason) != (batch.stamp, batch.reason)
 
 
-def keep(project: Path, batch: Batch) -> None:
+def save(project: Path, batch: Batch) -> None:
     """Write the verdict to the folder for the batch's state, and remove it from the other."""
     places = {"accepted": ACCEPTED, "quarantined": QUARANTINE}
     for state, folder in places.items():

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 from flows.parameters.alike import suggesting
-from flows.parameters.migrations import missing
+from flows.parameters.migrations import missing_sections
 from flows.parameters.needs import ENCODERS, NEGATIVES, ORDERED, entries, find_cycle, needs
 from flows.parameters.sources import source_keys
 from tasks.core.metrics.added import lower_is_better
@@ -161,7 +161,7 @@ def check_moved(sections: Mapping[str, Any], where: str) -> None:
 
 def check_age(sections: Mapping[str, Any], where: str) -> None:
     """Check that no section of newer versions is missing; `retemper upgrade` adds these to a file of an older version."""
-    if names := missing(sections):
+    if names := missing_sections(sections):
         more = f" ({', '.join(names[1:])} too)" if names[1:] else ""
         raise Missing(
             f"{where}: {names[0]}: missing{more}, a section of newer versions; run retemper upgrade, which adds it with its default"

@@ -32,14 +32,14 @@ def apply(assignments: Sequence[str], path: Path, check: Callable[[dict[str, Any
     if not assignments:
         return None
     before = read_text(path)
-    after = changed(before, assignments, check)
+    after = apply_to_text(before, assignments, check)
     if after is None:
         return None
     write_text(path, after)
     return before
 
 
-def changed(before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object]) -> str | None:
+def apply_to_text(before: str, assignments: Sequence[str], check: Callable[[dict[str, Any]], object]) -> str | None:
     """`apply` on the text of a file; return its new text, or None if nothing changes."""
     document = load(before.replace("\r\n", "\n"))
     changes = [_assign(document, assignment) for assignment in assignments]
@@ -120,10 +120,10 @@ def insert(document: CommentedMap, name: str, value: Any, *, after: str, comment
     trailing = _split_trailing(_leaf(document, before))
     blank = CommentToken("\n\n", CommentMark(0), None)
     document.insert(keys.index(before) + 1, name, value)
-    _hang(blank, _leaf(document, before))
+    _attach_comment(blank, _leaf(document, before))
     document.yaml_add_eol_comment(comment, name, column=0)
     document.ca.items[name][2].value = f"# {comment}\n"
-    _hang(trailing, (document, name))
+    _attach_comment(trailing, (document, name))
 
 
 def _assign(document: CommentedMap, assignment: str) -> bool:
@@ -209,7 +209,7 @@ def _append(node: CommentedMap, name: str, value: Any, above: Place | None) -> N
     trailing = _split_trailing(_last_place(node, above))
     node.pop(name, None)  # if it was null
     node[name] = value
-    _hang(trailing, _last_place(node, above))
+    _attach_comment(trailing, _last_place(node, above))
 
 
 def _remove(node: CommentedMap, name: str, above: Place | None) -> None:
@@ -220,14 +220,14 @@ def _remove(node: CommentedMap, name: str, above: Place | None) -> None:
     place = above if before is None else _leaf(node, before)
     leading = (node.ca.items.get(name) or [None] * 4)[1] or []  # comments before it, if the previous key is on one line
     if lines := "".join(f"{' ' * token.start_mark.column if token.value.strip() else ''}{token.value}" for token in leading):
-        _hang(type(leading[0])(f"\n{lines}", leading[0].start_mark, None), place)
+        _attach_comment(type(leading[0])(f"\n{lines}", leading[0].start_mark, None), place)
     del node[name]
     node.ca.items.pop(name, None)
     if place is None and trailing is not None and node:  # the document's first key: its comments move before the next key
         trailing.value, trailing.column = trailing.value.removeprefix("\n"), 0
         tokens = node.ca.items.setdefault(keys[1], [None] * 4)
         tokens[1] = [trailing, *(tokens[1] or [])]
-    _hang(trailing, place)
+    _attach_comment(trailing, place)
 
 
 def _last_place(node: CommentedMap, above: Place | None) -> Place | None:
@@ -244,7 +244,7 @@ def _leaf(holder: Any, key: Any) -> Place:
     return holder, key
 
 
-def _hang(trailing: Any, place: Place | None) -> None:
+def _attach_comment(trailing: Any, place: Place | None) -> None:
     if trailing is None or place is None:
         return
     holder, key = place

@@ -153,7 +153,7 @@ def migrated(text: str, file: File, made: datetime | None = None) -> tuple[str, 
     return dumped.replace("\n", "\r\n") if "\r\n" in text else dumped, told
 
 
-def missing(sections: Mapping[str, Any]) -> list[str]:
+def missing_sections(sections: Mapping[str, Any]) -> list[str]:
     """The sections that an older params.yaml lacks, and without which nothing runs, by name."""
     return [name for name in ADDED if name not in sections]
 

@@ -40,7 +40,7 @@ def needs(sections: Mapping[str, Any]) -> Needs:
     return found
 
 
-def reached(needs: Needs, wanted: Collection[str]) -> set[str]:
+def with_needs(needs: Needs, wanted: Collection[str]) -> set[str]:
     """`wanted`, and all that they need, directly or indirectly."""
     found, waiting = set[str](), list(wanted)
     while waiting:
@@ -51,13 +51,13 @@ def reached(needs: Needs, wanted: Collection[str]) -> set[str]:
     return found
 
 
-def only(sections: Mapping[str, Any], systems: Collection[str]) -> dict[str, Any]:
+def keep_needed(sections: Mapping[str, Any], systems: Collection[str]) -> dict[str, Any]:
     """The sections without entries that none of `systems` (rounds, entries of adore, fusions) needs.
 
     An entry of study or analyses stays if all that it needs does.
     """
     graph = needs(sections)
-    kept = reached(graph, [name for section in RUNS for one in systems if (name := f"{section}.{one}") in graph])
+    kept = with_needs(graph, [name for section in RUNS for one in systems if (name := f"{section}.{one}") in graph])
     kept |= {name for name, needed in graph.items() if name.startswith(ASKED) and kept.issuperset(needed)}
     return {
         section: {name: entry for name, entry in entries(sections, section).items() if f"{section}.{name}" in kept}

@@ -37,18 +37,18 @@ def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = 
     The result is not checked. Raises UserError if there is no such recipe or, for `none`, nothing to take back.
     """
     before = edit.read_text(path)
-    after, record = changed(before, name, folder, last=_last(memory))
+    after, record = apply_to_text(before, name, folder, last=_last(memory))
     _remember(record, memory)
     write_text(path, after)
     return before
 
 
-def changed(before: str, name: str, folder: Path, *, last: Record) -> tuple[str, Record]:
+def apply_to_text(before: str, name: str, folder: Path, *, last: Record) -> tuple[str, Record]:
     """`apply` on the text of a file and the record of the last recipe; return both as they are to be written."""
     text = before.replace("\r\n", "\n")
     recipe = _read(name, folder) if name != NONE else {}
     if last and _is_in_place(text, last):
-        text = replaced(text, last["before"])
+        text = replace_sections(text, last["before"])
     elif name == NONE:
         raise UserError(
             f"--recipe none: no recipe of this folder is in place in {PARAMS}, expected one that --recipe NAME has put there; "
@@ -56,7 +56,7 @@ def changed(before: str, name: str, folder: Path, *, last: Record) -> tuple[str,
         )
     here = blocks(text)
     record = {"name": name, "before": {section: here.get(section) for section in recipe}, "after": recipe} if recipe else {}
-    text = replaced(text, recipe)
+    text = replace_sections(text, recipe)
     return text.replace("\n", "\r\n" if "\r\n" in before else "\n"), record
 
 
@@ -98,7 +98,7 @@ def blocks(text: str) -> dict[str, str]:
     return {section: "\n".join(lines[first:last]) for section, (first, last) in _places(text).items()}
 
 
-def replaced(text: str, new: Blocks) -> str:
+def replace_sections(text: str, new: Blocks) -> str:
     """`text` with its sections replaced by those of `new`. New sections come last; None removes a section."""
     lines = text.split("\n")
     places = _places(text)
@@ -128,7 +128,7 @@ def _places(text: str) -> dict[str, tuple[int, int]]:
 
 
 @contextmanager
-def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bool) -> Iterator[Callable[[], None]]:
+def apply_edits(assignments: Sequence[str], recipe: str | None = None, *, lasting: bool) -> Iterator[Callable[[], None]]:
     """Apply `--recipe` and then `--set`; the caller holds the folder's lock. Yields a function that undoes them, also in data/source.json.
 
     They are undone on an error, and if not `lasting`; if this process is killed, then by the next one that edits here. A version of
@@ -163,8 +163,8 @@ def edited(assignments: Sequence[str], recipe: str | None = None, *, lasting: bo
 def _planned(assignments: Sequence[str], recipe: str | None) -> tuple[str, str, Record]:
     """The text of params.yaml before and after an edit, checked, and the record of the recipe that is then in place."""
     before, record = edit.read_text(PARAMS), _last(MEMORY)
-    after, record = changed(before, recipe, FOLDER, last=record) if recipe is not None else (before, record)
-    text = edit.changed(after, assignments, check) if assignments else None
+    after, record = apply_to_text(before, recipe, FOLDER, last=record) if recipe is not None else (before, record)
+    text = edit.apply_to_text(after, assignments, check) if assignments else None
     if text is None and recipe is not None:
         check(parse_yaml(after) or {})
     return before, after if text is None else text, record

@@ -26,7 +26,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
-from flows.pipeline.stage import Slots, devices_needed, elsewhere, find_devices, run_stage, spares_gpus
+from flows.pipeline.stage import Slots, devices_needed, find_devices, ray_environment, run_stage, spares_gpus
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
@@ -112,7 +112,7 @@ class Devices:
             return
         count = self._needed[stage.workers]
         if not count:
-            with elsewhere(self._gangs, stage.workers) as env:
+            with ray_environment(self._gangs, stage.workers) as env:
                 yield env
             return
         with self._slots[stage.slot].take(count) as env, shared_slot(count):
@@ -152,7 +152,7 @@ class Crew:
                 outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
         if self.processes.stopped:
             return None
-        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.alone(name) else ""  # printed when the run ends
+        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.runs_alone(name) else ""  # printed when the run ends
         for line in errors:
             if line != told:
                 self.display.output(name, line)
@@ -167,14 +167,14 @@ class Crew:
             self.clock.began(name)
             began = time.time()
             frozen = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
-            env = env | _watched(stage)
+            env = env | _source_environment(stage)
             env |= {**self.python, **frozen, **self.display.environment, **environments.begin(name)}
             outcome = run_stage(name, self.processes, tell, self.plan.reached, env)
             spent = environments.cost(name)
             device = timing.device_name(env, stage.slot)
             state: timing.State = "Stopped" if self.processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
             span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
-            self.clock.ended(span, *((environments.taken(name), spent) if state == "Ran" else ()))
+            self.clock.ended(span, *((environments.read_environment(name), spent) if state == "Ran" else ()))
         return replace(outcome, work=spent.get("seconds"))
 
     def _tell(self, name: str, log: Callable[[str], None], line: str, *, errors: list[str]) -> None:
@@ -182,7 +182,7 @@ class Crew:
         if self.processes.stopped:  # what a stage prints from then on is only in its own log
             return
         if line.startswith("\r"):
-            self.display.passing(name, line[1:])
+            self.display.progress(name, line[1:])
             return
         log(line)
         if line.startswith(ERROR) and not line.startswith(WARNING):  # a stage's last line
@@ -191,7 +191,7 @@ class Crew:
             self.display.output(name, line)
 
 
-def _watched(stage: Stage) -> dict[str, str]:
+def _source_environment(stage: Stage) -> dict[str, str]:
     """Environment variables that name the stage's record of outside files: those it may read, as DVC knows them (`watch`)."""
     if not stage.sources:
         return {}
@@ -211,6 +211,6 @@ def shared_slot(count: int = 1) -> AbstractContextManager[None]:
 
 
 def _metrics_artifact() -> None:
-    header, rows = metrics.rows(generations.present(metrics.read_metrics())[0])
+    header, rows = metrics.rows(generations.current_metrics(metrics.read_metrics())[0])
     if rows:
         create_markdown_artifact(markdown_table(header, rows), key="metrics", description="metrics of every model, by split")

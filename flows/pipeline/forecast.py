@@ -70,12 +70,12 @@ def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool
         missing = {_kind(stage) for stage in set(stages) - records.keys()}
         others = {stage: entry_digest(entry) for stage, entry in lock.items() if _kind(stage) in missing}
         known = makings.read(cache, others.values())
-        likes = _likes({stage: known[digest] for stage, digest in others.items() if digest in known}) | _likes(records)
+        likes = _one_per_kind({stage: known[digest] for stage, digest in others.items() if digest in known}) | _one_per_kind(records)
     rounds = sections.get("rounds") or {}
     return [_forecast(stage, records.get(stage, likes.get(_kind(stage))), size=size, rounds=rounds) for stage in stages]
 
 
-def _likes(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _one_per_kind(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """One record per kind: that of the last stage by name. A stage named in ALIKE counts only if the kind has no other."""
     ordered = sorted(records, key=lambda stage: (stage.partition("@")[0] not in ALIKE, stage))
     return {_kind(stage): records[stage] for stage in ordered}

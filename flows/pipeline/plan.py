@@ -17,7 +17,7 @@ from flows.repository.lock import Lock, read_blob, read_lock
 from flows.repository.project import dvc_errors, lock_is_readable, repository
 from flows.results import analyses
 from flows.storage import cache, forgettings, makings
-from flows.storage.patches import by_content, durably
+from flows.storage.patches import check_by_content, durably
 from flows.team import sync
 from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.frozen import freeze
@@ -49,7 +49,7 @@ class Plan:
         """Name, reasons, and upstream stages of every stage that DVC must look at, in topological order."""
         return [(name, self.why.get(name, []), stage.upstream) for name, stage in self.graph.stages.items() if name in self.changed]
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """The lines of a dry run: one per stage, then their sum, and what the remote may have."""
         if not self.changed:
             return ["0 stages may run: everything is up to date"]
@@ -107,11 +107,11 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     code = freeze()
-    here = {} if dry else makings.here()
+    here = {} if dry else makings.current_provenance()
     locks.repair()
     if not dry and (told := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
         warn(f"{LOCK} {told}")
-    by_content()
+    check_by_content()
     durably()
     with dvc_errors(), repository() as repo:
         if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
@@ -123,7 +123,7 @@ def make_plan(
             locks.remember()
             leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
-        if not dry and (uncached := cache.uncached(status)) and cache.fix(repo, uncached, warn):
+        if not dry and (uncached := cache.uncached(status)) and cache.restore_from_workspace(repo, uncached, warn):
             status = read_status(repo, graph.stages)
         refuse_unmade(repo, graph.downstream_of(status))
         remote = sync.remote_name(repo)
@@ -142,7 +142,7 @@ def make_plan(
     changed = graph.downstream_of(status)
     refuse_unfit([name for name in graph.stages if name in changed])
     untold = graph.stages.keys() & lock.keys() - (set(missing) if reached else set())
-    for line in forgettings.told(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in untold}):
+    for line in forgettings.explain_missing(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in untold}):
         warn(line)
     why = reasons(status, graph) if dry else {}
     pulled = set(sync.restorable(status, lock)) if dry and remote else set()

@@ -61,7 +61,7 @@ def run(
     started = time.monotonic()
     processes = Processes()
     display = Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():
+    with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         clock = timing.Clock(cache=cache_folder())
         try:
             plan = make_plan(targets, processes, display.warn, check)
@@ -83,8 +83,8 @@ def run(
                 display.warn(told)
 
         try:
-            with _recorded(plan, part=quiet and bool(targets)) as recorder, display.open(plan.graph.stages, recorder):
-                outcomes = _cached(plan) if nothing else _execute(plan, processes, display, clock, gate)
+            with _record_run(plan, part=quiet and bool(targets)) as recorder, display.open(plan.graph.stages, recorder):
+                outcomes = _all_cached(plan) if nothing else _execute(plan, processes, display, clock, gate)
         except splits.Unfit:
             undo()
             _put_back(processes)
@@ -115,7 +115,7 @@ def dry_run(
     """
     processes = Processes()
     display = Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():  # a run in progress has its own frozen parameters
+    with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():  # a run in progress has its own frozen parameters
         try:
             with edited or nullcontext():
                 plan = make_plan(targets, processes, display.warn, check, dry=True)
@@ -130,7 +130,7 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
     A run without evaluations (`retemper run prepare`) prints no metrics.
     """
     if any(_measured(plan, name) for name in plan.graph.stages):
-        found, left_out = generations.present(metrics.read_metrics())
+        found, left_out = generations.current_metrics(metrics.read_metrics())
         found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
         header, rows = metrics.rows(found)
         reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
@@ -146,7 +146,7 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
             display.line(f"\n{name}\n\n{table.read_text(encoding='utf-8')}")
 
 
-def _recorded(plan: Plan, *, part: bool = False) -> AbstractContextManager[Recorder | None]:
+def _record_run(plan: Plan, *, part: bool = False) -> AbstractContextManager[Recorder | None]:
     """The record of a run for `retemper watch`. A run with nothing to do keeps the last run's record if that run has ended."""
     if not plan.changed:
         last = read()
@@ -160,7 +160,7 @@ def _recorded(plan: Plan, *, part: bool = False) -> AbstractContextManager[Recor
 def _told_folder(whole: bool) -> Path | None:
     """The current folder as shown to the user: absolute in another command's worktree (`whole`), None if that is removed afterwards."""
     here = Path.cwd()
-    return None if worktree.is_passing(here) else here if whole or worktree.SECOND in os.environ else Path()
+    return None if worktree.is_temporary(here) else here if whole or worktree.SECOND in os.environ else Path()
 
 
 def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path | None) -> None:
@@ -197,7 +197,7 @@ def _measured(plan: Plan, name: str) -> list[str]:
     return [out.stem for out in plan.graph.stages[name].outs if out.suffix == ".json" and out.parent == folder]
 
 
-def _cached(plan: Plan) -> dict[str, Outcome]:
+def _all_cached(plan: Plan) -> dict[str, Outcome]:
     return {name: Outcome("Cached") for name in plan.graph.stages}
 
 
@@ -217,7 +217,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
     if plan.changed and splits.STAGE not in plan.changed:
         gate()
     if not plan.changed and not server.is_configured():
-        return _cached(plan)
+        return _all_cached(plan)
     configured, ours = server.is_configured(), None
     refused: list[splits.Unfit] = []
 
@@ -229,7 +229,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
             raise
 
     try:
-        with PreparedPython(_needed(plan)) as python:
+        with PreparedPython(_modules_to_import(plan)) as python:
             ours = server.use_server()
             from flows.pipeline.flow import execute
 
@@ -248,7 +248,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
     return outcomes
 
 
-def _needed(plan: Plan) -> list[str]:
+def _modules_to_import(plan: Plan) -> list[str]:
     """The modules that the stages to run import, and those of DVC, which runs each stage."""
     if not plan.changed:
         return []

@@ -19,7 +19,7 @@ class Unfit(UserError):
     """The data set lacks a split that the run needs."""
 
 
-def learning(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
+def training_stages(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
     """Those of `stages` that train on the train judgments."""
     found = []
     for name in stages:
@@ -37,7 +37,7 @@ def check(
 
     `edits`: the run's `--set` arguments, repeated in the command that is suggested; `with_dev`: the run compares its models on dev.
     """
-    source, trained = (sections.get("dataset") or {}).get("source", "the data set"), learning(stages, sections)
+    source, trained = (sections.get("dataset") or {}).get("source", "the data set"), training_stages(stages, sections)
     pseudo = sections.get("queries") == "pseudo"
     settings = "".join(f" --set {shlex.quote(edit)}" for edit in edits)
     without = f"to run what needs no training (BM25, the encoder as is, the report): retemper run --recipe zero_shot{settings}"

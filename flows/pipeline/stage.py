@@ -57,7 +57,7 @@ class Slots:
 
 
 @contextmanager
-def elsewhere(gangs: Slots, workers_of: str | None) -> Iterator[dict[str, str]]:
+def ray_environment(gangs: Slots, workers_of: str | None) -> Iterator[dict[str, str]]:
     """The environment of a stage whose workers run on a Ray cluster: it sees no GPU of this machine.
 
     A training needs room on the cluster for all its workers at once. Two trainings could block each other, so they take turns (`gangs`).

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.experiments.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, second_run, whole_encoder
-from flows.experiments.extra_results import Made, legend, tested
+from flows.experiments.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, absolute_encoder, second_run
+from flows.experiments.extra_results import Made, legend, pairwise_tests
 from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.sources import source_keys
@@ -61,9 +61,9 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
     """
     if documents < LEAST:
         raise UserError(f"--documents {documents}: expected {LEAST} at least, of which {LEAST // SHARES['dev']} dev queries are asked")
-    refuse_of_the_data(sets)
+    refuse_data_edits(sets)
     text = edit.read_text(PARAMS)
-    sections = dict[str, Any](parse_yaml(edit.changed(text, sets, check) or text))
+    sections = dict[str, Any](parse_yaml(edit.apply_to_text(text, sets, check) or text))
     parameters = check(sections)
     chosen = systems(sections, name)
     try:
@@ -72,7 +72,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
         tell(failed.problems)
         return failed.status
     processes, display = Processes(), Display()
-    with stopping_on_signals(processes), locks.in_turn(KEPT / "turn", lambda: display.line("waiting for another preview to end")):
+    with stopping_on_signals(processes), locks.wait_and_hold(KEPT / "turn", lambda: display.line("waiting for another preview to end")):
         sample = draw(CORPUS, WEIGHTS, documents, to=KEPT / "data", trains=parameters.queries == "corpus")
         queries = sample.queries["train"].drawn if parameters.queries == "corpus" else sample.documents.drawn // SHARES["train"]
         if chosen.trained and not queries:
@@ -80,23 +80,23 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
                 raise UserError(f"--round {name}: {CORPUS}: found no train queries with relevant documents, expected some to train on")
             chosen = Systems(chosen.start, None, {chosen.start: chosen.rounds[chosen.start]})
         steps = math.ceil(queries / parameters.rounds[chosen.trained].batch_queries) if chosen.trained else 0
-        display.line(f"preview: {told(sample)}")
+        display.line(f"preview: {describe_sample(sample)}")
         plan = Plan("preview", targets(chosen), [*sets, *edits(sections, chosen, steps=steps)], [])
         try:
             with second_run(plan, KEPT, processes=processes, display=display) as project:
-                made = measured(project / "data", parameters, chosen)
+                made = read_results(project / "data", parameters, chosen)
         except RunFailed as failed:
             tell([failed.problem])
             return failed.problem.status
     made_dev = parameters.queries == "pseudo" and (parameters.pseudo.dev == "pseudo" or not sample.queries["dev"].drawn)
     trained, told_of = chosen.trained, ""
     if trained:
-        told_of = told_training(trained, parameters.rounds[trained], steps, origin=chosen.rounds[trained]["init"])
+        told_of = describe_training(trained, parameters.rounds[trained], steps, origin=chosen.rounds[trained]["init"])
     display.line(f"\n{summary(made, sample, trained=told_of, made_dev=made_dev)}")
     return 0
 
 
-def refuse_of_the_data(sets: Sequence[str]) -> None:
+def refuse_data_edits(sets: Sequence[str]) -> None:
     """Raise UserError for an edit that would change the data that the sample is drawn from."""
     for one in sets:
         if one.partition("=")[0].partition(".")[0].strip() in OF_THE_DATA:
@@ -151,7 +151,7 @@ def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[s
         "rounds": rounds,
     }
     for key, place in source_keys({name: sections.get(name) for name in ("encoder", "encoders", "pseudo")}):
-        values[key] = whole_encoder(place) if key != "pseudo.generator" or local_path(place).exists() else place
+        values[key] = absolute_encoder(place) if key != "pseudo.generator" or local_path(place).exists() else place
     return [edit.setting(key, value) for key, value in values.items()]
 
 
@@ -160,10 +160,10 @@ def targets(chosen: Systems) -> list[str]:
     return [f"evaluate_{BM25}", *(f"evaluate@{one}" for one in chosen.rounds)]
 
 
-def measured(data: Path, parameters: Parameters, chosen: Systems) -> Made:
+def read_results(data: Path, parameters: Parameters, chosen: Systems) -> Made:
     """The results of the systems on dev, and the tests between them, from the artifacts in folder `data`."""
     about = {"metric": parameters.report.metric, "systems": [BM25, *chosen.rounds], "left_out": []}
-    tests = tested(data / "values", about, parameters.report, qrels=_qrels(data))
+    tests = pairwise_tests(data / "values", about, parameters.report, qrels=_qrels(data))
     return Made("preview", about, read_metrics(data.parent / METRICS), tests)
 
 
@@ -173,7 +173,7 @@ def _qrels(data: Path) -> Path:
     return made if made.is_dir() else data / "corpus/qrels"
 
 
-def told(sample: Sample) -> str:
+def describe_sample(sample: Sample) -> str:
     """`2,000 of 10,033 documents, 100 of 930 queries of dev, 1,000 of 7,373 queries of train`."""
     parts = [f"{sample.documents.drawn:,} of {counted(sample.documents.all, 'documents')}"]
     for split, part in sample.queries.items():
@@ -182,7 +182,7 @@ def told(sample: Sample) -> str:
     return ", ".join(parts) + ("; dev is held out of train, as the data has none" if sample.held_out else "")
 
 
-def told_training(name: str, entry: Trained, steps: int, *, origin: str) -> str:
+def describe_training(name: str, entry: Trained, steps: int, *, origin: str) -> str:
     """How the round `entry` of params.yaml was trained here: for `steps`, from `origin`."""
     other = "" if entry.init == origin else f" from {origin}, in place of {entry.init}"
     return f"{name}: {counted(steps, 'steps')} of {counted(entry.batch_queries, 'queries')}{other}; a whole run has its own steps or epochs"

@@ -120,12 +120,12 @@ class Display:
         if listener := self._listener:  # the end of a run may remove it meanwhile
             listener.began(stage)
 
-    def alone(self, stage: str) -> bool:
+    def runs_alone(self, stage: str) -> bool:
         """Whether no other stage runs."""
         with self._guard:
             return not self._doing.keys() - {stage}
 
-    def passing(self, stage: str, text: str) -> None:
+    def progress(self, stage: str, text: str) -> None:
         """Show a running stage's line of progress. On a terminal, it stays until the next such line."""
         with self._guard:
             if self._foot and (task := self._doing.get(stage)) is not None:

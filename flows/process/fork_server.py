@@ -203,7 +203,7 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def leave(status: list[int]) -> None:
+def exit_at_once(status: list[int]) -> None:
     """End at once. Python's normal exit, which tears down all imported modules, takes half a second."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -218,7 +218,7 @@ def main(name: str, modules: list[str]) -> None:
     server = Server(listener, modules)
     signal.signal(signal.SIGTERM, server.stop)
     status: list[int] = []
-    atexit.register(leave, status)  # registered first, so it runs last
+    atexit.register(exit_at_once, status)  # registered first, so it runs last
     request = server.serve()
     status.append(run(request.arguments[1:]))
 

@@ -20,7 +20,7 @@ AFTER = Path(".retemper/dvc.lock.intact")
 
 
 @contextmanager
-def only_run(path: Path = RUN_LOCK) -> Iterator[None]:
+def hold_run_lock(path: Path = RUN_LOCK) -> Iterator[None]:
     """Hold the lock of a folder for one run. UserError if another run holds it. The kernel releases it when we die."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as handle:
@@ -37,7 +37,7 @@ def only_run(path: Path = RUN_LOCK) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+def wait_and_hold(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Wait for the lock `path` and hold it. `waiting` is called if another process holds it. The kernel releases it when we die."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as handle:
@@ -50,12 +50,12 @@ def in_turn(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[
 
 
 @contextmanager
-def only_run_in(folders: Iterable[Path]) -> Iterator[None]:
+def hold_run_locks(folders: Iterable[Path]) -> Iterator[None]:
     """Hold the locks of several projects' folders. UserError if another run holds one, or if we have no permission."""
     with ExitStack() as held:
         for folder in folders:
             try:
-                held.enter_context(only_run(RUN_LOCK if folder == Path.cwd() else folder / RUN_LOCK))
+                held.enter_context(hold_run_lock(RUN_LOCK if folder == Path.cwd() else folder / RUN_LOCK))
             except PermissionError:
                 raise UserError(
                     f"{folder / RUN_LOCK}: no permission, so a run may be in progress there; have its owner give access"

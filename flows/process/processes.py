@@ -41,7 +41,7 @@ def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, **ours, **extra}
 
 
-def typed() -> str:
+def typed_command() -> str:
     """The command that the user typed. For a run that another command started, that command; for a scheduled run, `retemper schedule`."""
     begun = ["schedule"] if Path(sys.argv[0]).parent.name in ("prefect", "scheduling") else sys.argv[1:]
     return os.environ.get(TYPED) or shlex.join(["retemper", *begun])

@@ -93,7 +93,7 @@ def default_queries(data: str) -> str:
     return "corpus"
 
 
-def seen_from(project: Path, answer: str, *, kind: str = "") -> str:
+def relative_answer(project: Path, answer: str, *, kind: str = "") -> str:
     """An answer with its relative path made relative to the project's folder; absolute paths, ids, and ~ are unchanged."""
     place = answer.removeprefix(f"{kind}:") if kind else answer
     if Path(place).is_absolute() or place.startswith("~") or not Path(place).exists():
@@ -102,7 +102,9 @@ def seen_from(project: Path, answer: str, *, kind: str = "") -> str:
     return f"{kind}:{moved}" if kind else moved
 
 
-def data_seen_from(project: Path, data: str) -> str:
-    """`seen_from` for a SPEC."""
+def relative_data(project: Path, data: str) -> str:
+    """`relative_answer` for a SPEC."""
     spec: DatasetSpec = parse_dataset(data)
-    return f"{seen_from(project, f'{spec.kind}:{spec.place}', kind=spec.kind)}{spec.columns}" if spec.kind in PATH_KINDS else str(spec)
+    if spec.kind not in PATH_KINDS:
+        return str(spec)
+    return f"{relative_answer(project, f'{spec.kind}:{spec.place}', kind=spec.kind)}{spec.columns}"

@@ -10,7 +10,7 @@ from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.explaining.costs import recorded
+from flows.explaining.costs import recorded_seconds
 from flows.parameters.checks import check_file
 from flows.parameters.widths import shaped_width
 from flows.process.display import clock
@@ -42,7 +42,7 @@ def known(project: Path) -> Known | None:
         with chdir(project):
             stats, source = (json.loads(path.read_text(encoding="utf-8")) for path in (STATS, SOURCE))
             parameters = check_file()
-            seconds = recorded(read_lock())
+            seconds = recorded_seconds(read_lock())
             return Known(size_of(stats, parameters.tokenize), parameters, source["encoder"]["digest"], seconds) if seconds else None
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
@@ -57,7 +57,7 @@ class Scaled:
     factor: float
 
 
-def scaled(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
+def scale_seconds(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
     """The seconds that `stages` will take, scaled from those that stages of their kinds took in `like`."""
     spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
@@ -83,7 +83,7 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
         return f"time of the first run: unknown, as no finished run is recorded in {place}; the first run records its own"
     if like.encoder != encoder:
         return f"time of the first run: unknown, as the runs recorded in {place} are of another encoder; the first run records its own"
-    found = scaled(stages, size, parameters, like=like)
+    found = scale_seconds(stages, size, parameters, like=like)
     if len(found.unknown) == len(stages):
         return f"time of the first run: unknown, as no run of these stages is recorded in {place}; the first run records its own"
     if found.factor > MOST:

@@ -38,7 +38,7 @@ class Measured(NamedTuple):
     tag: str
 
 
-def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
+def measure(documents: Path, encoder: Path | None, text: Text) -> Measured:
     """Measure a sample of the file `documents`.
 
     Without a tokenizer in the folder `encoder`, lengths are estimated from words and bytes.
@@ -62,7 +62,7 @@ def measured(documents: Path, encoder: Path | None, text: Text) -> Measured:
     return Measured(most, unknown / sum(counts), titled / len(sample), len(tags) / len(sample), next(iter(tags), ""))
 
 
-def suggested(tokens: int) -> int:
+def suggest_length(tokens: int) -> int:
     """The number of tokens to read if 95 % of the documents have at most `tokens`: in steps of 32, from 64 to 256."""
     return min(256, max(64, -(-tokens // 32) * 32))
 

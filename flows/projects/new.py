@@ -22,9 +22,9 @@ from flows.process.display import Display
 from flows.process.prepared import FORKS
 from flows.process.processes import Processes, stopping_on_signals
 from flows.projects import estimate
-from flows.projects.answers import AUTO, CACHE, NONE, data_seen_from, seen_from
+from flows.projects.answers import AUTO, CACHE, NONE, relative_answer, relative_data
 from flows.projects.layout import code_source, lay_out, write_readme
-from flows.projects.lengths import FOREIGN, MARKED, measured, suggested
+from flows.projects.lengths import FOREIGN, MARKED, measure, suggest_length
 from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
@@ -84,7 +84,7 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
     refuse_place(folder)
     folder = folder.absolute()
     end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
-    seen, typed = (f"{parse_dataset(spec).place}{end}" for spec in (data_seen_from(folder, wanted.data), wanted.data))
+    seen, typed = (f"{parse_dataset(spec).place}{end}" for spec in (relative_data(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, lambda: "\nretemper: stopped; nothing was left behind\n"), _beside(folder) as project:
         with tempfile.TemporaryDirectory() as scratch:
@@ -146,9 +146,9 @@ def _set_parameters(project: Path, folder: Path, wanted: Wanted) -> None:
     else:
         edit.apply([*WIKIPEDIA, *EPOCH], path, lambda _: None)
     answers = {
-        "dataset.source": data_seen_from(folder, wanted.data),
+        "dataset.source": relative_data(folder, wanted.data),
         "queries": wanted.queries,
-        "encoder.source": seen_from(folder, wanted.encoder),
+        "encoder.source": relative_answer(folder, wanted.encoder),
     }
     edit.apply([f"{key}={_quoted(value)}" for key, value in answers.items()], path, lambda _: None)
     edit.apply(wanted.sets, path, check)
@@ -182,17 +182,17 @@ def _check_data(
     freeze()
     forks = {name: value for name, value in os.environ.items() if name == FORKS}
     clock = timing.Clock(cache=cache_folder())
-    clock.here = makings.here()
+    clock.here = makings.current_provenance()
     clock.began(splits.STAGE)
     outcome = run_stage(splits.STAGE, processes, show, env=forks | environments.begin(splits.STAGE))
     if outcome.problem:
         raise UserError(named(outcome.problem.message))
     span = timing.Span(splits.STAGE, outcome.began, outcome.began, outcome.ended, "", "Ran")
-    clock.ended(span, environments.taken(splits.STAGE), environments.cost(splits.STAGE))
+    clock.ended(span, environments.read_environment(splits.STAGE), environments.cost(splits.STAGE))
     stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
     stages, sections = _stages(), read_yaml(path)
     lone = stats["documents"]["count"] == 1  # no negative of its own queries
-    if sections["queries"] == "corpus" and (lone or not stats["splits"]["train"]["queries"]) and splits.learning(stages, sections):
+    if sections["queries"] == "corpus" and (lone or not stats["splits"]["train"]["queries"]) and splits.training_stages(stages, sections):
         recipes.apply(recipes.ZERO_SHOT)
         recipes.MEMORY.unlink()  # there is no earlier form to go back to
         edit.apply(sets, path, check)
@@ -217,7 +217,7 @@ def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
     """Ask how many tokens of a document to read, and return the answer. Also tell what is unusual about the documents."""
     parameters = check(read_yaml(Path("params.yaml")))
     source = parameters.encoder.source
-    found = measured(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
+    found = measure(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
     most = found.most
     if found.unknown >= FOREIGN:
         share = f"{100 * found.unknown:.0f} % of the documents' tokens"
@@ -230,8 +230,8 @@ def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
     if found.marked >= MARKED:
         share = f"{100 * found.marked:.0f} % of the documents"
         tell(f"{share} have HTML, such as {found.tag[:40]}, which is read as text; remove it where the data come from")
-    answer = wanted.length(most, suggested(most))
-    length = suggested(most) if answer == AUTO else int(answer)
+    answer = wanted.length(most, suggest_length(most))
+    length = suggest_length(most) if answer == AUTO else int(answer)
     if length < most:
         tell(f"of a document, {length} tokens are read (95 % have at most {most:,}); tokenize.passages=N reads N times as many")
     return length

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows.explaining.costs import recorded
+from flows.explaining.costs import recorded_seconds
 from flows.parameters.migrations import FILES
 from flows.process.display import clock
 from flows.process.processes import Processes
@@ -50,7 +50,7 @@ class Again:
         return [f"{counted(len(self.because), 'stages')} {run} again, {len(self.after)} may; {time}{more}:", *told]
 
 
-def again(planned: list[dict[str, Any]]) -> Again:
+def parse_plan(planned: list[dict[str, Any]]) -> Again:
     """Read the output of `retemper run --dry-run --json` from a tree where nothing is checked out.
 
     A stage that has no reason of its own, and depends on none that runs, comes from the cache.
@@ -87,7 +87,7 @@ def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Proce
     return told, {name: (tree / name).read_text(encoding="utf-8") for name in own if name in told}
 
 
-def stages_again(tree: Path, room: Path, project: Path, *, processes: Processes) -> list[str]:
+def describe_rerun(tree: Path, room: Path, project: Path, *, processes: Processes) -> list[str]:
     """Lines on what a run in `tree`, an upgraded copy of `project` in its `room`, would execute, or on why that is unknown."""
     for name in (LOCK, SOURCES):
         if (project / name).is_file():
@@ -104,4 +104,4 @@ def stages_again(tree: Path, room: Path, project: Path, *, processes: Processes)
         reason = problems[0].message if problems else (lines or ["no answer"])[-1]
         return [f"which stages run again cannot be said here: {reason}"]
     here = {stage: one.seconds for stage, one in timing.measured(read_lock()).items()}
-    return again(planned).lines(recorded(read_lock()) | here)
+    return parse_plan(planned).lines(recorded_seconds(read_lock()) | here)

@@ -17,7 +17,7 @@ from flows.projects import news, rerun, trees
 from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, parse_record, recorded_name, version_of
 from flows.repository.git import git
 from flows.repository.lock import commit_of, read_blob
-from flows.repository.worktree import in_room, passing_tree, remove_worktree
+from flows.repository.worktree import remove_worktree, temp_tree, tree_place
 from tasks.core.stage.errors import UserError, redacted
 from tasks.core.stage.files import write_text
 
@@ -53,10 +53,10 @@ class Upgraded:
 def upgrade(wish: Wish, tell: Tell) -> int:
     """Upgrade the project in the current folder, or (`dry`) say what that would do. Raises UserError, with nothing changed, if it fails."""
     processes, display = Processes(), Display()
-    with stopping_on_signals(processes, display.farewell), locks.only_run():
+    with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         _refuse_changes()
-        place = passing_tree("upgrade")
-        clone = in_room(place)
+        place = temp_tree("upgrade")
+        clone = tree_place(place)
         try:
             done = _try(wish, clone, place, processes=processes, tell=tell)
             if not done.commit and not done.untracked:
@@ -108,7 +108,7 @@ def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tel
     same = written == git("rev-parse", f"{head}^{{tree}}") or (not moved and not migrated)
     if same and not untracked:
         return Upgraded(old, new, "")
-    for line in rerun.stages_again(tree, room, project, processes=processes):
+    for line in rerun.describe_rerun(tree, room, project, processes=processes):
         tell(line)
     message = f"Upgrade Retemper to {new.number} ({new.commit[:7]})\n\nFrom {old.number} ({old.commit[:7]}), by retemper upgrade.\n"
     commit = "" if same else git("commit-tree", written, "-p", head, "-F", "-", folder=clone, text=message, env=_author())

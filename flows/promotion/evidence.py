@@ -25,7 +25,7 @@ from tasks.core.tables.schemas import QRELS, QUERIES
 VALUES = Path("data/values")
 
 
-def choosing(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
+def choosing_metrics(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
     """`found` with its dev means taken over only the queries that choose among systems; unchanged unless the rule is guaranteed.
 
     `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
@@ -48,7 +48,7 @@ def choosing(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[s
     return chosen_on
 
 
-def looks(found: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
+def count_looks(found: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
     """How many systems the candidate was chosen from with the help of the queries that confirm; 1 if they had no influence.
 
     A fusion whose weight was chosen on all of dev counts once for each weight of its grid (a fusion of such fusions: the product of the
@@ -66,7 +66,7 @@ def _settings(model: str, sections: Mapping[str, Any]) -> int:
     return math.prod(len(record["grid"]) for record in records if record["chosen_on"] == "dev")
 
 
-def fresh(project: Path, now: Champion, made: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
+def fresh_queries(project: Path, now: Champion, made: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
     """The `queries` that had no judgment when `now` was crowned; none, with a warning, if the judgments of that time are lost."""
     if now.digests.get("corpus") == made.digests.get("corpus"):
         return set()

@@ -68,7 +68,7 @@ class Draws:
         return math.sqrt(math.fsum((each - mean) ** 2) / (len(each) - 1))
 
     @property
-    def told(self) -> str:
+    def note(self) -> str:
         """The number of groups and the design effect, in words; empty if each query is a group of its own."""
         if self.groups == self.queries:
             return ""
@@ -90,27 +90,27 @@ def lower_bound(seen: Draws, alpha: float) -> float:
     (non-inferiority: Wellek, Testing Statistical Hypotheses of Equivalence and Noninferiority, 2010, section 1).
 
     If models are nearly alike, their spread says nothing about losses too rare to be seen. Without any spread, the bound is that of
-    `unseen`; if the t-test's half-width is less than NEAR times what may be unseen, it is the lesser of L and betting's bound. Both hold
-    for differences in [-1, 1], whatever their distribution. For a measure outside that range, L is always the t-test's; without a spread
-    nothing is shown, and the bound is -1, or the mean if that is less.
+    `unseen_bound`; if the t-test's half-width is less than NEAR times what may be unseen, it is the lesser of L and betting's bound. Both
+    hold for differences in [-1, 1], whatever their distribution. For a measure outside that range, L is always the t-test's; without a
+    spread nothing is shown, and the bound is -1, or the mean if that is less.
     """
     mean, spread = float(seen.differences.mean()), seen.spread
     within = bool(np.abs(seen.differences).max() <= 1)
     if not spread:
-        return unseen(mean, seen.sizes, alpha) if within else min(mean, -1.0)
-    plain = by_t(seen, alpha)
-    if within and mean - plain < NEAR * (mean - unseen(mean, seen.sizes, alpha)):
+        return unseen_bound(mean, seen.sizes, alpha) if within else min(mean, -1.0)
+    plain = t_bound(seen, alpha)
+    if within and mean - plain < NEAR * (mean - unseen_bound(mean, seen.sizes, alpha)):
         return min(plain, betting.lower_bound(seen.sums, alpha, seen.sizes, bets=betting.BOLD))
     return plain
 
 
-def by_t(seen: Draws, alpha: float) -> float:
+def t_bound(seen: Draws, alpha: float) -> float:
     """The t-test's bound alone; the mean without a spread."""
     mean = float(seen.differences.mean())
     return mean - float(stats.t.ppf(1 - alpha, seen.groups - 1)) * seen.spread / math.sqrt(seen.groups) if seen.spread else mean
 
 
-def unseen(value: float, sizes: Floats, alpha: float) -> float:
+def unseen_bound(value: float, sizes: Floats, alpha: float) -> float:
     """The 1 - alpha lower bound of the mean if every difference drawn is `value`: others, down to -1, may merely not have been drawn.
 
     With n groups of one size L = value - (1 + value) (1 - alpha^(1/n)): if the mean is m, all n differences are at least `value` with a

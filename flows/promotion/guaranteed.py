@@ -50,12 +50,12 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
 
     UserError if none is left, or the measure is not between 0 and 1.
     """
-    order = in_order(evidence.new, evidence.fresh, evidence.groups)
+    order = order_queries(evidence.new, evidence.fresh, evidence.groups)
     if not order:
         none = f"none of {len(evidence.new):,} judged queries is" if len(evidence.new) != 1 else "its only judged query is not"
         raise UserError(f"dev: {none} left to confirm a choice; add some, or set rule: not_worse")
     level = rule.alpha / rule.comparisons / evidence.looks
-    against = {number: _against(evidence, values, order, level=level, rule=rule) for number, values in evidence.old.items()}
+    against = {number: _compare_with(evidence, values, order, level=level, rule=rule) for number, values in evidence.old.items()}
     now, champion = next(iter(evidence.old.items()))
     differences = {query: evidence.new[query] - champion[query] for query in evidence.new}
     seen = draws(differences, order, evidence.groups)
@@ -82,9 +82,9 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
     lost = [number for number, one in against.items() if not one.passes]
     too_many = len(against) >= MOST and not verdict.beaten
     promoted = not (lost or too_many or verdict.vetoes)
-    told = [f"{measure} {against[now].told} on dev"]
+    told = [f"{measure} {against[now].summary} on dev"]
     if lost and lost[0] != now:
-        told.append(f"against champion/{lost[0]} {against[lost[0]].told}")
+        told.append(f"against champion/{lost[0]} {against[lost[0]].summary}")
     told[-1] += f" is {'not ' if lost else ''}> {-rule.margin:.4f}"
     if too_many and not lost:
         told.append(f"better than none of the {len(against)} champions that none was shown to beat")
@@ -94,7 +94,7 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
         f"vetoed by {veto.group}: {veto.difference:+.4f} ({counted(veto.queries, 'queries')}, p {veto.p:.2g})" for veto in verdict.vetoes
     ]
     new = len(_all_new(evidence.new, evidence.fresh, evidence.groups).intersection(order))
-    terms = f"guaranteed: {len(order)} of {len(evidence.new)} dev queries{seen.told}, {new} of them new"
+    terms = f"guaranteed: {len(order)} of {len(evidence.new)} dev queries{seen.note}, {new} of them new"
     terms += f", {evidence.looks} systems tried on them" if evidence.looks > 1 else ""
     return replace(verdict, promoted=promoted, reason=f"{'; '.join(told)} ({terms})")
 
@@ -108,11 +108,11 @@ class Against(NamedTuple):
     better: bool
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         return f"{self.difference:+.4f} (lower bound {self.bound:+.4f})"
 
 
-def _against(evidence: Evidence, old: Values, order: Sequence[str], *, level: float, rule: Promotion) -> Against:
+def _compare_with(evidence: Evidence, old: Values, order: Sequence[str], *, level: float, rule: Promotion) -> Against:
     seen = draws({query: evidence.new[query] - old[query] for query in order}, order, evidence.groups)
     try:
         betting.check(seen.differences)
@@ -124,7 +124,7 @@ def _against(evidence: Evidence, old: Values, order: Sequence[str], *, level: fl
     return Against(mean, bound, *shown.tolist())
 
 
-def in_order(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str] | None = None) -> list[str]:
+def order_queries(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str] | None = None) -> list[str]:
     """The queries that confirm, `fresh` ones first: if those decide, the ones on which the champion was crowned have no influence.
 
     A query that shares a relevant document with an older one is not fresh.

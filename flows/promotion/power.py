@@ -15,7 +15,7 @@ from tasks.core.metrics.power import noncentral_t
 
 GAIN = 0.02  # the gain whose chance is told, in units of the measure
 WANTED = 0.9
-MOST = 10**7  # queries that `least` tries
+MOST = 10**7  # queries that `smallest_count` tries
 STEPS, PATHS = 400, 4000
 
 
@@ -31,9 +31,9 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
         queries = round(int(last["dev"]) * share)
 
     def now(gain: float, of: int = round(queries / each)) -> float:
-        return chance(gain, of, spread=spread, rule=rule, looks=int(last.get("looks", 1)), uneven=uneven)
+        return pass_chance(gain, of, spread=spread, rule=rule, looks=int(last.get("looks", 1)), uneven=uneven)
 
-    needed = least(lambda of: now(GAIN, of) >= WANTED)
+    needed = smallest_count(lambda of: now(GAIN, of) >= WANTED)
     more = f"about {math.ceil(needed * each / share):,} dev queries are" if needed else "more dev queries than can be had are"
     confirm = f" ({queries:,} confirm)" if share < 1 else ""
     confirm += f" in groups of {each:.1f} that share relevant documents" if each > 1 else ""
@@ -46,7 +46,7 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
     return f"{line}; {more} needed to promote that gain with {WANTED:.0%}".replace("%", " %")
 
 
-def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1, uneven: float = 1.0) -> float:
+def pass_chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1, uneven: float = 1.0) -> float:
     """The chance that a model truly `gain` better than the champion passes the test against it.
 
     `queries`: how many confirm, or how many groups of them. `spread`: as in Verdict. `uneven`: size of the largest group over the mean
@@ -74,7 +74,7 @@ def chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: 
     return min(by_t, float((left == 0).mean()))
 
 
-def least(true: Callable[[int], bool]) -> int | None:
+def smallest_count(true: Callable[[int], bool]) -> int | None:
     """The least number of queries from 2 for which `true`, which stays true from there on; None beyond MOST."""
     high = 2
     while not true(high):

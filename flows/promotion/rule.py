@@ -104,7 +104,7 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
     for other in evidence.old.values():
         if evidence.new.keys() != other.keys():
             raise UserError(f"dev: the models were measured on different queries ({len(evidence.new)} and {len(other)}), expected the same")
-    evidence = _judged(evidence)
+    evidence = _without_clicks(evidence)
     if rule.rule == "guaranteed":
         from flows.promotion.guaranteed import guarantee  # numpy: not with every command
 
@@ -112,7 +112,7 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
     return judge(evidence.new, next(iter(evidence.old.values())), measure, rule, groups=evidence.groups)
 
 
-def _judged(evidence: Evidence) -> Evidence:
+def _without_clicks(evidence: Evidence) -> Evidence:
     kept = {query for query in evidence.new if not query.startswith(CLICKED)}
     if evidence.new and not kept:
         every = (
@@ -128,7 +128,7 @@ def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule
 
     UserError for fewer than two queries.
     """
-    from flows.promotion.groups import by_t, draws, lower_bound  # numpy and scipy: not with every command
+    from flows.promotion.groups import draws, lower_bound, t_bound  # numpy and scipy: not with every command
 
     if len(new) < 2:
         shared = f"{len(new):,} judged {'query' if len(new) == 1 else 'queries'} in common"
@@ -138,9 +138,9 @@ def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0
     wanted = f">= {-rule.margin:.4f}" if rule.rule == "not_worse" else "> 0"
     mean = math.fsum(seen.differences.tolist()) / seen.queries
-    alike = not promoted and by_t(seen, rule.alpha) >= (-rule.margin if rule.rule == "not_worse" else 0)
-    needed = too_alike(mean, rule, groups=seen.groups, queries=seen.queries) if alike else ""
-    reason = f"{measure} {mean:+.4f} on dev ({counted(seen.queries, 'queries')}{seen.told}), lower bound {bound:+.4f} "
+    alike = not promoted and t_bound(seen, rule.alpha) >= (-rule.margin if rule.rule == "not_worse" else 0)
+    needed = rare_loss_note(mean, rule, groups=seen.groups, queries=seen.queries) if alike else ""
+    reason = f"{measure} {mean:+.4f} on dev ({counted(seen.queries, 'queries')}{seen.note}), lower bound {bound:+.4f} "
     reason += f"is {'' if promoted else 'not '}{wanted} ({rule.rule}){needed}"
     return Verdict(
         promoted,
@@ -160,7 +160,7 @@ def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule
     )
 
 
-def too_alike(mean: float, rule: Promotion, *, groups: int, queries: int) -> str:
+def rare_loss_note(mean: float, rule: Promotion, *, groups: int, queries: int) -> str:
     """A remark on how many queries are needed, if a t-test alone would promote but so few may miss rare losses; else empty."""
     target = -rule.margin if rule.rule == "not_worse" else 0.0
     if mean <= target or target <= -1:

@@ -37,7 +37,7 @@ def find_vetoes(
     }
     if not seen:
         return []
-    corrected = stats.false_discovery_control([loses(one, rule.margin) for one in seen.values()], method="bh")
+    corrected = stats.false_discovery_control([loss_p_value(one, rule.margin) for one in seen.values()], method="bh")
     found = [
         Veto(name, one.queries, float(one.differences.mean()), float(p))
         for (name, one), p in zip(seen.items(), corrected, strict=True)
@@ -46,7 +46,7 @@ def find_vetoes(
     return sorted(found, key=lambda veto: veto.difference)
 
 
-def loses(seen: Draws, margin: float) -> float:
+def loss_p_value(seen: Draws, margin: float) -> float:
     """p of "the mean is at least -margin", by Student's t over groups that share no document. Without a spread: the greatest chance that no
     query differs."""
     if not seen.spread:
@@ -58,7 +58,7 @@ def loses(seen: Draws, margin: float) -> float:
 def surely_loses(seen: Draws, margin: float, level: float) -> bool:
     """Whether "the mean is at least -margin" is rejected at `level` for any differences in [-1, 1]."""
     if not seen.spread:
-        return loses(seen, margin) <= level
+        return loss_p_value(seen, margin) <= level
     return bool(betting.shows_more(-seen.sums, margin, level, sizes=seen.sizes, bets=betting.BOLD))
 
 

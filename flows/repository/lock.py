@@ -72,10 +72,10 @@ def lock_of(commit: str, where: str) -> Lock | None:
     text = read_blob(commit, LOCK)
     if text is None:
         return None
-    return of_graph(parse_lock(text, f"{where}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
+    return stages_in_graph(parse_lock(text, f"{where}:{LOCK}"), read_blob(commit, "dvc.yaml"), read_blob(commit, "params.yaml"))
 
 
-def of_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
+def stages_in_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
     """The stages of a dvc.lock that dvc.yaml and params.yaml (given as text) still have. DVC keeps the stages of removed rounds in it.
 
     All stages if there is no dvc.yaml. UserError if either file is not YAML.
@@ -131,10 +131,10 @@ def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> 
             trees[tree] = []
             for line in filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=where).split("\0")):
                 (mode, _, blob), path = line.partition("\t")[0].split(), line.partition("\t")[2]
-                if mode.startswith("100") and is_of_dvc(path):
+                if mode.startswith("100") and is_dvc_file(path):
                     if blob not in seen:
                         try:
-                            seen[blob] = parse_of_dvc(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
+                            seen[blob] = parse_dvc_file(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
                         except UserError:
                             if invalid:
                                 raise
@@ -143,12 +143,12 @@ def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> 
         yield name, trees.get(tree, [])
 
 
-def is_of_dvc(path: str) -> bool:
+def is_dvc_file(path: str) -> bool:
     """Whether a file with this name lists objects in the cache: a dvc.lock or a .dvc file."""
     return path.endswith(".dvc") or path.rpartition("/")[2] == LOCK
 
 
-def parse_of_dvc(text: str, where: str) -> Lock:
+def parse_dvc_file(text: str, where: str) -> Lock:
     """The stages of a dvc.lock. A .dvc file, made by `dvc add`, counts as one stage."""
     if not where.endswith(".dvc"):
         return parse_lock(text, where)

@@ -120,7 +120,7 @@ def merge_params(base: str, ours: str, theirs: str) -> str:
             f"{PARAMS}: {key}: ours {mine}, theirs {other}{more}; choose in {PARAMS}, git add {PARAMS}, then retemper merge again"
         )
     union = _union(base, ours, theirs)
-    return union if _loads_as(union, merged) else _written(ours, merged)
+    return union if _loads_as(union, merged) else _edit_text(ours, merged)
 
 
 def is_recorded(entry: Mapping[str, Any], root: Path) -> bool:
@@ -211,23 +211,23 @@ def _union(base: str, ours: str, theirs: str) -> str:
         return git("merge-file", "--union", "-p", *map(str, files), check=False) + "\n"
 
 
-def _written(ours: str, merged: Mapping[str, Any]) -> str:
+def _edit_text(ours: str, merged: Mapping[str, Any]) -> str:
     """The text of ours, edited so that its value is `merged`."""
     keeper = YAML()  # keeps comments and quotes
     keeper.preserve_quotes, keeper.width = True, 4096
     document = keeper.load(ours)
-    _bring(document, merged)
+    _update_node(document, merged)
     text = io.StringIO()
     keeper.dump(document, text)
     return text.getvalue()
 
 
-def _bring(node: Any, value: Mapping[str, Any]) -> None:
+def _update_node(node: Any, value: Mapping[str, Any]) -> None:
     for name in [name for name in node if name not in value]:
         del node[name]
     for name, wanted in value.items():
         if isinstance(wanted, dict) and isinstance(node.get(name), dict):
-            _bring(node[name], wanted)
+            _update_node(node[name], wanted)
         elif name not in node or not _same(node[name], wanted):
             node[name] = wanted
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from flows.parameters.sources import source_keys
 from flows.process import locks
 from flows.process.problems import Problems
-from flows.process.processes import TYPED, Processes, environment, typed
+from flows.process.processes import TYPED, Processes, environment, typed_command
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
 from flows.repository.project import edit_settings
@@ -62,7 +62,7 @@ def remove_worktree(tree: Path) -> None:
     git("worktree", "prune", check=False)
 
 
-def passing_tree(command: str) -> Path:
+def temp_tree(command: str) -> Path:
     """Make a folder for a temporary worktree of this process, which runs `command` (one of PASSING).
 
     Worktrees that killed processes left behind are removed first.
@@ -77,7 +77,7 @@ def passing_tree(command: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{command}-{os.getpid()}-", dir=SCRATCH.absolute()))
 
 
-def is_passing(folder: Path) -> bool:
+def is_temporary(folder: Path) -> bool:
     """Whether `folder` is in a temporary tree, which is removed when the command that made it ends."""
     begins = tuple(f"{name}-" for name in PASSING)
     pairs = pairwise((folder, *folder.parents))
@@ -93,7 +93,7 @@ def run_in(
     """
     reported = Problems(tree / ".retemper/second-tree.problem.json")
     path = os.pathsep.join(filter(None, [str(tree.absolute()), os.environ.get("PYTHONPATH", "")]))
-    ours = {"PYTHONPATH": path, SECOND: "1", TYPED: typed(), **(env or {}), **reported.environment}
+    ours = {"PYTHONPATH": path, SECOND: "1", TYPED: typed_command(), **(env or {}), **reported.environment}
     try:
         status = processes.run(run, show, environment(**ours), tree)
     finally:
@@ -139,7 +139,7 @@ def equip(tree: Path, project: Path = Path(), *, own_cache: bool = False) -> Non
     _share_settings(project.absolute(), tree, own_cache)
 
 
-def in_room(room: Path, name: str = "tree") -> Path:
+def tree_place(room: Path, name: str = "tree") -> Path:
     """The place of a tree in its own folder, `room`. It is so deep that paths up to three folders above the tree are still in the room."""
     return room / "up" / "up" / name
 
@@ -147,8 +147,8 @@ def in_room(room: Path, name: str = "tree") -> Path:
 def link_sources(tree: Path, room: Path | None = None) -> None:
     """Make the relative sources in the params.yaml of `tree` resolve from there, by links to the folders or files they name here.
 
-    Links are made in the tree, in its `room` if it has one (`in_room`), and elsewhere only outside this project and where nothing exists.
-    UserError if a source would still resolve to something different from there.
+    Links are made in the tree, in its `room` if it has one (`tree_place`), and elsewhere only outside this project and where nothing
+    exists. UserError if a source would still resolve to something different from there.
     """
     for key, named in source_keys(read_yaml(tree / "params.yaml")):
         place = Path(named.partition(":")[2] or named)

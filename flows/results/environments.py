@@ -42,7 +42,7 @@ def cost(stage: str, folder: Path = FOLDER) -> dict[str, float]:
         return {}
 
 
-def taken(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
+def read_environment(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
     """The environment that a finished stage ran with."""
     try:
         noted = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ A run that was stopped, failed, or was limited to some stages leaves later stage
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from flows.repository.lock import Lock, corpus_of, of_graph, parameters, read_lock
+from flows.repository.lock import Lock, corpus_of, parameters, read_lock, stages_in_graph
 from flows.results.metrics import METRICS, Metrics
 from tasks.core.stage.errors import UserError
 
@@ -16,7 +16,7 @@ SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # outs that must 
 def lock_here() -> Lock:
     """The stages of the working tree's dvc.lock that its graph still has."""
     graph, params = (path.read_text(encoding="utf-8") if path.exists() else None for path in (Path("dvc.yaml"), Path("params.yaml")))
-    return of_graph(read_lock(), graph, params)
+    return stages_in_graph(read_lock(), graph, params)
 
 
 def outdated(lock: Lock) -> dict[str, str]:
@@ -39,7 +39,7 @@ def outdated(lock: Lock) -> dict[str, str]:
     return {name: path for name in lock if (path := look(name))}
 
 
-def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = False) -> str:
+def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = False) -> str:
     """Why encoder, vectors, index (and, if `measured`, the metrics) of `model` are not of one generation; empty if they are.
 
     `retrieved`: check its runs too. The runs of a fusion's systems always count: its weight was chosen on them.
@@ -47,7 +47,7 @@ def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = F
     fused = lock.get(f"fuse@{model}")
     parts = [str(parameters(fused)[f"fuse.{model}"][part]) for part in ("first", "second")] if fused else []
     for part in parts:
-        if problem := unfit(lock, part, retrieved=True):
+        if problem := find_mismatch(lock, part, retrieved=True):
             return problem
     tower = lock.get(f"adore@{model}")
     round_ = str(parameters(tower)[f"adore.{model}"]["round"]) if tower else model
@@ -73,11 +73,11 @@ def unfit(lock: Lock, model: str, measured: bool = False, *, retrieved: bool = F
 
 def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> None:
     """Raise UserError if the parts of `model` are of different generations."""
-    if problem := unfit(lock, model, measured):
+    if problem := find_mismatch(lock, model, measured):
         raise UserError(f"{where}: model {model}: {problem}, expected the current one; run retemper run to bring them up to date")
 
 
-def refuse_cut(lock: Lock, outs: Collection[Path]) -> None:
+def refuse_truncated(lock: Lock, outs: Collection[Path]) -> None:
     """Raise UserError if one of `outs` has fewer bytes than dvc.lock says: faiss opens some truncated files without an error."""
     expected = {Path(out["path"]): int(out["size"]) for entry in lock.values() for out in entry.get("outs", []) if "size" in out}
     for out in sorted(expected.keys() & set(outs)):
@@ -88,7 +88,7 @@ def refuse_cut(lock: Lock, outs: Collection[Path]) -> None:
             )
 
 
-def present(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
+def current_metrics(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
     """`metrics` without those of replaced artifacts, and a line that names the excluded ones, if any."""
     lock = lock_here() if lock is None else lock
     late = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}

@@ -35,7 +35,7 @@ def body(
 ) -> Markup:
     """The graph, the stages, and what they ran with.
 
-    `records`: how each stage was made (flows.storage.makings), here or elsewhere. `here`: makings.here when the run began.
+    `records`: how each stage was made (flows.storage.makings), here or elsewhere. `here`: makings.current_provenance when the run began.
     """
     states = {span.stage: span.state for span in spans}
     order = [name for name in ordered(graph) if name in lock]
@@ -93,7 +93,7 @@ def _row(one: Node, entry: Mapping[str, Any], *, seconds: float | None, record: 
         one.name,
         time,
         one.notes["this run"],
-        makings.told(record),
+        makings.describe(record),
         one.notes["made"],
         code,
         told if len(told) <= SHOWN else f"{told[:SHOWN]} …",

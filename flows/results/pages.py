@@ -60,8 +60,8 @@ class Section(NamedTuple):
 def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str], below: Path | None = Path()) -> None:
     """Write the pages that have something to show; report their paths, and the verdicts on time to quality.
 
-    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.here). `below`: the current folder, as shown to the
-    user; None if it is removed after the command, so that no path is shown.
+    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.current_provenance). `below`: the current
+    folder, as shown to the user; None if it is removed after the command, so that no path is shown.
     """
     if spans:
         write_text(TIMELINE, timeline(spans))
@@ -91,7 +91,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mappin
     ]
     last = Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, records=records, here=here))
     report = REPORT.read_text(encoding="utf-8").replace(LAST_LINK, last.link(), 1).replace(LAST, last.html(), 1)
-    write_text(PAGE, filled(report, [part for part in parts if part.body], summary(graph, took, cost)))
+    write_text(PAGE, fill_page(report, [part for part in parts if part.body], summary(graph, took, cost)))
     for race in races:
         for line in quality.verdicts(race, metric):
             tell(f"time to quality from {race.start}: {line}")
@@ -112,7 +112,7 @@ def add(sections: Sequence[Section]) -> None:
         write_text(PAGE, page)
 
 
-def filled(report: str, parts: Sequence[Section], cost: str) -> str:
+def fill_page(report: str, parts: Sequence[Section], cost: str) -> str:
     """The report's page with further sections, links to them, and a line in its summary."""
     links = Markup("").join(part.link() for part in parts)
     row = Markup("<dt>Cost</dt><dd>{}</dd>").format(cost) if cost else Markup("")

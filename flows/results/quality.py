@@ -69,7 +69,7 @@ def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str,
     return Measured(max((one.seconds for one in ends if one), default=0.0), any(one.at_least for one in ends if one))
 
 
-def above(stage: str, upstream: Upstream) -> frozenset[str]:
+def with_upstream(stage: str, upstream: Upstream) -> frozenset[str]:
     """`stage` and all that it needs."""
     found: set[str] = set()
     waiting = [stage]
@@ -113,7 +113,7 @@ def _race(
 ) -> Race | None:
     if f"train@{start}" not in upstream:
         return None
-    free = above(f"train@{start}", upstream)
+    free = with_upstream(f"train@{start}", upstream)
     unknown: list[str] = []
 
     def reached(model: str) -> Reached | None:

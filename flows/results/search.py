@@ -12,7 +12,7 @@ from typing import Any
 from flows.parameters.checks import PARAMS, check_file
 from flows.process.processes import environment
 from flows.results.fusions import BM25, fusions, is_served, made_from, record_of
-from flows.results.generations import lock_here, refuse_cut, refuse_unfit
+from flows.results.generations import lock_here, refuse_truncated, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -33,7 +33,7 @@ class Searched:
     lexical_depth: int
 
 
-def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = False) -> Searched:
+def search_parts(model: str, sections: Mapping[str, Any], *, measured: bool = False) -> Searched:
     """What `model` is searched with. Raises UserError if a part (with `measured`, also its metrics) is missing or of another generation."""
     parts, fused = made_from(model, sections) if model in fusions(sections) else ([model], [])
     for name in parts:
@@ -47,7 +47,9 @@ def searched_with(model: str, sections: Mapping[str, Any], *, measured: bool = F
     dense = {name: (Path("data/encoders") / name, served_index(name)) for name in parts if name != BM25}
     lock = lock_here()
     refuse_unfit(lock, model, "dvc.lock", measured=measured)
-    refuse_cut(lock, {Path("data/tokens"), *(Path("data/bm25") for name in parts if name == BM25), *chain.from_iterable(dense.values())})
+    refuse_truncated(
+        lock, {Path("data/tokens"), *(Path("data/bm25") for name in parts if name == BM25), *chain.from_iterable(dense.values())}
+    )
     return Searched(model, dense, records, BM25 in parts, *depths)
 
 
@@ -63,7 +65,7 @@ def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> in
         split = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
         note = "" if split == "dev" else " (the best on test: there are no dev queries)"
         model = best_model(metrics, check_file().report.metric, sections, split=split, fused=True)
-    found = searched_with(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
+    found = search_parts(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
     systems = [word for name, record in found.fusions.items() for word in ("--fusion", name, str(record))]
     if found.fusions:
         systems += ["--depth", str(found.depth), "--lexical-depth", str(found.lexical_depth)]

@@ -83,7 +83,7 @@ class Clock:
         size = current_size(read_parameters(FROZEN)) if FROZEN.exists() else None
         measure = {"stage": span.stage, "seconds": took.seconds, "at_least": took.at_least, "at": span.end}
         sizes = ({"size": asdict(size)} if size else {}) | _amounts(span.stage, entry)
-        makings.keep(cache, digest, {**measure, **self.here, **sizes, **known})
+        makings.save(cache, digest, {**measure, **self.here, **sizes, **known})
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:

@@ -25,7 +25,7 @@ from flows.repository.lock import corpus_of
 from flows.repository.worktree import remove_worktree
 from flows.results import metrics
 from flows.results.generations import lock_here
-from flows.retraining.pipeline import again
+from flows.retraining.pipeline import retry_cancelled
 from flows.retraining.plan import Planned
 from tasks.core.stage.errors import printable
 from tasks.core.stage.files import read_json, write_json
@@ -40,7 +40,7 @@ class Overtaken(Exception):
 class Candidate:
     """The best model of a run: the champion that it would be, its parts, and `found`, the metrics of every system.
 
-    `looks`: see `evidence.looks`; only rule guaranteed uses it.
+    `looks`: see `evidence.count_looks`; only rule guaranteed uses it.
     """
 
     champion: Champion
@@ -62,8 +62,8 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
     """The best model of the run that has just ended, chosen as `rule` says; `now` is the present champion."""
     sections = read_yaml(Path("params.yaml"))
     found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
-    able = planned.among(found)
-    chosen_on = evidence.choosing(able, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
+    able = planned.eligible(found)
+    chosen_on = evidence.choosing_metrics(able, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
     model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
     new = Champion(
         number=(now.number if now else 0) + 1,
@@ -76,7 +76,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
         previous=now.number if now else None,
     )
     made = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
-    return Candidate(new, made, found, evidence.looks(able, measure, sections, fused=rule.fusions))
+    return Candidate(new, made, found, evidence.count_looks(able, measure, sections, fused=rule.fusions))
 
 
 def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion) -> str | None:
@@ -92,17 +92,17 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
     """The last retraining if it had the same champion, artifacts, and rules, so that this one would end the same; else None."""
     if tree.tip is None:
         return None
-    last = history.recorded(tree.folder, tree.tip)
+    last = history.read_outcome(tree.folder, tree.tip)
     if last is None or last.result == "superseded" or last.champion != champion_now:
         return None
-    if outs_of(champion.locked(tree.folder, tree.tip)) != outs_of(lock_here()):
+    if outs_of(champion.lock_at(tree.folder, tree.tip)) != outs_of(lock_here()):
         return None
     before = champion.show(tree.folder, tree.tip, str(settings.FILE))
     rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
     return last if (before.strip() if before is not None else None) == rules else None
 
 
-def decided(
+def make_decision(
     project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
 ) -> Decision:
     """Decide by `rule`. The first model becomes champion, as does the champion's own model over a new corpus. A model that was taken back
@@ -111,7 +111,7 @@ def decided(
     if not champions:
         return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
     now = champions[-1]
-    if old := champion.taken_back(champions, made):
+    if old := champion.find_rejected(champions, made):
         reason = f"{new.model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays"
         return Decision(new, promoted=False, reason=reason)
     if is_same_model(made, now) and made.digests.get("corpus") != now.digests.get("corpus"):
@@ -135,7 +135,7 @@ def compare(
 
     def measured(one: Champion) -> dict[int, dict[str, float]]:
         work = partial(evaluate_champion, project, one, processes=processes, display=display)
-        found[f"champion/{one.number}"] = again(work)
+        found[f"champion/{one.number}"] = retry_cancelled(work)
         return {one.number: values(SCRATCH / "values", new.measure, found[f"champion/{one.number}"])}
 
     guaranteed, now = rule.rule == "guaranteed", champions[-1]
@@ -144,7 +144,7 @@ def compare(
     ours = values(evidence.VALUES / new.model, new.measure, found[new.model])
     seen = Evidence(ours, old, groups=evidence.groups(Path(made.paths["corpus"])))
     if guaranteed:
-        fresh = evidence.fresh(project, now, made, queries=ours, warn=display.warn)
+        fresh = evidence.fresh_queries(project, now, made, queries=ours, warn=display.warn)
         slices = evidence.slices(Path(made.paths["corpus"]))
         seen = replace(seen, fresh=fresh, slices=slices, looks=candidate.looks)
     verdict = decide(seen, new.measure, rule)

@@ -104,20 +104,20 @@ def choose(
     told = f"{news.line} since {champion}" + (
         f", {descent.untrained:,} more {'query' if descent.untrained == 1 else 'queries'} since it was trained" if descent.untrained else ""
     )
-    if settings.mode == "auto" and (due := _due(settings, news, descent, told=told)):
-        return _unless(refused, due)
+    if settings.mode == "auto" and (due := _due_by_sum(settings, news, descent, told=told)):
+        return _allowed_or_full(refused, due)
     least = max(1.0, settings.least_share * (news.queries_before - descent.untrained)) if settings.mode == "auto" else 1.0
     if queries < least:
         few = "too few to train on" if queries else "nothing to train on"
         if not (news.documents or news.removed):
             return Choice("skip", f"{told}: {few}, and the index is complete")
-        return _unless(refused, Choice("index", f"{told}: {few}; the champion is indexed with them"))
+        return _allowed_or_full(refused, Choice("index", f"{told}: {few}; the champion is indexed with them"))
     if settings.mode != "auto":
         return Choice(settings.mode, told)
-    return _unless(refused, Choice("query_tower", f"{told}: few or no documents are new since their tower was trained"))
+    return _allowed_or_full(refused, Choice("query_tower", f"{told}: few or no documents are new since their tower was trained"))
 
 
-def _due(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choice | None:
+def _due_by_sum(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choice | None:
     """A full retraining, or one of the document tower, if the small batches of many retrainings add up to it; else None.
 
     However few queries are new today.
@@ -135,6 +135,6 @@ def _due(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choic
     return None
 
 
-def _unless(refused: Mapping[Mode, str], choice: Choice) -> Choice:
+def _allowed_or_full(refused: Mapping[Mode, str], choice: Choice) -> Choice:
     """`choice`, or a full retraining if the champion rules that mode out."""
     return Choice("full", f"{refused[choice.mode]}, so no {choice.mode}") if choice.mode in refused else choice

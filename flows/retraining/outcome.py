@@ -34,7 +34,7 @@ def section(ended: Ended) -> pages.Section:
     metrics, candidate = ended.metrics or {}, ended.candidate or ""
     champions = [name for name in metrics if name.startswith("champion/")]
     rows = [
-        [measure, split, number(value), *(cell for name in champions for cell in _against(value, metrics[name].get(split, {}), measure))]
+        [measure, split, number(value), *(cell for name in champions for cell in _cells(value, metrics[name].get(split, {}), measure))]
         for split, values in metrics.get(candidate, {}).items()
         for measure, value in values.items()
         if isinstance(value, (int, float))
@@ -46,7 +46,7 @@ def section(ended: Ended) -> pages.Section:
     return pages.Section("outcome", "Candidate and champion", body, NOTE if champions else "")
 
 
-def _against(value: float, old: Mapping[str, Any], measure: str) -> list[str | Cell]:
+def _cells(value: float, old: Mapping[str, Any], measure: str) -> list[str | Cell]:
     """A champion's mean, and the candidate's difference from it; empty if the champion was not measured."""
     there = old.get(measure)
     return [number(there), Cell(f"{value - there:+.4f}", value - there)] if isinstance(there, (int, float)) else ["", ""]

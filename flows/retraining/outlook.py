@@ -88,15 +88,15 @@ def look(
         display.line(f"retraining: only {', '.join(planned.systems)} (retrain.systems), and what they need")
     if planned.choice.mode != "skip":
         if now:
-            champion.tell_lost(project, now, display.warn)
+            champion.warn_if_lost(project, now, display.warn)
             if planned.choice.mode == "full" and lasting:  # the other modes have prepared the data to decide
                 bring(targets=["prepare"])
             if rules.intake.shrink is not None and (lasting or planned.choice.mode != "full"):
                 shrinkage.refuse(project, now, rules.intake.shrink, warn=display.warn)
-            measurement.tell_not_comparable(project, now, warn=display.warn)
+            measurement.warn_if_not_comparable(project, now, warn=display.warn)
         if rules.promotion.rule == "guaranteed":
             standing(champions, measure, rules.promotion.anchor)  # an anchor that does not exist is refused now
-        last = history.recorded(tree.folder, tree.tip) if tree.tip else None
+        last = history.read_outcome(tree.folder, tree.tip) if tree.tip else None
         if line := power.foresee((last and last.comparison) or {}, rules.promotion, measure):
             display.line(line)
     return Outlook(rules, measure, intake, known, champions, planned)
@@ -109,19 +109,19 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     reported; champions of other machines are not fetched. Raises UserError if the retraining would be refused, or one is in progress.
     """
     display, processes = Display(), Processes()
-    with retraining_tree.looking(project), stopping_on_signals(processes), settings_errors():
+    with retraining_tree.hold_for_dry_run(project), stopping_on_signals(processes), settings_errors():
         tree = retraining_tree.prepare(project, follow, lambda _: None)
         with contextlib.chdir(tree.folder):
             bring = partial(run_pipeline, check, processes, display)
             seen = look(project, tree, bring=bring, processes=processes, display=display, lasting=False)
             display.line(seen.end)
             if seen.planned.choice.mode != "skip":
-                for line in run.dry_run(check=check).told():
+                for line in run.dry_run(check=check).lines():
                     display.line(line)
 
 
 @contextlib.contextmanager
-def _shown(rule: settings.Intake) -> Iterator[Callable[[str], None]]:
+def _show_in_watch(rule: settings.Intake) -> Iterator[Callable[[str], None]]:
     """What is told is what `retemper watch` shows of the check of an inbox."""
     if rule.inbox is None:
         yield lambda _: None
@@ -144,7 +144,7 @@ def take_in(
     edits = []
     for key, name in source_keys(sections):
         if key == "dataset.source":
-            with _shown(rule) as doing:
+            with _show_in_watch(rule) as doing:
                 taken = inbox.take_in(rule, name, project, say=display.line, doing=doing, processes=processes, lasting=lasting)
             place = taken.spec
         elif key == "articles.source":

@@ -13,7 +13,7 @@ from flows.pipeline.alone import WITH_DEV
 from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import Problems
-from flows.process.processes import TYPED, Processes, environment, typed
+from flows.process.processes import TYPED, Processes, environment, typed_command
 from tasks.core.stage.errors import Problem, UserError
 
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
@@ -44,14 +44,14 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
         reported = Problems(server.HOME.parent / "pipeline.problem.json")
         command = [sys.executable, "-m", "flows.pipeline.alone", WITH_DEV, *targets]
         try:
-            status = again(lambda: processes.run(command, display.line, {**env, TYPED: typed(), **reported.environment}))
+            status = retry_cancelled(lambda: processes.run(command, display.line, {**env, TYPED: typed_command(), **reported.environment}))
         finally:
             problems = reported.take()
         if status:
             raise run.StagesFailed(problems or [Problem("pipeline", f"the pipeline ended with status {status}", status)], status) from None
 
 
-def again(work: Callable[[], T]) -> T:
+def retry_cancelled(work: Callable[[], T]) -> T:
     """Do `work`, and do it again if Prefect raises its CancelledError, which it does once per lease; finished pieces are kept."""
     try:
         return work()
@@ -64,7 +64,7 @@ def wait_for(lock: Path) -> None:
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            with locks.only_run(lock):
+            with locks.hold_run_lock(lock):
                 return
         except UserError:
             if time.monotonic() > deadline:

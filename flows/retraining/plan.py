@@ -17,7 +17,7 @@ from flows.champions.parts import Parts, has_own_index, outs_of
 from flows.intake.settings import FILE
 from flows.parameters import edit
 from flows.parameters.checks import check, systems
-from flows.parameters.needs import SECTIONS, entries, only
+from flows.parameters.needs import SECTIONS, entries, keep_needed
 from flows.repository.lock import parameters
 from flows.results.fusions import SEARCHED, is_served
 from flows.results.generations import lock_here
@@ -58,7 +58,7 @@ class Planned:
     how: Mapping[str, Any]
     systems: Sequence[str] | None = None
 
-    def among(self, found: Metrics) -> Metrics:
+    def eligible(self, found: Metrics) -> Metrics:
         """The metrics of the systems that may become champion."""
         return found if self.systems is None else {name: found[name] for name in self.systems if name in found}
 
@@ -74,7 +74,7 @@ def make(
     sections = read_yaml(Path("params.yaml"))
     _check_systems(settings, sections, fused=fused)
     if settings.mode == "full" or not champions:
-        return _full(Choice("full", "retrain.mode" if settings.mode == "full" else "there is no champion yet"), settings, sections)
+        return _plan_full(Choice("full", "retrain.mode" if settings.mode == "full" else "there is no champion yet"), settings, sections)
     now = champions[-1]
     name, corpus = f"champion/{now.number}", "data/pseudo" if sections.get("queries") == "pseudo" else "data/corpus"
     run([Path(corpus).name if corpus == "data/pseudo" else "prepare"])
@@ -82,7 +82,7 @@ def make(
     source = read_json(SOURCE)  # up to date, by the run
     own, own_source = _of_commit(project, now)
     parts, origins = champion.parts_at(project, now), record.get("origins", {})
-    start = starting.Start(name, now.model, parts, own, sections, origins, now.number, _lost(project, now))
+    start = starting.Start(name, now.model, parts, own, sections, origins, now.number, _why_index_is_lost(project, now))
     refused = starting.refusals(start, named=settings.systems)
     before = record.get("recipe") or recipe(_of_systems(settings, own), own_source)
     after = recipe(_of_systems(settings, sections), source)
@@ -95,7 +95,7 @@ def make(
     descent = Descent.of(_records(project, champions))
     choice = choose(settings, name, news, changed=changed, refused=refused, descent=descent)
     if choice.mode == "full":
-        return _full(choice, settings, sections)
+        return _plan_full(choice, settings, sections)
     how: dict[str, Any] = {"mode": choice.mode, "why": choice.why}
     if choice.mode in FROM_CHAMPION and news:
         known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
@@ -106,13 +106,13 @@ def make(
         where = f"{FILE}: retrain (params.yaml of this retraining)"
         edit.apply([edit.setting(key, value) for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
-        number = champion.original(champions, now).number
+        number = champion.earliest_same(champions, now).number
         how |= {"start": number, "news": counts, "origins": origins, "recipe": after}
         return Planned(choice, how, starting.candidates(choice.mode, start, made, named=settings.systems))
     return Planned(choice, how)
 
 
-def _lost(project: Path, now: Champion) -> str:
+def _why_index_is_lost(project: Path, now: Champion) -> str:
     """Why the champion's own index cannot take other documents: see `starting.Start`."""
     try:
         return lost_index(project, now) or ""
@@ -134,15 +134,15 @@ def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: boo
 
 def _of_systems(settings: Retrain, sections: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part of params.yaml that `settings.systems` need."""
-    return sections if settings.systems is None else only(sections, settings.systems)
+    return sections if settings.systems is None else keep_needed(sections, settings.systems)
 
 
-def _full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Planned:
+def _plan_full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -> Planned:
     """Plan a full retraining of `settings.systems`; remove from params.yaml what none of them needs."""
     how = {"mode": choice.mode, "why": choice.why}
     if settings.systems is None:
         return Planned(choice, how)
-    kept = only(sections, settings.systems)
+    kept = keep_needed(sections, settings.systems)
     edits = [f"{section}.{name}=" for section in SECTIONS for name in entries(sections, section) if name not in kept[section]]
     there = systems(kept)
     edits += [f"failures.{key}=" for key in ("model", "against") if entries(sections, "failures").get(key) not in (None, *there)]
@@ -175,7 +175,7 @@ def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, 
 
 def _record(project: Path, one: Champion) -> Mapping[str, Any]:
     """How a retraining made the champion, as it recorded it (`Ended.how`); empty if there is no such record."""
-    entry = history.recorded(project, one.commit)
+    entry = history.read_outcome(project, one.commit)
     return (entry.how if entry else None) or {}
 
 
@@ -193,7 +193,7 @@ def _changed_code(project: Path, now: Champion) -> list[str]:
     """The stages that decide models, and functions that parameters name, whose code has changed since the champion's commit."""
     before: dict[str, str] = {}
     named: dict[str, str] = {}
-    for entry in champion.locked(project, now.commit).values():
+    for entry in champion.lock_at(project, now.commit).values():
         before |= (entry.get("params") or {}).get(str(CODE)) or {}
         named |= frozen_references(dict(parameters(entry)))
     before |= named

@@ -39,7 +39,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
     `dated`: its last line begins with the time, for a log. A stop (SIGTERM, SIGINT) is remembered and raised as KeyboardInterrupt.
     """
     display, exports = Display(), None
-    with retraining_tree.alone(project, lambda: display.line("waiting for retemper retrain --dry-run to end")):
+    with retraining_tree.hold_for_retraining(project, lambda: display.line("waiting for retemper retrain --dry-run to end")):
         begun = Ended(uuid.uuid4().hex[:12], "killed", "killed half-way; the next run resumed", champion.timestamp())
         processes = Processes()
         try:
@@ -48,12 +48,12 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
                     _notify(project, killed, display)
                 write_json(project / history.AT_WORK, asdict(begun))
                 exports = read_export(project)
-                ended = _decided(project, follow, begun, check=check, processes=processes, display=display)
+                ended = _retrain_until_settled(project, follow, begun, check=check, processes=processes, display=display)
         except KeyboardInterrupt:
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
         except run.StagesFailed as failed:
-            ended = replace(begun, result="failed", reason=batches.told(str(failed), retraining_tree.folder_of(project)))
+            ended = replace(begun, result="failed", reason=batches.name_batches(str(failed), retraining_tree.folder_of(project)))
         except (UserError, OSError) as error:
             said = (disk_fault(error) if isinstance(error, OSError) else "") or str(error)
             ended = replace(begun, result="failed", reason=" ".join(said.split()))
@@ -84,7 +84,9 @@ def _notify(project: Path, ended: Ended, display: Display) -> None:
         notify.notify(ended.result, f"{project.name}: {ended.line}", display.warn, **facts)
 
 
-def _decided(project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display) -> Ended:
+def _retrain_until_settled(
+    project: Path, follow: str, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display
+) -> Ended:
     """Retrain and push the outcome; decide again if the champion has changed meanwhile. Nothing in the cache is computed again."""
 
     def meet(folder: Path) -> None:
@@ -93,7 +95,7 @@ def _decided(project: Path, follow: str, begun: Ended, *, check: Callable[[], No
     for _ in range(TRIES):
         with _inside(retraining_tree.prepare(project, follow, meet)) as tree:
             try:
-                ended = _work(project, tree, begun, check, processes, display)
+                ended = _retrain_once(project, tree, begun, check, processes, display)
             except decision.Overtaken as changed:
                 display.line(f"{changed}; deciding again")
                 continue
@@ -114,7 +116,7 @@ def _say(met: machines.Met, display: Display) -> None:
         display.line(met.told)
 
 
-def _work(
+def _retrain_once(
     project: Path, tree: retraining_tree.Tree, begun: Ended, check: Callable[[], None], processes: Processes, display: Display
 ) -> Ended:
     """All steps from the prepared worktree to the recorded decision. The current folder is in the worktree."""
@@ -130,7 +132,7 @@ def _work(
     begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.found)
     if now and (reason := decision.nothing_new(tree, candidate, now)):
         return replace(begun, result="unchanged", reason=reason)
-    made = decision.decided(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
+    made = decision.make_decision(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
     ended = replace(begun, result="promoted" if made.promoted else "refused", reason=made.reason)
     ended = replace(ended, champion=made.champion.number if made.promoted else begun.champion, comparison=made.champion.comparison or None)
     return replace(ended, commit=decision.record(project, tree, made, ended=ended, known=seen.known))

@@ -12,7 +12,7 @@ from prefect.states import Completed, Failed
 
 from flows.champions.champion import details, read_champions
 from flows.champions.history import Ended
-from flows.champions.tree import FOLDER, alone
+from flows.champions.tree import FOLDER, hold_for_retraining
 from flows.process.display import markdown_table
 from flows.results import metrics
 from flows.retraining.retrain import retrain
@@ -26,7 +26,7 @@ def scheduled(follow: str = "HEAD") -> State[None]:
     """Retrain the project in the current folder; the state's name and message say how that ended."""
     project = Path.cwd()
     try:
-        with alone(project):
+        with hold_for_retraining(project):
             pass
     except UserError as error:
         return Completed(name=SKIPPED, message=str(error))

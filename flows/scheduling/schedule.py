@@ -64,7 +64,7 @@ def serve(
     pool: str | None = None,
 ) -> int:
     """Run retrainings on a schedule until a signal ends it; with `pool`, only set up its workers to do so. Return the exit status."""
-    follow = followed(Path.cwd()) if follow is None else follow
+    follow = current_branch(Path.cwd()) if follow is None else follow
     schedule = Schedule(name or default_name(), cron, interval, timezone or local_timezone(), follow)
     check(schedule)
     tree.resolve_followed(Path.cwd(), follow)
@@ -73,11 +73,11 @@ def serve(
     if pool:
         return _deploy(schedule, pool)
     processes = Processes()
-    with locks.only_run(LOCK), _stopping() as stopping:
+    with locks.hold_run_lock(LOCK), _stopping() as stopping:
         server = None
         try:
             server = _start_server()
-            refuse_others(schedule.name, mark())
+            refuse_others(schedule.name, folder_tag())
             _watch(schedule, processes, server)
         except Stop:
             pass
@@ -202,7 +202,7 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
     thread.join(STOP_SECONDS - 0.4)
 
 
-def mark(machine: str | None = None) -> str:
+def folder_tag(machine: str | None = None) -> str:
     """The tag of deployments of the current folder on this machine, or, with machine "", on any machine."""
     place = f"{socket.gethostname() if machine is None else machine}:{Path.cwd()}"
     return f"{MARK}{hashlib.sha256(place.encode()).hexdigest()[:12]}"
@@ -210,7 +210,7 @@ def mark(machine: str | None = None) -> str:
 
 def default_name() -> str:
     """FOLDER-DIGEST@HOST, which tells folders of the same name apart."""
-    return f"{Path.cwd().name}-{mark().removeprefix(MARK)[:6]}@{socket.gethostname()}"
+    return f"{Path.cwd().name}-{folder_tag().removeprefix(MARK)[:6]}@{socket.gethostname()}"
 
 
 def refuse_others(name: str, ours: str, pool: bool = False) -> None:
@@ -267,7 +267,7 @@ def local_timezone() -> str:
     return "UTC"
 
 
-def followed(project: Path) -> str:
+def current_branch(project: Path) -> str:
     """The branch that is checked out now, or the commit if HEAD is detached. Runs follow it, whatever is checked out later."""
     commit = tree.resolve(project, "HEAD")
     if commit is None:
@@ -309,20 +309,20 @@ def _deploy(schedule: Schedule, pool: str) -> int:
         except ObjectNotFound:
             raise UserError(f"--pool {pool}: no such work pool; create it: prefect work-pool create --type process {pool}") from None
     notify.check_block()
-    refuse_others(schedule.name, mark(machine=""), pool=True)
+    refuse_others(schedule.name, folder_tag(machine=""), pool=True)
     deployment = scheduled.to_deployment(
         name=schedule.name,
         schedules=_times(schedule),
         parameters={"follow": schedule.follow},
         concurrency_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         work_pool_name=pool,
-        tags=[mark(machine="")],
+        tags=[folder_tag(machine="")],
         job_variables={"working_dir": str(Path.cwd()), "env": {heartbeats.FREQUENCY: str(heartbeats.frequency())}},
         entrypoint_type=_module_path(),
     )
     assert not inspect.isawaitable(deployment)  # no event loop is running
     deployment.apply()
-    heartbeats.watch(mark(machine=""), heartbeats.frequency())
+    heartbeats.watch(folder_tag(machine=""), heartbeats.frequency())
     print(f"{FLOW}/{schedule.name} is deployed to pool {pool}; its workers run it in {Path.cwd()}", flush=True)
     return 0
 
@@ -346,7 +346,7 @@ def main(arguments: list[str]) -> None:
         name=schedule.name,
         schedules=_times(schedule),
         parameters={"follow": schedule.follow},
-        tags=[mark()],
+        tags=[folder_tag()],
         global_limit=ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         pause_on_shutdown=False,  # the schedule outlives us
         print_starting_message=False,

@@ -28,7 +28,7 @@ LIBRARIES = ["sentence-transformers", "retemper", "dense-retrieval"]
 
 def write_card(project: Path, now: Champion, folder: Path) -> None:
     """Write README.md into the folder of an export."""
-    lock = champion.locked(project, now.commit)
+    lock = champion.lock_at(project, now.commit)
     source = json.loads(champion.show(project, now.commit, "data/source.json") or "{}")
     stats: dict[str, Any] = {}
     with suppress(UserError):  # neither in the cache nor on the remote: the card says less
@@ -56,7 +56,7 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
     """The metadata that Hugging Face reads at the head of a card."""
     from huggingface_hub import EvalResult, ModelCardData
 
-    data = named(str(source.get("dataset", {}).get("source", "unknown")))
+    data = without_folder(str(source.get("dataset", {}).get("source", "unknown")))
     results = [
         EvalResult("information-retrieval", "retemper", f"{data} ({split})", name, round(value, 4), metric_name=name, dataset_split=split)
         for split, values in measured.items()
@@ -73,7 +73,7 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
     return f"---\n{found.to_yaml()}\n---\n"
 
 
-def named(source: str) -> str:
+def without_folder(source: str) -> str:
     """A source without the folder it was in: `beir:scifact`; ids and packages (`irds:beir/scifact`, `somebody/model`) as they are."""
     form, colon, place = source.partition(":")
     if form in ("irds", "package") or ID.fullmatch(source):
@@ -94,7 +94,7 @@ def text(
     """The card below its header."""
     lines = [f"# {now.model}", "", escaped(champion.describe(now)) + ".", *_use(export), "## Data", ""]
     for kind, entry in sources_of(source, lock, list(made)).items():
-        lines.append(f"- {kind}: `{named(entry['source'])}`, SHA-256 `{entry.get('digest')}`")
+        lines.append(f"- {kind}: `{without_folder(entry['source'])}`, SHA-256 `{entry.get('digest')}`")
     if documents := stats.get("documents"):
         queries = ", ".join(f"{split} {value['queries']:,}" for split, value in stats.get("splits", {}).items())
         lines.append(f"- {counted(documents['count'], 'documents')}; queries: {queries}")
@@ -159,4 +159,4 @@ def _parameters(entry: Mapping[str, Any]) -> str:
 
 
 def _told(record: Mapping[str, Any]) -> str:
-    return makings.told({key: value for key, value in record.items() if key != "by"})
+    return makings.describe({key: value for key, value in record.items() if key != "by"})

@@ -12,8 +12,8 @@ from flows.champions.parts import Parts
 from flows.parameters.checks import PARAMS
 from flows.repository.lock import Lock, parameters, read_lock
 from flows.results.fusions import BM25
-from flows.results.search import searched_with
-from flows.serving.card import named, write_card
+from flows.results.search import search_parts
+from flows.serving.card import without_folder, write_card
 from flows.serving.vectors import write_vectors
 from tasks.core.models.export import Export, listed, read_record, write_record
 from tasks.core.stage.errors import UserError
@@ -45,28 +45,29 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: not empty, expected a new folder")
     with new_folder(folder) as new:
-        put(project, now, new, documents=documents)
+        copy_champion(project, now, new, documents=documents)
         if vectors:
-            write_vectors(partial(champion.get_out, project, now.commit), champion.locked(project, now.commit), new, documents=documents)
+            write_vectors(partial(champion.get_out, project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)
         write_card(project, now, new)
         write_record(new, replace(read_record(new), files=listed(new)))
     return now
 
 
-def put(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
+def copy_champion(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
     """Copy everything that a server needs of a champion from the cache or the remote; serving.json is written last."""
     get = partial(champion.get_out, project, now.commit)
-    parts, lock = champion.parts_at(project, now), champion.locked(project, now.commit)
+    parts, lock = champion.parts_at(project, now), champion.lock_at(project, now.commit)
     for kind, path in parts.paths.items():
         if kind != "corpus":
             _put_part(get, path, folder / kind)
     if documents:
         get(f"{parts.paths['corpus']}/documents.parquet", folder / "documents.parquet")
-    data = {**now.data, "source": named(str(now.data.get("source", "unknown")))} if now.data else {}  # an export may leave this machine
+    # An export may leave this machine.
+    data = {**now.data, "source": without_folder(str(now.data.get("source", "unknown")))} if now.data else {}
     write_json(folder / "champion.json", asdict(replace(now, data=data)))
     texts = {part: champion.read_out(project, now.commit, f"data/tokens/{part}/meta.json") for part in ("documents", "queries/train")}
     sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")
-    described = described_by(parts, now.model, texts, lock=lock, sections=sections)
+    described = serving_record(parts, now.model, texts, lock=lock, sections=sections)
     described |= {"label": f"champion/{now.number} {now.model}", "documents": "documents.parquet" if documents else None}
     write_record(folder, Export(**described, files=listed(folder)))
 
@@ -81,7 +82,7 @@ def _put_part(get: Get, path: str, to: Path) -> None:
             get(f"data/tokens/documents/{name}", to / name)
 
 
-def described_by(
+def serving_record(
     parts: Parts, model: str, texts: Mapping[str, Mapping[str, Any]], *, lock: Lock, sections: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The content of serving.json for a champion: its systems, and how texts were given to its encoder."""
@@ -93,7 +94,7 @@ def described_by(
         "bm25": BM25 if BM25 in parts.paths else None,
         "fusions": fusions,
         **depths(sections),
-        **forms(texts, parameters(lock.get("tokenize", {}))),
+        **text_settings(texts, parameters(lock.get("tokenize", {}))),
     }
 
 
@@ -108,7 +109,7 @@ def depths(sections: Mapping[str, Any]) -> dict[str, int]:
     return {"depth": of("retrieve", "depth"), "bm25_depth": of("bm25", "run_depth")}
 
 
-def forms(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
+def text_settings(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
     """How queries and documents were given to the encoder: prefixes and lengths from the token folders, the rest from `settings`."""
     text = Text(**{key: value for key, value in (settings.get("text") or {}).items() if key in Text.model_fields})
     tokenize = settings.get("tokenize") or {}
@@ -120,7 +121,7 @@ def forms(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -
 def link(model: str, folder: Path) -> None:
     """Link a model of this workspace in the form of an export, without copying. Raises UserError if it cannot be searched."""
     sections = read_yaml(PARAMS)
-    found = searched_with(model, sections)
+    found = search_parts(model, sections)
     encoders = {}
     for number, (name, (encoder, index)) in enumerate(found.dense.items()):
         encoders[name] = (f"encoder.{number}", f"index.{number}")
@@ -136,5 +137,5 @@ def link(model: str, folder: Path) -> None:
     settings = parameters(read_lock().get("tokenize", {})) or {key: sections.get(key) for key in ("text", "tokenize")}
     fused = {name: read_json(record) for name, record in found.fusions.items()}
     described = {"model": model, "encoders": encoders, "bm25": BM25 if found.lexical else None, "fusions": fused}
-    form = forms(texts, settings)
+    form = text_settings(texts, settings)
     write_record(folder, Export(**described, **depths(sections), **form, label=model, documents="documents.parquet"))  # type: ignore[arg-type]

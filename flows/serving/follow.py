@@ -10,7 +10,7 @@ from flows.champions import machines
 from flows.champions.champion import Champion
 from flows.champions.champion import current as champion_now
 from flows.repository.git import GitFailed
-from flows.serving.export import put
+from flows.serving.export import copy_champion
 from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.files import new_folder, write_text
 
@@ -69,8 +69,8 @@ class Follower:
     def _show(self, now: Champion) -> None:
         target = self._folder / f"champion-{now.number}"
         with new_folder(target) as new:
-            put(self._project, now, new, documents=True)
-        point(self.link, target.name)
+            copy_champion(self._project, now, new, documents=True)
+        replace_link(self.link, target.name)
         for other in self._folder.glob("champion-*"):  # a server has loaded what it needs of them
             if other.name not in (target.name, f"champion-{self.number}"):
                 shutil.rmtree(other, ignore_errors=True)
@@ -99,7 +99,7 @@ class Follower:
                 write_text(self.problem, told)
 
 
-def point(link: Path, target: str) -> None:
+def replace_link(link: Path, target: str) -> None:
     """Point a link to `target`, atomically."""
     new = link.with_name(f".{link.name}.new")
     new.unlink(missing_ok=True)

@@ -31,8 +31,8 @@ def push(folder: Path, repo: str) -> str:
     try:
         api = HfApi(token=os.environ[TOKEN])
         with TemporaryDirectory() as scratch:
-            write_record(Path(scratch), at_root(export))
-            paths = placed(folder, export) | {RECORD: Path(scratch) / RECORD}
+            write_record(Path(scratch), record_on_hub(export))
+            paths = files_by_hub_name(folder, export) | {RECORD: Path(scratch) / RECORD}
             url = api.create_repo(repo, private=True, exist_ok=True)
             additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=path) for name, path in sorted(paths.items())]
             api.create_commit(repo, additions, commit_message=f"Export {export.label}")
@@ -44,13 +44,13 @@ def push(folder: Path, repo: str) -> str:
     return str(url)
 
 
-def placed(folder: Path, export: Export) -> dict[str, Path]:
+def files_by_hub_name(folder: Path, export: Export) -> dict[str, Path]:
     """Every file of an export except its record, by its name on the hub."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
     return {_moved(path.relative_to(folder).as_posix(), export): path for path in files}
 
 
-def at_root(export: Export) -> Export:
+def record_on_hub(export: Export) -> Export:
     """The export's record with the paths that files have on the hub."""
     first = next(iter(export.encoders))
     encoders = dict(export.encoders) | {first: (".", export.encoders[first][1])}

@@ -52,21 +52,21 @@ def serve(settings: Settings) -> int:
     for name in settings.hosts:
         if not NAME.fullmatch(name):
             raise UserError(f"--allow-host {name}: expected a name without a port, such as search.example.org, or *.example.org")
-    with bound(settings.host, settings.port) as listener:
+    with bind_socket(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         local = host in ("127.0.0.1", "::1")
         if not local and not os.environ.get(KEY):
             _say(f"warning: {settings.host} may be reached from other machines, and {KEY} is not set: everyone there may search")
         folder = FOLDER / f"{host}-{port}"  # the port alone may be that of another server, at another address
         try:
-            return _served(settings, listener, folder, local=local)
+            return _serve_folder(settings, listener, folder, local=local)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _served(settings: Settings, listener: socket.socket, folder: Path, *, local: bool) -> int:
+def _serve_folder(settings: Settings, listener: socket.socket, folder: Path, *, local: bool) -> int:
     """Answer queries, with `folder` as the place for what is served."""
-    place, follower = _prepared(settings, folder)
+    place, follower = _prepare_folder(settings, folder)
     command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
     names = [*LOOPBACK, *settings.hosts] if local or settings.hosts else []  # none: any
     command += [word for name in names for word in ("--host", name)]
@@ -77,7 +77,7 @@ def _served(settings: Settings, listener: socket.socket, folder: Path, *, local:
     return _run(command, listener, follower)
 
 
-def _prepared(settings: Settings, folder: Path) -> tuple[Path, Follower | None]:
+def _prepare_folder(settings: Settings, folder: Path) -> tuple[Path, Follower | None]:
     """The folder that the server reads, and the follower that changes it, if any."""
     if settings.export:
         read_record(settings.export)
@@ -140,7 +140,7 @@ def _stopping(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket bound to the port, before anything is loaded. Raises UserError if it is taken, or the host is not this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

@@ -1,9 +1,9 @@
 """Check the cache by content. DVC trusts any read-only file in it; here, a file that was touched since it was hashed is hashed again.
 
 DVC 3 assumes that a file of mode 0444 in the cache is intact, and that a file it has checked out or downloaded has the wanted
-digest, without reading either. `patches.by_content` changes the first for this process. An object whose inode, size, or
+digest, without reading either. `patches.check_by_content` changes the first for this process. An object whose inode, size, or
 modification time differs from the remembered one is read. If it is corrupt, it is removed and counts as missing, so it is
-fetched or computed again, never used. `fix` and `verify` read the bytes themselves.
+fetched or computed again, never used. `restore_from_workspace` and `verify` read the bytes themselves.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def uncached(status: Mapping[str, Iterable[Any]]) -> list[str]:
     ]
 
 
-def fix(repo: Any, names: Iterable[str], warn: Warn) -> bool:
+def restore_from_workspace(repo: Any, names: Iterable[str], warn: Warn) -> bool:
     """Restore outs that are missing from the cache from workspace files with the right bytes. Return whether any file was checked.
 
     A workspace file that DVC wrongly takes for intact (it was checked out from a corrupt cache) is removed.
@@ -94,7 +94,7 @@ def file_md5(path: Path) -> str:
         return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def intact(root: Path, oid: str) -> Path | None:
+def intact_path(root: Path, oid: str) -> Path | None:
     """The path of the object `oid`; None if it is missing or corrupt. Reads the whole file."""
     path = object_path(root, oid)
     try:
@@ -208,14 +208,14 @@ def refuse_read_only(folder: Path, *, removing: bool = False) -> None:
     why, other = "where this run would store what it computes", "use a cache of your own (dvc cache dir --local .dvc/cache)"
     if removing:
         why, other = "from which this command removes; nothing was changed", "have its owner do it"
-    if place := denied(folder):
+    if place := unwritable_folder(folder):
         raise DiskError(
             f"{place}: no permission to write to the cache, {why}; give it to your group "
             f"(chgrp -R TEAM; chmod -R g+rwX; where it is mounted read-only, mount it for writing), or {other}, and run again"
         )
 
 
-def denied(folder: Path) -> Path | None:
+def unwritable_folder(folder: Path) -> Path | None:
     """The first folder of the cache that this user cannot write to, or None."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     places = (there, folder / "files/md5", folder / "runs")

@@ -21,19 +21,19 @@ from flows.storage import forgettings, makings
 from flows.storage.cache import contents, outs, recorded_runs
 from flows.storage.patches import (
     RUN,
-    by_content,
-    collect_again,
+    check_by_content,
+    compare_runs_by_listing,
     durably,
-    in_turn,
-    link_what_copies,
-    listings_last,
-    of_entries,
-    read_once,
+    fetch_runs_on_demand,
+    ignore_stored_object_list,
+    link_new_outs,
+    observe_entries,
+    read_project_once,
     replace_unsaved,
-    runs_by_listing,
-    runs_on_demand,
-    tell_of_the_disk,
+    report_disk_errors,
+    send_listings_last,
     verify_downloads,
+    wait_for_same_stage,
 )
 from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from flows.storage.small_files import Place, copy
@@ -189,8 +189,8 @@ def reproduce(stage: str, pull: bool) -> int:
         return found
 
     if pull:
-        runs_on_demand(fetch)
-    of_entries(_keep_for_push)
+        fetch_runs_on_demand(fetch)
+    observe_entries(_keep_for_push)
     status = int(main(["--wait-for-lock", "repro", "--single-item", *(["--pull"] if pull else []), stage]))
     if fetched and not status:
         with suppress(Exception), closing(Repo()) as repo, share_with_group():  # records are good to have, not needed
@@ -235,20 +235,20 @@ def main(arguments: list[str]) -> int:
     if arguments in (["records"], ["push"], ["push", "earlier"]):
         try:
             with share_with_group():  # before importing DVC's modules, which remember the umask
-                by_content()
+                check_by_content()
                 durably()
-                collect_again()
-                runs_by_listing()
-                listings_last()
+                ignore_stored_object_list()
+                compare_runs_by_listing()
+                send_listings_last()
                 return push(earlier="earlier" in arguments) if "push" in arguments else fetch_records()
         except Exception as error:  # from DVC, the disk, or any library that talks to remotes
             print(f"ERROR: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
             return 1
-    by_content()
+    check_by_content()
     durably()
-    collect_again()
-    tell_of_the_disk()
-    link_what_copies()
+    ignore_stored_object_list()
+    report_disk_errors()
+    link_new_outs()
     command, *stages = arguments
     corrupt: list[Download] = []
     if command in ("pull", "repro-pull"):
@@ -257,7 +257,7 @@ def main(arguments: list[str]) -> int:
     if command in ("pull", "checkout"):
         from dvc.cli import main as dvc
 
-        read_once()
+        read_project_once()
         status = int(dvc(["--wait-for-lock", command, *stages]))
         if corrupt:
             heal(corrupt)
@@ -266,7 +266,7 @@ def main(arguments: list[str]) -> int:
     if code := os.environ.get(SNAPSHOT):
         os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage; our own imports are done
     if TURNS in os.environ:
-        in_turn(Path(os.environ[TURNS]))
+        wait_for_same_stage(Path(os.environ[TURNS]))
     status = reproduce(stages[0], pull=command == "repro-pull")
     if corrupt:
         heal(corrupt)

@@ -23,7 +23,7 @@ NAME = re.compile(r"[0-9a-f]{32}\.txt")
 HEAD = re.compile(r"# Forgotten by project (.*)\. Objects removed: ([^\n]*)\n")
 
 
-def leave(place: Place, oids: Collection[str]) -> None:
+def leave_note(place: Place, oids: Collection[str]) -> None:
     """Leave a note in a cache or a remote: the lines of forgotten.txt, and the digests `oids` of the objects removed there."""
     head = f"# Forgotten by project {' '.join(Path.cwd().name.split())}. Objects removed: {' '.join(sorted(oids))}\n"
     lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if line.strip() and not line.startswith("#")]
@@ -44,7 +44,7 @@ def fetch(cache: Path, fs: Any, place: str) -> None:
     copy(there, here, sorted(name for name in there.names() - here.names() if NAME.fullmatch(name)))
 
 
-def told(cache: Path, lock: Lock) -> Iterator[str]:
+def explain_missing(cache: Path, lock: Lock) -> Iterator[str]:
     """A line for each note that explains outs of these entries of dvc.lock that the cache lacks. Records that this project has forgotten
     itself need none."""
     objects, said = cache / "files" / "md5", set[str]()
@@ -54,7 +54,7 @@ def told(cache: Path, lock: Lock) -> Iterator[str]:
         if not said.issuperset(lost):
             said |= set(lost)
             yield (
-                f"{_some(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
+                f"{_first_few(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
                 f"that project {project} has forgotten; they are made again from this project's own data. To forget it here, too: "
                 f"grep -v '#' {path} >> {FILE}, then retemper forget (or retemper forget ID, where it has another id)"
             )
@@ -99,12 +99,12 @@ def losses(trees: Iterable[Path], found: Collection[tuple[str, str]], oids: Coll
         if lost:
             lines[tree] = (
                 f"project {tree} has the same text under the same id: results of {counted(len(lost), 'stages')} that its dvc.lock names go "
-                f"({_some(lost)}); its next run makes them again, with the record: forget it there, too"
+                f"({_first_few(lost)}); its next run makes them again, with the record: forget it there, too"
             )
     return lines
 
 
-def _some(names: Sequence[str]) -> str:
+def _first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if names[3:] else "")
 
 

@@ -20,7 +20,7 @@ def kind(project: Path) -> str:
 
     told = Config(dvc_dir=str(project / ".dvc"))["cache"].get("type") or DEFAULT
     kinds = [one.strip() for one in (told.split(",") if isinstance(told, str) else told)]
-    return _first(kinds, cache_of(project), project)
+    return _first_supported(kinds, cache_of(project), project)
 
 
 def choose(project: Path) -> str:
@@ -30,13 +30,13 @@ def choose(project: Path) -> str:
     config = Config(dvc_dir=str(project / ".dvc"), validate=False)
     with edit_settings(config, "local") as own:
         own["cache"] = {**own.get("cache", {}), "type": OURS}
-    found = _first(OURS, cache_of(project), project)
+    found = _first_supported(OURS, cache_of(project), project)
     if found == COPY:
         return "disk: two copies of each artifact, in data/ and in the cache, as this file system has no links"
     return f"disk: one copy of each artifact ({NAMES[found]} between data/ and the cache)"
 
 
-def _first(kinds: list[str], cache: Path, project: Path) -> str:
+def _first_supported(kinds: list[str], cache: Path, project: Path) -> str:
     from dvc_objects.fs.system import hardlink, reflink, symlink
     from dvc_objects.fs.utils import tmp_fname
 

@@ -27,7 +27,7 @@ def record_path(cache: Path, digest: str) -> Path:
     return cache / FOLDER / digest[:2] / f"{digest}.json"
 
 
-def keep(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
+def save(cache: Path, digest: str, record: Mapping[str, Any]) -> None:
     """Store a record, unless there is one: the first to make an artifact counts. On a full or read-only disk, only the record is lost."""
     path = record_path(cache, digest)
     with suppress(OSError):
@@ -72,7 +72,7 @@ def _folders(cache: Path) -> list[str]:
         return []
 
 
-def here() -> dict[str, str]:
+def current_provenance() -> dict[str, str]:
     """The user (`by`) and the commit, and `changed` if code or dvc.yaml differs from it. Unknown values are left out."""
     person = git("var", "GIT_AUTHOR_IDENT", check=False).partition(">")  # name <address> time
     commit = git("rev-parse", "--verify", "--quiet", "HEAD", check=False)
@@ -102,7 +102,7 @@ def _records(place: Place) -> set[str]:
     return {name for name in place.names() if NAME.fullmatch(name.rpartition("/")[2])}
 
 
-def told(record: Mapping[str, Any]) -> str:
+def describe(record: Mapping[str, Any]) -> str:
     """A record on one line, with person, time, commit, and cost: `Ann, 2026-11-24 02:40 UTC, commit 1a2b3c4, 92.3 s, 850 MiB`."""
     commit = str(record.get("commit", ""))[:7]
     changed = f" with changed {record['changed']}" if record.get("changed") else ""

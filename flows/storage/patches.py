@@ -24,7 +24,7 @@ RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
 
 
 @cache
-def by_content() -> None:
+def check_by_content() -> None:
     """From now on, this process checks the local cache by content (see flows.storage.cache). Cost: a stat and a lookup per object.
 
     An object is read if its inode, size, or modification time has changed. ctime is ignored: linking or chmod changes it.
@@ -116,7 +116,7 @@ def durably() -> None:
     setattr(local, "copyfile", copy_whole)  # noqa: B010
 
 
-def tell_of_the_disk() -> None:
+def report_disk_errors() -> None:
     """From now on, if the disk is full or fails while this process puts an object into the workspace, the system's own error is raised.
 
     DVC concludes that the disk does not support this type of link, and reports "No possible cache link types".
@@ -148,7 +148,7 @@ def tell_of_the_disk() -> None:
     setattr(generic, "_test_link", test_or_tell)  # noqa: B010
 
 
-def link_what_copies() -> None:
+def link_new_outs() -> None:
     """From now on, this process links a new out's files to the cache by the first type of `cache.type` that the disk supports.
 
     DVC leaves a folder's files as copies if `cache.type` has reflink or copy anywhere in it, even if the disk has no reflinks.
@@ -170,7 +170,7 @@ def link_what_copies() -> None:
 
 
 @cache
-def listings_last() -> None:
+def send_listings_last() -> None:
     """From now on, this process sends files first, and the listing of a folder only if none of the folder's files failed.
 
     DVC goes folder by folder. If a file is in two folders and fails with the first, DVC does not count it for the second, and sends that
@@ -190,7 +190,7 @@ def listings_last() -> None:
 
 
 @cache
-def collect_again() -> None:
+def ignore_stored_object_list() -> None:
     """From now on, this process does not reuse DVC's stored list of objects to push or pull, but collects it again each time.
 
     DVC stores this list for a dvc.lock on disk, and writes it out by out. A kill in between leaves a part of it. All later pushes and
@@ -206,7 +206,7 @@ def collect_again() -> None:
     setattr(fetch, "collect", collect_in_memory)  # noqa: B010 - mypy forbids the plain form
 
 
-def of_entries(told: Callable[[str, Any], None]) -> None:
+def observe_entries(told: Callable[[str, Any], None]) -> None:
     """From now on, `told` is called with a stage's name and entry before this process writes the entry to dvc.lock."""
     from dvc.stage import serialize
 
@@ -296,7 +296,7 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
         setattr(owner, name, function)
 
 
-def in_turn(folder: Path) -> None:
+def wait_for_same_stage(folder: Path) -> None:
     """From now on, if another run (in another worktree) computes a stage from the same inputs, this process waits and takes its outs.
 
     A file in `folder`, named by DVC's digest of command, deps, and parameters, is locked from before the last look in the run cache until
@@ -335,7 +335,7 @@ def in_turn(folder: Path) -> None:
     setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
 
 
-def read_once() -> None:
+def read_project_once() -> None:
     """From now on, this process reads dvc.yaml and dvc.lock once, and looks up stages by name there.
 
     DVC rereads and rechecks both files for every name, twice in a pull: 9 of 15 s of CPU for the 21 stages of the default graph.
@@ -358,7 +358,7 @@ def replace_unsaved() -> None:
     setattr(checkout, "_check_can_delete", lambda *_: None)  # noqa: B010 - mypy forbids the plain form
 
 
-def runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
+def fetch_runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
     """From now on, `--pull` in this process fetches only the runs of a stage, and only if the local cache has none for it.
 
     `fetch` gets the repository and the folder for runs of this command, deps, and parameters. It returns whether it put any there.
@@ -376,7 +376,7 @@ def runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
     setattr(StageCache, "pull", lambda *_, **__: [])  # noqa: B010
 
 
-def runs_by_listing() -> None:
+def compare_runs_by_listing() -> None:
     """From now on, this process compares two run caches by one listing each, and copies only missing runs.
 
     DVC checks for each recorded run separately, and sends all of them again with every push: 10,000 round trips. A recorded run never

@@ -16,8 +16,8 @@ from typing import Any
 from flows.process.display import text_table
 from flows.process.processes import ask
 from flows.repository.git import git
-from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, of_graph, parameters, read_lock
-from flows.storage.cache import cache_folder, folder_digest, intact, listing, object_path
+from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, parameters, read_lock, stages_in_graph
+from flows.storage.cache import cache_folder, folder_digest, intact_path, listing, object_path
 from flows.team.lineage import GRAPH, ancestors
 from tasks.core.stage.code import PACKAGE, Reader
 from tasks.core.stage.errors import UserError
@@ -97,7 +97,7 @@ def known_locks(revision: str | None = None) -> dict[str, Lock]:
             raise UserError(f"revision {revision}: its commit has no dvc.lock; commit it after a run, or omit --rev")
         return {revision: lock}
     graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in GRAPH)
-    found = {HERE: of_graph(read_lock(), graph, params)}
+    found = {HERE: stages_in_graph(read_lock(), graph, params)}
     for name in git("for-each-ref", "--format=%(refname)", CHAMPIONS.rstrip("/")).splitlines():
         if lock := lock_of(commit_of(name), name):
             found[name.removeprefix("refs/tags/")] = lock
@@ -249,11 +249,11 @@ def as_text(found: Exposure) -> str:
     header = ["record", "training", "role", "first", "last", "steps", "of"]
     lines += ["", text_table(header, rows)] if rows else ["took part in no training"]
     if found.models:
-        lines += ["", text_table(["model", "trained on it by"], [[told(model), ", ".join(model.trainings)] for model in found.models])]
+        lines += ["", text_table(["model", "trained on it by"], [[model_label(one), ", ".join(one.trainings)] for one in found.models])]
     return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
 
 
-def told(model: Model) -> str:
+def model_label(model: Model) -> str:
     """`star`, or `star (champion/3)`."""
     return model.name if model.seen == HERE else f"{model.name} ({model.seen})"
 
@@ -274,7 +274,7 @@ def _json(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
     for out in _outs(lock):
         if path.startswith(f"{out['path']}/"):
             oid = listing(objects, str(out.get("md5"))).get(path.removeprefix(f"{out['path']}/"), "")
-            if file := intact(objects, oid):
+            if file := intact_path(objects, oid):
                 value = json.loads(file.read_text(encoding="utf-8"))
                 return value if isinstance(value, dict) else {}
     return {}

@@ -28,7 +28,7 @@ from flows.storage.remote import refuse_unmarked
 from flows.storage.small_files import Place
 from flows.team import exposure, gc, sweep
 from flows.team.holdings import CORPORA, Entry, Holdings, Remote, Store, find, holders, may_hold, other_shards, remote_places, same_texts
-from flows.team.own_tables import held_in_inbox, own_sources, source_notes, withdraw
+from flows.team.own_tables import held_in_inbox, own_sources, source_notes, withdraw_records
 from flows.team.sync import reason
 from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
 from tasks.core.stage.errors import DiskError, UserError, counted
@@ -81,21 +81,21 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
     with repository() as repo, ExitStack() as held:
         root = Path(repo.cache.local_cache_dir)
         projects, trees = gc.users_of(root)
-        held.enter_context(locks.only_run_in(trees))
+        held.enter_context(locks.hold_run_locks(trees))
         locks.repair()
         held.enter_context(repo.lock)
         store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
         entries = list(known_entries(root, projects, trees))
         plan = make_plan(records, entries, store, root=root, trees=trees)
-        tell_plan(plan, store, tell, models=exposed(plan, tell))
+        tell_plan(plan, store, tell, models=exposed_models(plan, tell))
         if dry or not sure():
             tell("nothing was removed")
             return 0
         refuse_unwritable(plan, store, root)
         remember(plan)
-        plan.holdings.keep(FOUND)
+        plan.holdings.save(FOUND)
         for kind, folders in plan.sources:
-            withdraw(kind, folders, plan.marks, dry=False)
+            withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
         left = check(plan, store, root, trees=trees, tell=tell)
         FOUND.unlink()
@@ -107,18 +107,18 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     """Find what holds `records` and those of the list."""
     listed = read_marks()
     new = tuple(
-        one for record in dict.fromkeys(records) for one in named(record, entries, store, listed=listed) if mark(*one) not in listed
+        one for record in dict.fromkeys(records) for one in parse_record(record, entries, store, listed=listed) if mark(*one) not in listed
     )
     known = listed | {mark(*one): one[0] for one in new}
     marks = frozenset(known)
     if not marks:
         raise UserError(f"{FILE}: no record is listed; name one: retemper forget ID, or document:ID, query:ID")
     kinds = frozenset(known.values())
-    holdings = find(entries, store, marks, kinds=kinds, earlier=Holdings.kept(FOUND))
+    holdings = find(entries, store, marks, kinds=kinds, earlier=Holdings.load(FOUND))
     sources = tuple(own_sources())
     lines: dict[str, int] = {}
     for kind, folders in sources:
-        told = withdraw(kind, folders, marks, dry=True)
+        told = withdraw_records(kind, folders, marks, dry=True)
         lines |= told["files"]
         holdings.texts |= set(told["texts"])
     inbox = held_in_inbox(marks)
@@ -140,7 +140,7 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     return plan
 
 
-def named(record: str, entries: Sequence[Entry], store: Store, *, listed: Collection[str]) -> list[tuple[Kind, str]]:
+def parse_record(record: str, entries: Sequence[Entry], store: Store, *, listed: Collection[str]) -> list[tuple[Kind, str]]:
     """The kind and id of a `record` given as ID, document:ID, or query:ID. Raises UserError if the id is unknown or ambiguous."""
     kinds = [kind for kind in KINDS if mark(kind, record) in listed] or kinds_of(record, entries, store)
     if len(kinds) == 1:
@@ -238,7 +238,7 @@ def remove(plan: Plan, store: Store, root: Path) -> None:
         path.unlink(missing_ok=True)
     for place, oids in places_of(plan, store, root):
         if oids:
-            forgettings.leave(place, oids)
+            forgettings.leave_note(place, oids)
     for last in (False, True):
         oids = [oid for oid, path in plan.holdings.oids.items() if path.startswith(CORPORA) == last]
         for remote in store.remotes:
@@ -289,7 +289,7 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
         return left
     stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
     for place in stores:
-        stray = [path for path in objects(place / "files" / "md5") if sweep.holds(path, wanted)]
+        stray = [path for path in objects(place / "files" / "md5") if sweep.contains_any(path, wanted)]
         names = {object_id(path) for path in stray}
         stray += [
             path
@@ -299,7 +299,7 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
         others = [tree for tree in trees if tree not in worktrees()]
         named = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
         if named:
-            forgettings.leave(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), named)
+            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), named)
         for path in stray:
             of = named.get(object_id(path))
             told = (
@@ -332,7 +332,7 @@ def is_derived(path: Path) -> bool:
     return first == "data" or (first == ".retemper" and not second.startswith(OWN))
 
 
-def exposed(plan: Plan, tell: Tell) -> list[exposure.Model]:
+def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:
     """The models that saw the records, as far as trainings can be replayed."""
     if not plan.holdings.ids:
         return []
@@ -366,7 +366,7 @@ def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure
     if rows:
         tell(text_table(["where", "what", "number"], rows))
     if models:
-        tell("\n" + text_table(["model that saw them", "in"], [[exposure.told(one), ", ".join(one.trainings)] for one in models]))
+        tell("\n" + text_table(["model that saw them", "in"], [[exposure.model_label(one), ", ".join(one.trainings)] for one in models]))
     for note in plan.notes:
         tell(f"note: {note}")
 

@@ -13,7 +13,7 @@ from flows.process import locks
 from flows.process.display import megabytes, text_table
 from flows.repository.git import git
 from flows.repository.leftovers import OF_DVC, unfinished_copies
-from flows.repository.lock import Lock, is_of_dvc, locks_of_references, of_graph, parse_of_dvc, read_lock, worktrees
+from flows.repository.lock import Lock, is_dvc_file, locks_of_references, parse_dvc_file, read_lock, stages_in_graph, worktrees
 from flows.repository.project import lock_is_readable, repository
 from flows.storage.cache import object_id, object_path, objects, outs, parse_listing, read_listing, refuse_read_only, remote_id
 from flows.storage.cache import recorded_runs as recorded
@@ -65,7 +65,7 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
         if not dry:
             refuse_read_only(root, removing=True)
         projects, trees = users_of(root)
-        held.enter_context(locks.only_run_in(trees))
+        held.enter_context(locks.hold_run_locks(trees))
         locks.repair()
         held.enter_context(repo.lock)
         if remote:
@@ -142,10 +142,10 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
         for kept in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.experiments.extra)
             needs.add(read_lock(kept))
         for file in [
-            tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_of_dvc(name)
+            tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_dvc_file(name)
         ]:
             if file != lock_file and file.is_file():
-                needs.add(parse_of_dvc(file.read_text(encoding="utf-8"), str(file)))
+                needs.add(parse_dvc_file(file.read_text(encoding="utf-8"), str(file)))
     return needs
 
 
@@ -174,7 +174,7 @@ def recorded_runs(root: Path, needs: Needs) -> Iterator[tuple[Path, Mapping[str,
 def _of_graph(lock: Lock, tree: Path) -> Lock:
     """The entries that the graph of a working tree still has; all of them if the graph cannot be read."""
     try:
-        return of_graph(lock, *((tree / name).read_text(encoding="utf-8") if (tree / name).exists() else None for name in GRAPH))
+        return stages_in_graph(lock, *((tree / name).read_text(encoding="utf-8") if (tree / name).exists() else None for name in GRAPH))
     except (OSError, ValueError, UserError):
         return lock
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.storage.cache import folder_digest, intact, is_object, listing, parse_listing, remote_id
+from flows.storage.cache import folder_digest, intact_path, is_object, listing, parse_listing, remote_id
 from tasks.core.sources.forgotten import Kind, mark
 from tasks.core.stage.files import write_text
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
@@ -60,7 +60,7 @@ class Store:
     remotes: Sequence[Remote] = ()
 
     def read(self, oid: str) -> bytes | None:
-        if local := intact(self.objects, oid):
+        if local := intact_path(self.objects, oid):
             return local.read_bytes()
         for remote in self.remotes:
             if oid in remote.places and is_object(found := bytes(remote.fs.fs.cat_file(remote.places[oid])), oid):
@@ -76,7 +76,7 @@ class Store:
 
     def opened(self, oid: str) -> pq.ParquetFile | None:
         """A Parquet file, to be read a batch at a time; None if it is lost."""
-        if local := intact(self.objects, oid):
+        if local := intact_path(self.objects, oid):
             return open_parquet(local)
         data = self.read(oid)
         return None if data is None else open_parquet(io.BytesIO(data))
@@ -113,14 +113,14 @@ class Holdings:
     clean: set[str] = field(default_factory=set)
     unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
 
-    def keep(self, place: Path) -> None:
+    def save(self, place: Path) -> None:
         """Write down what was found, before any of it is removed. The file has texts, so only its owner may read it."""
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         told = {"outs": sorted(self.outs), "oids": self.oids, "ids": sorted(self.ids), "texts": sorted(self.texts)}
         write_text(place, json.dumps(told))
 
     @classmethod
-    def kept(cls, place: Path) -> "Holdings":
+    def load(cls, place: Path) -> "Holdings":
         """What an unfinished `forget` had found; nothing if there was none."""
         if not place.exists():
             return cls()
@@ -141,11 +141,11 @@ def find(
     found.outs |= earlier.outs
     gone = {f"{path} {oid}" for path, oid in (*earlier.outs, *((path, oid) for oid, path in earlier.oids.items()))}
     found.unread = [one for one in found.unread if one not in gone]
-    _follow(entries, store, found, kinds=kinds)
+    _add_dependents(entries, store, found, kinds=kinds)
     kept = _kept_elsewhere(entries, store, found)
     found.oids |= earlier.oids
     for path, oid in sorted(found.outs):
-        _hold(path, oid, store, marks=marks, kinds=kinds, found=found)
+        _add_files(path, oid, store, marks=marks, kinds=kinds, found=found)
     for oid in kept & found.oids.keys():
         del found.oids[oid]
     return found
@@ -220,7 +220,7 @@ def _text(row: Mapping[str, str]) -> str:
     return row["text"] or row.get("title") or " "
 
 
-def _follow(entries: Sequence[Entry], store: Store, found: Holdings, *, kinds: Collection[Kind]) -> None:
+def _add_dependents(entries: Sequence[Entry], store: Store, found: Holdings, *, kinds: Collection[Kind]) -> None:
     """Add to `found.outs` the outs of every entry that read one of them, directly or through others."""
     readers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -259,7 +259,7 @@ def _kept_elsewhere(entries: Sequence[Entry], store: Store, found: Holdings) -> 
     return kept
 
 
-def _hold(path: str, oid: str, store: Store, *, marks: Collection[str], kinds: Collection[Kind], found: Holdings) -> None:
+def _add_files(path: str, oid: str, store: Store, *, marks: Collection[str], kinds: Collection[Kind], found: Holdings) -> None:
     found.oids[oid] = path
     files = store.listing(oid)
     spared = _other_shards(files, store, marks, found=found) if path.startswith(EMBEDDINGS) else set()

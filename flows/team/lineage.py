@@ -17,11 +17,11 @@ from flows.repository.lock import (
     corpus_of,
     entry_digest,
     is_committed,
-    of_graph,
     parameters,
     parse_lock,
     read_blob,
     read_lock,
+    stages_in_graph,
 )
 from flows.storage import makings
 from flows.storage.cache import cache_folder, file_md5, folder_digest, listing, object_path
@@ -107,7 +107,7 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
         source, graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in (SOURCE, *GRAPH))
         if not lock:
             raise UserError(f"{LOCK}: not found; run retemper run first, or name a revision with --rev")
-    lock = of_graph(lock, graph, params)
+    lock = stages_in_graph(lock, graph, params)
     makers = {out["path"]: stage for stage, entry in lock.items() for out in entry.get("outs", [])}
     path = find(artifact, list(makers))
     stages = ancestors(lock, makers[path])
@@ -287,7 +287,7 @@ def _lines(found: Lineage) -> Iterator[str]:
         if told := _parameters(step.params):
             yield f"  {told}"
         if step.making:
-            yield f"  by {makings.told(step.making)}"
+            yield f"  by {makings.describe(step.making)}"
 
 
 def _parameters(params: Mapping[str, Any]) -> str:
@@ -296,10 +296,10 @@ def _parameters(params: Mapping[str, Any]) -> str:
     for key, value in params.items():
         if ": " not in key:  # of data/source.json
             fields += value.items() if isinstance(value, dict) else [(key, value)]
-    return ", ".join(f"{key} {_told(value)}" for key, value in fields)
+    return ", ".join(f"{key} {_bare_json(value)}" for key, value in fields)
 
 
-def _told(value: Any) -> str:
+def _bare_json(value: Any) -> str:
     """A value as JSON, but a string without quotes, unless it is empty or begins or ends with a blank."""
     bare = isinstance(value, str) and value != "" and value == value.strip()
     return str(value) if bare else json.dumps(value, ensure_ascii=False)
@@ -335,7 +335,7 @@ def _tree(found: Lineage) -> Iterator[str]:
         yield f"{lead}{name}{f'  in the cache since {step.cached}' if step.cached else ''}"
         below = f"{' ' * len(lead)}  "
         if step.making:
-            yield f"{below}by       {makings.told(step.making)}"
+            yield f"{below}by       {makings.describe(step.making)}"
             yield f"{below}with     {makings.ran_with(step.making)}"
         yield f"{below}command  {step.command}"
         yield from (f"{below}made     {file.path}  {file.digest}" for file in step.outs)
@@ -360,7 +360,7 @@ def as_html(found: Lineage) -> str:
 def _section(step: Step) -> Markup:
     params = [Markup("{} = {}").format(key, json.dumps(value, ensure_ascii=False)) for key, value in step.params.items()]
     rows: dict[str, Sequence[str]] = {
-        "by": [makings.told(step.making), makings.ran_with(step.making)] if step.making else [step.cached],
+        "by": [makings.describe(step.making), makings.ran_with(step.making)] if step.making else [step.cached],
         "made": [Markup("{} <code>{}</code>").format(f.path, f.digest[:8]) for f in step.outs],
         "read": [Markup("{} <code>{}</code> {} {}").format(f.path, f.digest[:8], f.made_by, f.note) for f in step.inputs],
         "parameters": params,

@@ -35,7 +35,7 @@ def inbox_entries() -> list[Path]:
     return sorted(path.absolute() for path in local_path(inbox).glob("*")) if inbox else []
 
 
-def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
+def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.withdraw; return its answer: records by file, and their texts. `dry`: change nothing."""
     own, _, place = _source().partition(":")
     columns = divided(place)[1] if own == "pairs" else ""
@@ -44,9 +44,9 @@ def withdraw(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry:
 
 
 def held_in_inbox(marks: Collection[str]) -> Any:
-    """The records in the inbox's files of pairs, in the form of `withdraw`'s answer; the files are not changed."""
+    """The records in the inbox's files of pairs, in the form of `withdraw_records`'s answer; the files are not changed."""
     files = [path for path in inbox_entries() if is_pairs_file(path)]
-    return withdraw("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}
+    return withdraw_records("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}
 
 
 def source_notes(lines: Mapping[str, int], held: Mapping[str, int]) -> Iterator[str]:

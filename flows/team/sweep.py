@@ -36,7 +36,7 @@ def needles(texts: Iterable[str]) -> Needles:
     return Needles(pa.array(texts, pa.string()), tuple(sorted(forms)))
 
 
-def holds(path: Path, wanted: Needles) -> bool:
+def contains_any(path: Path, wanted: Needles) -> bool:
     """Whether a file has one of the texts. Parquet and gzip are unpacked; an invalid one is searched as bytes."""
     if not len(wanted.cells):
         return False
@@ -75,5 +75,5 @@ def found_below(folder: Path, wanted: Needles, but: Collection[Path] = ()) -> It
     """The files below a folder that have one of the texts; unreadable ones are skipped."""
     for path in files_below(folder, but):
         with suppress(OSError, ValueError):
-            if holds(path, wanted):
+            if contains_any(path, wanted):
                 yield path

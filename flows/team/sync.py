@@ -13,7 +13,7 @@ from flows.process.prepared import python
 from flows.process.processes import Processes, environment
 from flows.repository.lock import Lock, read_lock
 from flows.storage import forgettings
-from flows.storage.cache import cache_folder, denied
+from flows.storage.cache import cache_folder, unwritable_folder
 from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
 from tasks.core.stage.errors import FULL, DiskError, disk_words, redacted
@@ -62,7 +62,7 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
             warn(f"remote {remote} has become unavailable, so not everything is pulled: {gone}{remedy(remote, gone)}")
             return False
         lock = {name: entry for name, entry in read_lock().items() if name in stages}
-        why = list(forgettings.told(cache_folder(), lock))
+        why = list(forgettings.explain_missing(cache_folder(), lock))
         for line in why:
             warn(line)
         if not (why and forgettings.are_all(cache_folder(), lock)):
@@ -76,7 +76,7 @@ def _is_ours(problem: str, remote: str, warn: Warn) -> bool:
     """Whether the cache is the cause. Warn if it is read-only, since all needed may be in it; raise DiskError if its disk is full."""
     if disk_words(problem)[0] == FULL:
         raise DiskError(f"{cache_folder()}: {FULL}; what was pulled is kept, make room and run again")
-    if place := denied(cache_folder()):
+    if place := unwritable_folder(cache_folder()):
         warn(f"{place}: no permission to write to the cache, so nothing is pulled from remote {remote}")
     return place is not None
 
@@ -133,13 +133,13 @@ def reason(remote: str, error: BaseException) -> str:
 
 def is_pushed(remote: str) -> bool:
     """Whether the current dvc.lock, and all that was computed here before, was pushed to `remote` from here."""
-    return not any(unpushed().glob("*.lock")) and _pushed(Path()) == _state(remote)
+    return not any(unpushed().glob("*.lock")) and _read_pushed(Path()) == _state(remote)
 
 
 def is_first(remote: str, tree: Path = Path()) -> bool:
     """Whether the next push is the first of a tree's project to `remote` with its present settings; it then sends earlier results too."""
     project = project_of(tree)
-    return _pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
+    return _read_pushed(project) | {"lock": ""} != _state(remote, project) | {"lock": ""}
 
 
 def unsent(project: Path, cache: Path) -> list[Mapping[str, Any]]:
@@ -153,7 +153,7 @@ def unsent(project: Path, cache: Path) -> list[Mapping[str, Any]]:
     return [*kept, *(earlier_results(cache) if is_first(remote, project) else [])]
 
 
-def _pushed(tree: Path) -> dict[str, Any]:
+def _read_pushed(tree: Path) -> dict[str, Any]:
     try:
         return dict(json.loads((tree / PUSHED).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError):

@@ -16,7 +16,7 @@ from tasks.core.stage.errors import UserError, counted
 
 def verify_cache() -> int:
     """Verify the cache; return the exit status: 0 if every object was intact, else 1 (the next run fixes it)."""
-    with locks.only_run(), repository() as repo, repo.lock:
+    with locks.hold_run_lock(), repository() as repo, repo.lock:
         root = Path(repo.cache.local_cache_dir) / "files" / "md5"
 
         wrong: list[Path] = []

@@ -11,7 +11,7 @@ ANSWER_SECONDS = 5
 LOOKED = 0.2  # seconds to measure; without, psutil reports the time since the same thread's last call, and 0 on the first
 
 
-def busy(folder: Path) -> str:
+def describe_load(folder: Path) -> str:
     """`2 cores 97 % busy, 6.2 of 23.5 GiB of memory, 80.1 GiB of disk free`; and the load of GPUs, if nvidia-smi answers."""
     import psutil  # type: ignore[import-untyped]
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from flows.process.display import clock
 from flows.results import metrics
 from flows.watching.record import StageNow
-from flows.watching.runs import Seen, seconds_left, share
+from flows.watching.runs import Seen, progress_share, seconds_left
 from tasks.core.charts.curves import Curve, load_curves
 from tasks.core.charts.page import ASKS, page, table
 from tasks.core.charts.vega import curve_lines, figure, legend
@@ -123,7 +123,7 @@ def _at_work(seen: Seen, now: float) -> Markup:
         ended = stage.ended or seen.until(now)
         took = clock(ended - (stage.began or ended))
         likely = f" of about {clock(stage.estimate)}" if stage.estimate is not None and stage.state == "running" else ""
-        done = share(stage.said)
+        done = progress_share(stage.said)
         bar = Markup("")
         if done is not None and seen.alive:
             bar = Markup('<progress max="1" value="{:.4f}" aria-label="{}"></progress>').format(done, stage.name)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from flows.process.display import Outcome
-from flows.process.processes import typed
+from flows.process.processes import typed_command
 from tasks.core.stage.files import partial
 
 RECORD = Path(".retemper/run.json")
@@ -131,7 +131,7 @@ def recording(stages: Sequence[StageNow], path: Path = RECORD, *, part: bool = F
     import psutil  # type: ignore[import-untyped]
 
     born = psutil.Process().create_time()
-    recorder = Recorder(RunNow(typed(), os.getpid(), born, socket.gethostname(), time.time(), tuple(stages), part=part), path)
+    recorder = Recorder(RunNow(typed_command(), os.getpid(), born, socket.gethostname(), time.time(), tuple(stages), part=part), path)
     try:
         yield recorder
     except BaseException as error:

@@ -84,7 +84,7 @@ def _look_at(folder: Path, project: Path, name: Path) -> Seen | None:
     return Seen(_place(folder, project), folder, run, _alive(run), heard, _goes_on(run)) if run else None
 
 
-def share(said: str) -> float | None:
+def progress_share(said: str) -> float | None:
     """The share of work done by a line of progress, from 0 to 1; None for any other line."""
     found = SHARE.search(said)
     if not found:
@@ -111,7 +111,7 @@ def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, int]:
         if stage.state == "ran" and stage.began is not None and stage.ended is not None:
             took.setdefault(_kind(stage), []).append(stage.ended - stage.began)
     likely = {kind: mean(seconds) for kind, seconds in took.items()}
-    rests = [_rest(stage, stage.estimate or likely.get(_kind(stage)), now) for stage in run.stages if stage.state not in DONE]
+    rests = [_stage_seconds_left(stage, stage.estimate or likely.get(_kind(stage)), now) for stage in run.stages if stage.state not in DONE]
     return sum(rest for rest in rests if rest is not None), rests.count(None)
 
 
@@ -119,7 +119,7 @@ def _kind(stage: StageNow) -> str:
     return stage.name.partition("@")[0]
 
 
-def _rest(stage: StageNow, likely: float | None, now: float) -> float | None:
+def _stage_seconds_left(stage: StageNow, likely: float | None, now: float) -> float | None:
     """The seconds that a stage still needs: by its own progress, or else by what it is `likely` to take in all."""
     if stage.began is not None and (left := left_by_progress(stage.said)):
         return left
@@ -135,14 +135,14 @@ def _place(folder: Path, project: Path) -> str:
 
 def _alive(run: RunNow) -> bool:
     """Whether the run is in progress. For one on another machine (shared folder), that cannot be checked: it is, unless it has ended."""
-    return run.ended is None and (run.host != socket.gethostname() or _lives(run))
+    return run.ended is None and (run.host != socket.gethostname() or _is_same_process(run))
 
 
 def _goes_on(run: RunNow) -> bool:
-    return run.ended is not None and run.host == socket.gethostname() and _lives(run)
+    return run.ended is not None and run.host == socket.gethostname() and _is_same_process(run)
 
 
-def _lives(run: RunNow) -> bool:
+def _is_same_process(run: RunNow) -> bool:
     import psutil  # type: ignore[import-untyped]
 
     try:

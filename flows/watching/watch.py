@@ -63,7 +63,7 @@ def create_app(project: Path) -> Any:
         seen = find(project)
         chosen = choose(seen, place)
         title = f"{summary(chosen)} - {name}" if chosen else name
-        return {"title": title, "machine": machine.busy(project), "parts": parts(seen, chosen, place=place)}
+        return {"title": title, "machine": machine.describe_load(project), "parts": parts(seen, chosen, place=place)}
 
     @app.get("/{kind}")
     def finished(kind: str, place: str | None = None) -> FileResponse:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.intake.batches import unite
+from flows.intake.batches import merge_folders
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from tasks.core.sources.datasets import dataset_files, parse_dataset
@@ -116,7 +116,7 @@ def test_batches_add_to_them(tmp_path: Path, prepare: Any) -> None:
     other.mkdir()
     (batch / "negatives.tsv").write_text("query-id\tcorpus-id\nq1\td2\nq2\td3\n")
     (other / "negatives.csv").write_text("doc,query\nd4,q2\n")
-    unite([tmp_path / "base", batch, other], tmp_path / "out", tmp_path / "stamp.json")
+    merge_folders([tmp_path / "base", batch, other], tmp_path / "out", tmp_path / "stamp.json")
     assert prepare(f"beir:{tmp_path / 'out'}").official == [*KEPT, ("q2", "d3", 2, 0.0), ("q2", "d4", 3, 0.0)]
 
 

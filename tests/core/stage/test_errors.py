@@ -97,14 +97,14 @@ def test_every_way_to_the_terminal_escapes(capsys: pytest.CaptureFixture[str], p
     display = Display()
     with display.open(["train@a"]):
         display.began("train@a")
-        display.passing("train@a", "five\x1b[2J")
+        display.progress("train@a", "five\x1b[2J")
         display.began("train@b")
         assert r"five\x1b[2J" in terminal.shown()[0]
 
 
 def test_what_is_printed_without_the_display_is_escaped_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Reasons, names, and subjects of commits come from data and from colleagues."""
-    monkeypatch.setattr(store, "stored", lambda: [SimpleNamespace(baseline="b")])
+    monkeypatch.setattr(store, "list_experiments", lambda: [SimpleNamespace(baseline="b")])
     monkeypatch.setattr(store, "git", lambda *_: "abc subject\x1b[2J")
     monkeypatch.setattr(store, "table", lambda *_: "name\x1b[2J")
     store.show(test=False, as_json=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from flows.repository.lock import parse_lock, parse_of_dvc
+from flows.repository.lock import parse_dvc_file, parse_lock
 from flows.repository.project import project_folder
 from tasks.core.stage import safe_yaml
 from tasks.core.stage.errors import UserError
@@ -51,7 +51,7 @@ def test_a_bomb_is_one_line_for_every_reader(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"dvc\.lock: invalid dvc\.lock"):
         parse_lock(text, "dvc.lock")
     with pytest.raises(UserError, match=r"data\.dvc: invalid \.dvc file"):
-        parse_of_dvc(text, "data.dvc")
+        parse_dvc_file(text, "data.dvc")
 
 
 @pytest.mark.parametrize("file", ["params.yaml", "dvc.yaml", "dvc.lock"])

@@ -234,10 +234,10 @@ def test_a_fusion_that_was_taken_back_stays_so(fused: tuple[Path, str]) -> None:
         champion.choose(folder, f"{commit}:{wanted}")
     champions = champion.read_champions(folder)
     made = champion.parts_at(folder, champions[0])
-    assert champion.taken_back(champions, made) == champions[0]
+    assert champion.find_rejected(champions, made) == champions[0]
     other = replace(made, fusion={**made.fusion, "hybrid": {**made.fusion["hybrid"], "weight": 0.9}})
-    assert champion.taken_back(champions, other) is None
-    assert champion.taken_back(champions, champion.parts_at(folder, champions[1])) is None, "it is the champion"
+    assert champion.find_rejected(champions, other) is None
+    assert champion.find_rejected(champions, champion.parts_at(folder, champions[1])) is None, "it is the champion"
 
 
 def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,20 +257,20 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
         (champion, "read_champions", [now]),
         (decision, "parts_of", Parts({}, {"encoder": "0b"}, {})),
         (outlook, "take_in", None),
-        (champion, "tell_lost", None),
-        (outlook.measurement, "tell_not_comparable", None),
+        (champion, "warn_if_lost", None),
+        (outlook.measurement, "warn_if_not_comparable", None),
         (outlook.shrinkage, "refuse", None),
         (retrain, "run_pipeline", None),
     ):
         monkeypatch.setattr(place, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(decision, "evaluate_champion", fail)
     asked: list[dict[str, str]] = []
-    monkeypatch.setattr(decision.evidence, "choosing", lambda found, *_, groups: asked.append(groups) or found)
+    monkeypatch.setattr(decision.evidence, "choosing_metrics", lambda found, *_, groups: asked.append(groups) or found)
     qrels = pa.table([["q1", "q2"], ["d", "d"], [1, 1]], schema=QRELS)
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [qrels])
     begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
     with pytest.raises(UserError, match="its encoder is unavailable"):
-        retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
+        retrain._retrain_once(tmp_path, tree, begun, lambda: None, Processes(), Display())
     assert not decision.SCRATCH.exists()
     assert asked == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
 
@@ -284,9 +284,9 @@ def test_a_champion_that_is_lost_is_told_before_a_training(fused: tuple[Path, st
         asked.extend(paths)
         raise UserError("data/encoders/a: neither in the cache nor on the remote")
 
-    champion.tell_lost(folder, crowned, pytest.fail)
+    champion.warn_if_lost(folder, crowned, pytest.fail)
     monkeypatch.setattr(champion.outs, "refuse_lost", lost)
-    champion.tell_lost(folder, crowned, warned.append)
+    champion.warn_if_lost(folder, crowned, warned.append)
     assert asked == ["data/encoders/a"]
     (line,) = warned
     assert line.startswith(

@@ -72,7 +72,7 @@ def test_records_of_other_machines_are_between_those_of_this_one(tmp_path: Path,
     on_branch = {name: history.Ended(name, "refused", "", "now") for name in ("theirs 1", "ours 1", "theirs 2", "ours 2")}
     monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip")
     monkeypatch.setattr(retraining_tree, "records", lambda *_: list(on_branch))
-    monkeypatch.setattr(history, "recorded", lambda _, commit: on_branch[commit])
+    monkeypatch.setattr(history, "read_outcome", lambda _, commit: on_branch[commit])
     (tmp_path / ".retemper").mkdir()
     for name in ("failed 1", "ours 1", "failed 2", "ours 2", "failed 3"):
         line = json.dumps(asdict(history.Ended(name, "refused", "", "now")))
@@ -110,7 +110,7 @@ def test_whoever_is_told_of_retrainings_is_told_of_one_that_was_killed(
     monkeypatch.setattr(retraining_tree, "resolve", lambda *_: "tip" if recorded else None)
     monkeypatch.setattr(retraining_tree, "records", lambda *_: ["commit"])
     dead = history.Ended("1", "killed", "killed half-way", "then")
-    monkeypatch.setattr(history, "recorded", lambda *_: replace(dead, result="promoted", reason="better", champion=2))
+    monkeypatch.setattr(history, "read_outcome", lambda *_: replace(dead, result="promoted", reason="better", champion=2))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / ".retemper").mkdir()
     (tmp_path / history.AT_WORK).write_text(json.dumps(asdict(dead)))
@@ -144,8 +144,8 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     taken_back = [crowned(1, "first", "e1"), crowned(2, "promoted", "e2"), crowned(3, "rollback", "e1")]
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, **__: None)
     monkeypatch.setattr(outlook.shrinkage, "refuse", lambda *_, **__: None)
-    monkeypatch.setattr(champion, "tell_lost", lambda *_: None)
-    monkeypatch.setattr(outlook.measurement, "tell_not_comparable", lambda *_, **__: None)
+    monkeypatch.setattr(champion, "warn_if_lost", lambda *_: None)
+    monkeypatch.setattr(outlook.measurement, "warn_if_not_comparable", lambda *_, **__: None)
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, **__: "a")
     monkeypatch.setattr(champion, "read_champions", lambda _: taken_back)
@@ -154,7 +154,7 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     monkeypatch.setattr(decision, "git", lambda *_, **__: "")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
-    ended = retrain._work(tmp_path, tree, history.Ended("1", "killed", "", "now"), lambda: None, Processes(), Display())
+    ended = retrain._retrain_once(tmp_path, tree, history.Ended("1", "killed", "", "now"), lambda: None, Processes(), Display())
     assert ended.result == result
     assert ended.reason == ("nothing new since then: a is worse" if result == "unchanged" else ended.reason)
 
@@ -186,4 +186,4 @@ def test_records_of_newer_versions_and_what_follows_a_torn_line_are_read(tmp_pat
 def test_a_record_of_a_newer_version_on_the_branch_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = history.Ended("1", "promoted", "better", "now", commit="f" * 40)
     monkeypatch.setattr(champion, "show", lambda *_: json.dumps(asdict(ended) | {"of_a_newer_version": 1}))
-    assert history.recorded(tmp_path, "f" * 40) == ended
+    assert history.read_outcome(tmp_path, "f" * 40) == ended

@@ -169,7 +169,7 @@ def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
     monkeypatch.setattr(champion, "parts_at", lambda *_: Parts({}, {}, {"a": "encoder"}))
     monkeypatch.setattr(champion, "read_out", lambda *_: kept)
     warned: list[str] = []
-    measurement.tell_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
+    measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
     assert len(warned) == told
     assert all(line.startswith("champion/3: its compressed index was made before Retemper kept what") for line in warned)
 
@@ -177,5 +177,5 @@ def test_a_champion_that_cannot_be_compared_is_told_before_a_training(
         raise UserError("neither in the cache nor on the remote")
 
     monkeypatch.setattr(champion, "read_out", lost)
-    measurement.tell_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
+    measurement.warn_if_not_comparable(Path(), champion.Champion(3, "a", "set", ""), warn=warned.append)
     assert len(warned) == told, "the run may make it again"

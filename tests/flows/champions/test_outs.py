@@ -97,7 +97,7 @@ def test_what_is_corrupt_on_the_remote_is_refused(
 def test_what_is_lost_is_known_without_a_download(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     cache, remote = project / ".dvc/cache/files/md5", project.parent / "remote/files/md5"
-    lock = champion.locked(project, "HEAD")
+    lock = champion.lock_at(project, "HEAD")
 
     def check(path: str = "data/made") -> None:
         outs.refuse_lost(["data/elsewhere", path], project=project, lock=lock)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.champions import tree
-from flows.champions.tree import alone, looking, uncommitted
+from flows.champions.tree import hold_for_dry_run, hold_for_retraining, uncommitted
 from flows.repository.git import git
 from tasks.core.stage.errors import UserError
 
@@ -64,7 +64,7 @@ def test_a_retraining_waits_for_a_dry_run_and_not_for_another_retraining(tmp_pat
     told, began, let = list[str](), threading.Event(), threading.Event()
 
     def look() -> None:
-        with looking(tmp_path):
+        with hold_for_dry_run(tmp_path):
             began.set()
             assert let.wait(60)
             told.append("looked")
@@ -76,9 +76,9 @@ def test_a_retraining_waits_for_a_dry_run_and_not_for_another_retraining(tmp_pat
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(look)
         assert began.wait(60)
-        with alone(tmp_path, wait):
+        with hold_for_retraining(tmp_path, wait):
             told.append("retrains")
-            for other in (alone, looking):
+            for other in (hold_for_retraining, hold_for_dry_run):
                 with pytest.raises(UserError, match="another run is in progress"), other(tmp_path):
                     pass
         done.result()

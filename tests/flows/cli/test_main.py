@@ -264,7 +264,7 @@ def test_edits_saved_during_a_dry_run_stay(project: Path, setting: list[str], mo
 
 def test_a_run_in_progress_never_sees_a_refused_setting(project: Path, call: Call) -> None:
     before = (project / "params.yaml").stat().st_mtime_ns
-    with locks.only_run(project / locks.RUN_LOCK):
+    with locks.hold_run_lock(project / locks.RUN_LOCK):
         for more in ([], ["--dry-run"]):
             assert "another run is in progress in this folder" in refused(call(project, "run", "--set", "rounds.star.lr=1e-5", *more))
     assert (project / "params.yaml").stat().st_mtime_ns == before, "it was never written"

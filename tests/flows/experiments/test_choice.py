@@ -39,7 +39,7 @@ def told(
 @pytest.fixture(autouse=True)
 def no_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "project" not in request.fixturenames:
-        monkeypatch.setattr(choice, "tested", lambda *_, **__: "(the test)")
+        monkeypatch.setattr(choice, "significance_note", lambda *_, **__: "(the test)")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from flows.experiments.closeness import distance
-from flows.experiments.reproduce import closer
+from flows.experiments.reproduce import mark_close
 from flows.storage.cache import file_md5, object_path
 
 
@@ -113,7 +113,8 @@ def test_only_what_other_hardware_made_is_compared_by_tolerance(tmp_path: Path) 
     old, new = digests
     rows = [(f"data/metrics/{name}.json", old, f"different: {new}") for name in "ab"]
     caches = (tmp_path / "old", tmp_path / "new")
-    found = list(closer(rows, lock, {"train@a"}, caches=caches, tolerance=0.01))
+    found = list(mark_close(rows, lock, {"train@a"}, caches=caches, tolerance=0.01))
     assert [row[2] for row in found] == ["close: measured 0.004 apart, tolerance 0.01", f"different: {new}"]
-    assert next(closer(rows, lock, {"train@a"}, caches=caches, tolerance=0.001))[2].startswith("different: measured 0.004 apart")
-    assert next(closer([(*rows[0][:2], "different: not made")], lock, {"train@a"}, caches=caches, tolerance=1))[2] == "different: not made"
+    assert next(mark_close(rows, lock, {"train@a"}, caches=caches, tolerance=0.001))[2].startswith("different: measured 0.004 apart")
+    unmade = [(*rows[0][:2], "different: not made")]
+    assert next(mark_close(unmade, lock, {"train@a"}, caches=caches, tolerance=1))[2] == "different: not made"

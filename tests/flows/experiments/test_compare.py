@@ -19,7 +19,7 @@ from flows.experiments import store
 from flows.experiments.compare import Side, compare, differences
 from flows.repository.git import git
 from flows.repository.lock import read_lock
-from flows.storage.cache import intact, listing, object_id, object_path
+from flows.storage.cache import intact_path, listing, object_id, object_path
 from tasks.core.metrics.measures import value_schema
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table
@@ -325,8 +325,8 @@ def test_what_cannot_be_compared(project: Project) -> None:
 def test_a_corrupt_object_of_the_cache_counts_as_missing(project: Project, damage: str) -> None:
     project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-5, "c1", drawn(2))})
     (entry,) = (one["outs"] for name, one in read_lock().items() if name == "evaluate@star")
-    values, metrics = (intact(project.objects, one["md5"]) for one in entry)
-    other = intact(project.objects, project.values(drawn(3)))
+    values, metrics = (intact_path(project.objects, one["md5"]) for one in entry)
+    other = intact_path(project.objects, project.values(drawn(3)))
     assert values and metrics and other
     table = object_path(project.objects, listing(project.objects, object_id(values))["dev.parquet"])
     better = object_path(project.objects, listing(project.objects, object_id(other))["dev.parquet"]).read_bytes()
@@ -339,7 +339,7 @@ def test_a_corrupt_object_of_the_cache_counts_as_missing(project: Project, damag
     with pytest.raises(UserError, match="compare HEAD: metrics of star are missing from this clone's cache, or corrupt, so its best model"):
         compare(["HEAD", "warmup"], "dev", None, shown=0, as_json=False)
     git("update-ref", "refs/exps/ab/" + "c" * 38 + "/one", "HEAD", folder=project.folder)
-    (experiment,) = store.stored()
+    (experiment,) = store.list_experiments()
     assert list(experiment.metrics) == ["warmup"]
     values.write_bytes(values.read_bytes()[:9])
     assert listing(project.objects, object_id(values)) == {}

@@ -34,7 +34,7 @@ def planned(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evalua
     monkeypatch.chdir(small.folder)
 
     def plan(settings: Settings = AS_IS, model: str = "data/encoders/warmup", data: str = "beir:beir") -> evaluate.Plan:
-        shown = evaluate.decided(settings, data)
+        shown = evaluate.resolve_settings(settings, data)
         return evaluate.make_plan(model, data, read_yaml(Path("params.yaml")), settings=settings, shown=shown)
 
     return plan
@@ -70,10 +70,10 @@ def test_a_model_of_two_towers_is_evaluated_as_it_is(small: Any, evaluated: Any)
 
 def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
-    told = evaluate.texts(Path("data"), Shown(False, False, ONE))
+    told = evaluate.describe_texts(Path("data"), Shown(False, False, ONE))
     assert re.fullmatch(r"queries of at most \d+ tokens, prefix ''; documents of at most 24 tokens, prefix ''; titles off", told)
     told_too = f"{told}; identical ids excluded; test: relevant from grade 2"
-    assert evaluate.texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
+    assert evaluate.describe_texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
 
 
 def test_lengths_titles_and_tolerance_are_the_evaluations_own(small: Any, evaluated: Any) -> None:
@@ -122,16 +122,16 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     small.set("evaluate.relevance", {"dev": 1, "test": 2})
     small.set("dataset.source", "beir:beir")
     for same in ("beir:beir", "beir:./beir", f"beir:{small.folder / 'beir'}"):
-        assert evaluate.decided(AS_IS, same) == Shown(False, False, {"dev": 1, "test": 2})
-    assert evaluate.decided(AS_IS, "beir:elsewhere") == evaluate.decided(AS_IS, "irds:beir") == Shown(False, False, ONE)
+        assert evaluate.resolve_settings(AS_IS, same) == Shown(False, False, {"dev": 1, "test": 2})
+    assert evaluate.resolve_settings(AS_IS, "beir:elsewhere") == evaluate.resolve_settings(AS_IS, "irds:beir") == Shown(False, False, ONE)
     for relevance, least in (([3], {"dev": 3, "test": 3}), ([1, 3], {"dev": 1, "test": 3})):
         given = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=relevance)
-        assert evaluate.decided(given, "beir:beir") == Shown(True, True, least)
+        assert evaluate.resolve_settings(given, "beir:beir") == Shown(True, True, least)
     small.set("evaluate.relevance", 2)
     small.set("evaluate.measures", ["nDCG@10", "RR@10", "AP", "AP(rel=1)"])
-    assert evaluate.decided(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
+    assert evaluate.resolve_settings(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
     with pytest.raises(UserError, match=r"^--relevance \(a grade that suits evaluate.measures\): .*'AP\(rel=1\)' is listed twice"):
-        evaluate.decided(AS_IS, "demo")
+        evaluate.resolve_settings(AS_IS, "demo")
     for wrong in ("0", "1 0", "1 2 3"):
         done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", *wrong.split())
         line = f"retemper: --relevance {wrong}: expected a grade of 1 at least, or one for dev and one for test\n"
@@ -201,12 +201,12 @@ def test_how_a_fusion_got_its_weight_is_told(small: Any, monkeypatch: pytest.Mon
     sections, record = read_yaml(Path("params.yaml")), json.loads(small.read("data/runs/hybrid/fusion.json"))
     for chosen_on, told in {"dev": "as chosen on this project's dev", None: "not chosen: this project has no dev"}.items():
         small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": chosen_on}))
-        assert evaluate.told_of("hybrid", sections) == f"hybrid: linear of bm25 and tower, weight 0.25, {told}"
+        assert evaluate.describe_system("hybrid", sections) == f"hybrid: linear of bm25 and tower, weight 0.25, {told}"
     small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": "params.yaml"}))
-    assert evaluate.told_of("hybrid", sections).endswith("weight 0.25, as in params.yaml")
+    assert evaluate.describe_system("hybrid", sections).endswith("weight 0.25, as in params.yaml")
     sections["fuse"]["hybrid"]["weight"] = 0.5
     with pytest.raises(UserError, match=r"found weight 0.25, expected 0.5 as in fuse.hybrid of params.yaml; run retemper run"):
-        evaluate.told_of("hybrid", sections)
+        evaluate.describe_system("hybrid", sections)
 
 
 def test_a_fusion_that_cannot_be_evaluated(small: Any) -> None:
@@ -265,13 +265,13 @@ def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     kept = []
     for number in range(evaluate.DATASETS + 2):
         (tmp_path / f"tree{number}").mkdir()
-        kept.append(evaluate.kept_for(f"beir:{number}"))
-        evaluate.lend(kept[-1], tmp_path / f"tree{number}")
+        kept.append(evaluate.make_kept_folder(f"beir:{number}"))
+        evaluate.link_kept(kept[-1], tmp_path / f"tree{number}")
         (tmp_path / f"tree{number}/.retemper/shards/x.npy").touch()
         os.utime(kept[-1], (number, number))
     assert [place.exists() for place in kept] == [False, False] + [True] * evaluate.DATASETS
     (tmp_path / "again").mkdir()
-    evaluate.lend(evaluate.kept_for("beir:./3"), tmp_path / "again")
+    evaluate.link_kept(evaluate.make_kept_folder("beir:./3"), tmp_path / "again")
     assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
 
 
@@ -281,13 +281,13 @@ def test_what_is_kept_of_this_data_outlives_folders_of_the_future(tmp_path: Path
     for number in range(evaluate.DATASETS + 1):
         (evaluate.KEPT / str(number)).mkdir(parents=True)
         os.utime(evaluate.KEPT / str(number), (2**33 + number, 2**33 + number))
-    ours = evaluate.kept_for("beir:x")
+    ours = evaluate.make_kept_folder("beir:x")
     assert set(evaluate.KEPT.iterdir()) == {ours, *(evaluate.KEPT / str(number) for number in range(2, evaluate.DATASETS + 1))}
 
 
 def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They share scratch files."""
-    first, told = locks.in_turn(tmp_path / "lock"), list[str]()
+    first, told = locks.wait_and_hold(tmp_path / "lock"), list[str]()
     first.__enter__()
 
     def line(text: str) -> None:
@@ -311,7 +311,7 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
 
     def call(*more: str) -> tuple[int, str, str]:
         command = ["evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", *more]
-        with locks.only_run(small.folder / locks.RUN_LOCK):  # a run is in progress here
+        with locks.hold_run_lock(small.folder / locks.RUN_LOCK):  # a run is in progress here
             done = retemper(command, small.folder, toy_environment | prepared | {"PREFECT_API_URL": server_url})
         assert small.state() == before, "data/, dvc.lock, params.yaml and all else stay as they are"
         assert not list(small.folder.glob(".retemper/evaluate-*"))
@@ -346,7 +346,7 @@ def test_what_is_forgotten_stays_out_of_the_projects_own_data(
     small.set("dataset.source", own)
     plan, tree = planned(data=data), small.folder.with_name("second")
     (tree / ".retemper").mkdir(parents=True)
-    for name in ("make_worktree", "passing_tree"):
+    for name in ("make_worktree", "temp_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: tree)
     for name in ("carry_changes", "read_changes", "remove_worktree", "commit_of", "write_source"):
         monkeypatch.setattr(evaluate, name, lambda *_: None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.experiments.reproduce import _apart, compare
+from flows.experiments.reproduce import _largest_distance, compare
 from flows.repository.lock import read_lock
 from flows.results import environments, timing
 from flows.storage.cache import file_md5, object_path
@@ -58,12 +58,12 @@ def test_what_is_missing_or_corrupt_is_not_close(tmp_path: Path) -> None:
         return oid
 
     caches, digests = (tmp_path / "old", tmp_path / "new"), (put("old", 1.0), put("new", 1.5))
-    assert _apart("data/values.npy", digests, caches) == 0.5
+    assert _largest_distance("data/values.npy", digests, caches) == 0.5
     place = object_path(caches[1], digests[1])
     place.write_bytes(object_path(caches[0], digests[0]).read_bytes())
-    assert _apart("data/values.npy", digests, caches) == math.inf, "another file in its place"
+    assert _largest_distance("data/values.npy", digests, caches) == math.inf, "another file in its place"
     place.unlink()
-    assert _apart("data/values.npy", digests, caches) == math.inf
+    assert _largest_distance("data/values.npy", digests, caches) == math.inf
 
 
 def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path) -> None:

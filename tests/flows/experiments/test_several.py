@@ -64,14 +64,14 @@ def runs(project: Any, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 
 def grouped(models: dict[str, str], settings: Settings = AS_IS) -> list[several.Group]:
-    return list(several.grouped(models, read_yaml(Path("params.yaml")), settings))
+    return list(several.group_runs(models, read_yaml(Path("params.yaml")), settings))
 
 
 def test_models_of_one_tokenizer_share_a_run_and_have_their_own_figures(project: Any, carried_out: Callable[[Plan], Path]) -> None:
     own = {name: json.loads(project.read(f"data/metrics/{name}.json")) for name in ("init", "warmup", "tower", "bm25")}
     (group,) = grouped({"w": "data/encoders/warmup", "bm25": "bm25", "i": "data/encoders/init", "t": "data/encoders/tower"})
     assert dict(group.systems) == {"w": "w", "i": "i", "t": "t", "bm25": "bm25"}
-    shown = evaluate.decided(AS_IS, "beir:copied")
+    shown = evaluate.resolve_settings(AS_IS, "beir:copied")
     tree = carried_out(group.plan("beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=shown))
     measured = {file.stem: json.loads(file.read_text()) for file in (tree / "data/metrics").glob("*.json")}
     assert measured == {"i": own["init"], "w": own["warmup"], "t": own["tower"], "bm25": own["bm25"]}
@@ -80,13 +80,13 @@ def test_models_of_one_tokenizer_share_a_run_and_have_their_own_figures(project:
 def test_bm25_alone_is_measured(project: Any, carried_out: Callable[[Plan], Path]) -> None:
     own = json.loads(project.read("data/metrics/bm25.json"))
     plan = evaluate.make_plan(
-        "bm25", "beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=evaluate.decided(AS_IS, "beir:copied")
+        "bm25", "beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=evaluate.resolve_settings(AS_IS, "beir:copied")
     )
     tree = carried_out(plan)
     assert json.loads((tree / "data/metrics/bm25.json").read_text()) == own
     assert not (tree / "data/encoders").exists() and not (tree / "data/tokens").exists(), "no encoder is read"
-    assert evaluate.texts(tree / "data", evaluate.decided(AS_IS, "beir:copied")) == "titles off"
-    assert evaluate.told_of_model("bm25", read_yaml(Path("params.yaml"))) == ["bm25: k1 0.9, b 0.4"]
+    assert evaluate.describe_texts(tree / "data", evaluate.resolve_settings(AS_IS, "beir:copied")) == "titles off"
+    assert evaluate.describe_model("bm25", read_yaml(Path("params.yaml"))) == ["bm25: k1 0.9, b 0.4"]
 
 
 def test_a_model_that_reads_other_tokens_has_a_run_of_its_own(project: Any) -> None:
@@ -238,9 +238,9 @@ def test_as_many_data_sets_are_kept_as_are_measured(tmp_path: Path, monkeypatch:
     """A killed evaluation of 18 resumes at the 18th, too."""
     monkeypatch.chdir(tmp_path)
     sets = [f"beir:{number}" for number in range(evaluate.DATASETS + 3)]
-    kept = [evaluate.kept_for(one, len(sets)) for one in sets]
+    kept = [evaluate.make_kept_folder(one, len(sets)) for one in sets]
     assert all(place.exists() for place in kept)
-    evaluate.kept_for("beir:0", 1)
+    evaluate.make_kept_folder("beir:0", 1)
     assert sum(place.exists() for place in kept) == evaluate.DATASETS, "an evaluation of fewer keeps as many as ever"
 
 
@@ -248,7 +248,7 @@ def test_a_partial_run_keeps_what_it_finished(project: Any, monkeypatch: pytest.
     monkeypatch.setattr(
         evaluate, "_run", lambda tree, *_, **__: (tree / "dvc.lock").write_text("schema: '2.0'\n") and Problem("x", "no", 1)
     )
-    for name in ("make_worktree", "passing_tree"):
+    for name in ("make_worktree", "temp_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: project.folder.with_name("tree"))
     for name in ("carry_changes", "read_changes", "equip", "remove_worktree", "commit_of", "write_source"):
         monkeypatch.setattr(evaluate, name, lambda *_: None)

@@ -112,7 +112,7 @@ def test_a_table_shows_where_parameters_differ_and_test_only_when_asked() -> Non
         ["y", "[1,", "2]", "0.5000"],
     ]
     assert "0.7500" in store.table(found, test=True)
-    assert store.flat({"a": {"b": {}, "c": 1}, "d": 2}) == {"a.b": {}, "a.c": 1, "d": 2}
+    assert store.flatten({"a": {"b": {}, "c": 1}, "d": 2}) == {"a.b": {}, "a.c": 1, "d": 2}
 
 
 def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tasks.core.stage.errors import UserError
 def test_versions_that_differ_are_named() -> None:
     numpy = metadata.version("numpy")
     text = f"# numpy==1\nnumpy=={numpy}+cpu\nnot-installed-anywhere==1.0\npyarrow==0.1 ; python_version > '3'\n"
-    assert versions.differing(text) == [("pyarrow", "0.1", metadata.version("pyarrow"))]
+    assert versions.differing_packages(text) == [("pyarrow", "0.1", metadata.version("pyarrow"))]
 
 
 class Fake(Processes):

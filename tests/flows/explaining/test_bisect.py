@@ -17,7 +17,7 @@ from flows.explaining import bisect
 from flows.explaining.bisect import Range, Train, model_of, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
-from flows.explaining.search import Search, paired
+from flows.explaining.search import Search, paired_difference
 from flows.process import locks
 from flows.repository.git import git
 from flows.repository.worktree import SOURCE
@@ -117,10 +117,10 @@ def test_the_seed_noise_that_an_answer_bears_is_told() -> None:
 
 
 def test_differences_are_paired() -> None:
-    mean, error = paired([0.5, 0.75, 1.0], [0.5, 0.5, 0.5])
+    mean, error = paired_difference([0.5, 0.75, 1.0], [0.5, 0.5, 0.5])
     assert mean == pytest.approx(0.25)
     assert error == pytest.approx(0.25 / math.sqrt(3))
-    assert paired([1.0], [0.5]) == (0.5, 0.0)
+    assert paired_difference([1.0], [0.5]) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_champion_that_was_trained_further_is_searched_as_the_model_that_it_co
 def test_a_bisection_leaves_the_data_of_another_alone(dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would remove the merged batches that the other trains on."""
     monkeypatch.chdir(tmp_path)
-    with locks.only_run(bisect.FOLDER / "bisect.lock"), pytest.raises(UserError, match="another run is in progress"):
+    with locks.hold_run_lock(bisect.FOLDER / "bisect.lock"), pytest.raises(UserError, match="another run is in progress"):
         bisect.bisect(model=None, good=None, bad=None, follow="HEAD", measure=None, dry_run=dry_run, as_json=False)
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flows.explaining.costs import estimate, relevant
+from flows.explaining.costs import estimate, relevant_factors
 from flows.explaining.data import Data, Inbox
-from flows.explaining.plan import Plan, reseeded
+from flows.explaining.plan import Plan, reseed
 from flows.explaining.runs import Configuration, Refused, evaluation, is_direct, training
-from flows.explaining.sides import Factor, Side, factors, joined
+from flows.explaining.sides import Factor, Side, factors, join_factors
 
 
 def side(name: str, *, lr: float = 1e-5, k1: float = 0.9, data: str = "d1", code: str = "c1", model: str = "star") -> Side:
@@ -63,7 +63,7 @@ def test_what_differs() -> None:
     found = factors(old, side("new", model="warmup"))
     assert [one.name for one in found] == ["rounds", "model"]
     assert found[0].differs == ("rounds.star: given -> not given", "rounds.warmup: not given -> given")
-    both = joined("parameters", found)
+    both = join_factors("parameters", found)
     assert (both.sections, both.model, both.code) == (("rounds",), True, False)
 
 
@@ -76,7 +76,7 @@ def test_code_that_a_parameter_names_is_code() -> None:
     found = factors(old, new)
     assert [(one.name, one.differs) for one in found] == [("code", ("tasks.train.mine:loss",))]
     other = Factor("rounds", sections=("rounds",))  # of another round
-    assert relevant(old, new, [*found, other])["train@star"] == {"code"}, "the parameter itself is the same"
+    assert relevant_factors(old, new, [*found, other])["train@star"] == {"code"}, "the parameter itself is the same"
 
 
 def test_a_configuration_is_made_of_both_sides() -> None:
@@ -102,9 +102,9 @@ def test_a_configuration_is_made_of_both_sides() -> None:
 
 def test_repetitions_have_other_seeds() -> None:
     sections = {"rounds": {"init": {"steps": 0}, "a": {"seed": 42}, "b": {}}, "bm25": {"k1": 1}, "mix": {}}
-    assert reseeded(sections, 0) == sections
-    assert reseeded(sections, 2)["rounds"] == {"init": {"steps": 0}, "a": {"seed": 2042}, "b": {"seed": 2000}}
-    assert reseeded(sections, 2)["bm25"] == {"k1": 1}
+    assert reseed(sections, 0) == sections
+    assert reseed(sections, 2)["rounds"] == {"init": {"steps": 0}, "a": {"seed": 2042}, "b": {"seed": 2000}}
+    assert reseed(sections, 2)["bm25"] == {"k1": 1}
 
 
 def test_the_stages_of_a_model() -> None:
@@ -128,7 +128,7 @@ def test_costs_count_what_no_side_has_run() -> None:
     """BM25 depends on data and k1, the training on both and its own two: 16 trainings less those of the two sides."""
     old, new = side("old"), side("new", lr=2e-5, data="d2", code="c2", k1=1.2)
     found = factors(old, new)
-    reads = relevant(old, new, found)
+    reads = relevant_factors(old, new, found)
     assert reads["bm25"] == {"data", "bm25"}
     assert reads["train@star"] == {"data", "bm25", "rounds", "code"}
     names = [one.name for one in found]

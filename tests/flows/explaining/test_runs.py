@@ -48,7 +48,7 @@ def test_a_model_is_measured_with_what_its_own_index_has_learned(tmp_path: Path,
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(path)
     made = Parts({"encoder": "data/encoders/a"}, {}, {"a": "encoder"})
-    for name, value in {"make_worktree": tmp_path, "read_lock": {}, "of_graph": {}, "parts_of": made}.items():
+    for name, value in {"make_worktree": tmp_path, "read_lock": {}, "stages_in_graph": {}, "parts_of": made}.items():
         monkeypatch.setattr(runs, name, lambda *_, value=value, **__: value)
     bench = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None)
     one = Configuration("", {"adore": {"a": {"round": "star", "index": "PQ8", "lr": 1e-5}}, "text": {"titles": False}}, {}, "a")

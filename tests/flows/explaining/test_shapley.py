@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from flows.explaining import shapley
-from flows.explaining.shapley import EXACT, Group, merged, needed, shares
+from flows.explaining.shapley import EXACT, Group, merge_pair, needed_coalitions, shares
 
 
 def game(names: list[str], seed: int) -> dict[frozenset[str], Fraction]:
@@ -51,7 +51,7 @@ def test_many_factors_are_sampled_and_still_add_up() -> None:
 
     found = shares(single(names), value)
     assert sum(share.value for share in found.values()) == worth[frozenset(names)]
-    assert asked == set(needed(single(names)))
+    assert asked == set(needed_coalitions(single(names)))
     exact = {group: shapley._exact(group, single(names), worth.__getitem__) for group in single(names)}
     for group, share in found.items():
         assert share.sampling > 0
@@ -65,15 +65,15 @@ def test_groups_count_as_one_factor() -> None:
     found = shares(groups, worth.__getitem__)
     none, ac, b, everything = (worth[frozenset(one)] for one in ("", "ac", "b", "abc"))
     assert found[groups[0]].value == ((ac - none) + (everything - b)) / 2
-    assert [len(one) for one in needed(groups)] == [0, 1, 2, 3]
+    assert [len(one) for one in needed_coalitions(groups)] == [0, 1, 2, 3]
 
 
 def test_the_pair_that_is_refused_apart_is_merged() -> None:
     groups = single(["data", "parameters", "code"])
-    apart = [one for one in needed(groups) if ("parameters" in one) != ("code" in one)]
-    found = merged(groups, apart)
+    apart = [one for one in needed_coalitions(groups) if ("parameters" in one) != ("code" in one)]
+    found = merge_pair(groups, apart)
     assert found == [frozenset({"data"}), frozenset({"parameters", "code"})]
-    assert not [one for one in needed(found) if one in apart]
+    assert not [one for one in needed_coalitions(found) if one in apart]
     for coalition in (frozenset[str](), frozenset({"data", "parameters", "code"})):
         with pytest.raises(ValueError, match="no two groups"):
-            merged(groups, [coalition])
+            merge_pair(groups, [coalition])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.exporting.record import Record, curves, flat, gather
+from flows.exporting.record import Record, curves, flatten, gather
 from flows.exporting.settings import Export, TensorBoard, read_export
 from flows.repository.git import git
 from tasks.core.stage.errors import UserError
@@ -91,7 +91,7 @@ def test_a_password_in_a_source_is_not_exported(project: str) -> None:
 
 def test_parameters_and_curves_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert dict(flat({})) == {}
+    assert dict(flatten({})) == {}
     assert curves() == {}
 
 

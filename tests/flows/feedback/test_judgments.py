@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.feedback.judgments import take_in
-from flows.intake.batches import unite
+from flows.intake.batches import merge_folders
 from flows.intake.inbox import take_in as take_batches
 from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
@@ -42,7 +42,7 @@ def test_judged_rows_join_the_data_set(suspects: Path, tmp_path: Path, monkeypat
     (data / "queries.jsonl").write_text('{"_id": "q1", "text": "what"}\n')
     (data / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td3\t1\n")
     assert take_batches(Intake(inbox="inbox", mode="append"), "beir:data set", Path()).spec.startswith("beir:")
-    unite([data, Path("inbox/judged")], Path("united"), Path("united.json"))
+    merge_folders([data, Path("inbox/judged")], Path("united"), Path("united.json"))
     assert [tuple(row[1:4]) for row in qrels(Path("united/qrels/dev.tsv"))] == [("q1", "d3", 1), ("q1", "d1", 1), ("q1", "d,2", 0)]
 
 

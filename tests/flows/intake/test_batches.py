@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.intake.batches import OUT, STAMP, absolute, told, unite
+from flows.intake.batches import OUT, STAMP, absolute, merge_folders, name_batches
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
 from tasks.core.stage.errors import UserError
@@ -41,7 +41,7 @@ def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
     (folders[1] / "corpus.jsonl.gz").write_bytes(gzip.compress(corpus.read_bytes()))
     corpus.unlink()
     out, stamp = tmp_path / "out", tmp_path / "stamp.json"
-    unite(folders, out, stamp)
+    merge_folders(folders, out, stamp)
     documents: dict[str, str] = {}
     judged: dict[tuple[str, str], int] = {}
     for docs, _, dev in batches:
@@ -56,11 +56,11 @@ def test_the_union_is_by_id_and_the_later_wins(tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} == {"corpus.jsonl", "queries.jsonl", "qrels"}
 
     before = (out / "corpus.jsonl").stat().st_mtime_ns
-    unite(folders, out, stamp)
+    merge_folders(folders, out, stamp)
     assert (out / "corpus.jsonl").stat().st_mtime_ns == before, "nothing new: nothing is done"
     with (folders[2] / "corpus.jsonl").open("a") as corpus_file:
         corpus_file.write('{"_id": "d4", "text": "four"}\n')
-    unite(folders, out, stamp)
+    merge_folders(folders, out, stamp)
     assert read(out / "corpus.jsonl") == documents | {"d4": "four"}
 
 
@@ -68,7 +68,7 @@ def test_a_first_row_is_a_header_just_where_prepare_reads_one(tmp_path: Path) ->
     for number, row in enumerate(("q1\td1\t+1", "q1\td1\t-1", "q1\td1\t 2 ", "query-id\tcorpus-id\tscore", "q1\td1\t²")):
         folder = beir(tmp_path / str(number), {"d1": "one"}, {"q1": "what"})
         (folder / "qrels/dev.tsv").write_text(f"{row}\nq2\td1\t1\n")
-        unite([folder], tmp_path / f"out{number}", tmp_path / f"stamp{number}.json")
+        merge_folders([folder], tmp_path / f"out{number}", tmp_path / f"stamp{number}.json")
         before, after = (list(qrels(place / "qrels/dev.tsv")) for place in (folder, tmp_path / f"out{number}"))
         assert [one[1:] for one in after] == [one[1:] for one in before], row
 
@@ -76,7 +76,7 @@ def test_a_first_row_is_a_header_just_where_prepare_reads_one(tmp_path: Path) ->
 def test_a_wrong_grade_in_the_first_row_stays_for_prepare_to_refuse(tmp_path: Path) -> None:
     folder = beir(tmp_path / "batch", {"d1": "one"}, {"q1": "what"})
     (folder / "qrels/dev.tsv").write_text("q1\td1\t1.0\nq2\td1\t1\n")
-    unite([folder], tmp_path / "out", tmp_path / "stamp.json")
+    merge_folders([folder], tmp_path / "out", tmp_path / "stamp.json")
     assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t1.0", "q2\td1\t1"]
     for place in (folder, tmp_path / "out"):
         with pytest.raises(UserError, match=r"dev.tsv:\d: found grade '1.0', expected an integer"):
@@ -92,16 +92,16 @@ def test_splits_of_other_names_and_byte_order_marks(tmp_path: Path) -> None:
     (folders[1] / "qrels/dev.tsv~").write_text("an editor's")
     corpus = folders[1] / "corpus.jsonl"
     corpus.write_text(corpus.read_text(), encoding="utf-8-sig")
-    unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+    merge_folders(folders, tmp_path / "out", tmp_path / "stamp.json")
     assert {path.name for path in (tmp_path / "out/qrels").iterdir()} == {"dev.tsv"}
     assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines()[1:] == ["q1\td1\t1", "q1\td2\t1"]
     assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one", "d2": "two"}
     (folders[1] / "qrels/val.tsv").write_text("query-id\tcorpus-id\tscore\n")
     with pytest.raises(UserError, match=r"1/qrels/validation.tsv: val.tsv exists too"):
-        unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+        merge_folders(folders, tmp_path / "out", tmp_path / "stamp.json")
     (folders[1] / "qrels/val.tsv").rename(folders[1] / "qrels/all.tsv")
     with pytest.raises(UserError, match=r"1/qrels/all.tsv: found qrels of an unknown split"):
-        unite(folders, tmp_path / "out", tmp_path / "stamp.json")
+        merge_folders(folders, tmp_path / "out", tmp_path / "stamp.json")
 
 
 def test_which_data_set_a_rule_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_an_invalid_line_is_refused_and_nothing_is_left(tmp_path: Path, name: st
     folder = beir(tmp_path / "batch", {"d0": "zero"})
     (folder / name).write_text(text)
     with pytest.raises(UserError) as refusal:
-        unite([folder], tmp_path / "out", tmp_path / "stamp")
+        merge_folders([folder], tmp_path / "out", tmp_path / "stamp")
     assert said in str(refusal.value)
     assert not (tmp_path / "out").exists()
     assert not list(tmp_path.glob(".out*"))
@@ -154,7 +154,7 @@ def test_weights_and_csv_are_merged_in_beir_form(tmp_path: Path) -> None:
     (tmp_path / "2/qrels").mkdir(parents=True)
     (tmp_path / "2/qrels/dev.csv").write_text("query,doc,grade\nq1,d3,2\n")
     (tmp_path / "2/corpus.csv").write_text('id,text\nd3,"three\nlines"\n')
-    unite([first, weighted, tmp_path / "2"], tmp_path / "out", tmp_path / "stamp.json")
+    merge_folders([first, weighted, tmp_path / "2"], tmp_path / "out", tmp_path / "stamp.json")
     assert (tmp_path / "out/qrels/dev.tsv").read_text().splitlines() == [
         "query-id\tcorpus-id\tscore\tweight",
         "q1\td1\t1\t1",
@@ -169,7 +169,7 @@ def test_weights_in_csv_go_on(tmp_path: Path) -> None:
     first = beir(tmp_path / "0", {"d1": "one"}, {"q1": "what"}, {("q1", "d1"): 1})
     (tmp_path / "1/qrels").mkdir(parents=True)
     (tmp_path / "1/qrels/dev.csv").write_text("query,weight,doc,grade\nq1,0.1,d2,1\nq1,,d3,1\n")
-    unite([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
+    merge_folders([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
     assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1), ("d3", 1)]
 
 
@@ -179,7 +179,7 @@ def test_a_batch_with_semicolons_is_merged(tmp_path: Path) -> None:
     (tmp_path / "1/corpus.csv").write_text('\ufeffid;text\r\nd1;"one; and, more"\r\n', encoding="utf-8")
     (tmp_path / "1/qrels/dev.csv").write_text("query;weight;doc;grade\nq1;0.1;d2;1\n")
     (tmp_path / "1/negatives.csv").write_text("query;doc;score\nq1;d3;0,5\n")
-    unite([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
+    merge_folders([first, tmp_path / "1"], tmp_path / "out", tmp_path / "stamp.json")
     assert read(tmp_path / "out/corpus.jsonl") == {"d1": "one; and, more"}
     assert [(one.doc, one.weight) for one in qrels(tmp_path / "out/qrels/dev.tsv")] == [("d1", 1), ("d2", 0.1)]
     assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td3\n"
@@ -194,7 +194,7 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None
     (folders[3] / "queries.csv").write_text("id,text\nq,what\n")
     (folders[3] / "qrels/dev.tsv").rename(folders[3] / "qrels/test.tsv")
     out = tmp_path / OUT
-    unite(folders, out, tmp_path / STAMP)
+    merge_folders(folders, out, tmp_path / STAMP)
     how = "to leave it out, if it is a batch, begin its name with a dot"
     for place, files in {
         "qrels/dev.tsv:3": ["2/qrels/dev.tsv"],
@@ -204,14 +204,15 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None
     }.items():
         said = f"prepare: {out}/{place}: wrong"
         merged = ", ".join(str(tmp_path / file) for file in files)
-        assert told(said, tmp_path) == f"{said} (merged from {merged}; {how})"
+        assert name_batches(said, tmp_path) == f"{said} (merged from {merged}; {how})"
     said = f"{out}/queries.jsonl: wrong"
-    assert told(said, tmp_path).startswith(f"{said} (merged from {tmp_path}/2/queries.jsonl, ") and " and 1 before;" in told(said, tmp_path)
+    told = name_batches(said, tmp_path)
+    assert told.startswith(f"{said} (merged from {tmp_path}/2/queries.jsonl, ") and " and 1 before;" in told
     for other in (f"{out}/stats.json: wrong", "train@a: failed with status 1", f"{tmp_path}/1/corpus.jsonl:1: wrong"):
-        assert told(other, tmp_path) == other
+        assert name_batches(other, tmp_path) == other
     (folders[1] / "qrels/dev.tsv").unlink()
     (folders[2] / "qrels/dev.tsv").unlink()
-    assert told(f"{out}/qrels/dev.tsv:3: wrong", tmp_path) == f"{out}/qrels/dev.tsv:3: wrong", "it is gone"
+    assert name_batches(f"{out}/qrels/dev.tsv:3: wrong", tmp_path) == f"{out}/qrels/dev.tsv:3: wrong", "it is gone"
 
 
 def test_the_path_of_a_source_is_made_absolute_and_its_columns_stay(tmp_path: Path) -> None:

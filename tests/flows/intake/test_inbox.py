@@ -11,7 +11,7 @@ import pytest
 
 from flows.intake import inbox
 from flows.intake.gate import LEAKS, ONE, UNKNOWN
-from flows.intake.inbox import accept, check_folder, states, take_in
+from flows.intake.inbox import accept, check_folder, list_batches, take_in
 from flows.intake.settings import Gate, Intake
 from flows.intake.verdict import ACCEPTED, Batch
 from flows.results.origins import INTAKE
@@ -98,7 +98,7 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
     assert (found["07-csv"].documents, found["07-csv"].new, found["07-csv"].queries) == (1, 1, 1)
     assert found["07-csv"].judgments == {"train": 1}
 
-    listed = {batch.name: batch.state for batch in states(RULE, SOURCE, project)}
+    listed = {batch.name: batch.state for batch in list_batches(RULE, SOURCE, project)}
     assert listed[".08-half"] == listed["09-empty"] == "being written"
     assert {name for name, state in listed.items() if state == "quarantined"} == {n for n, b in found.items() if b.state == "quarantined"}
     assert {path.stem for path in (project / ".retemper/quarantine").iterdir()} == {n for n, s in listed.items() if s == "quarantined"}
@@ -176,7 +176,7 @@ def test_a_batch_of_copies_is_a_matter_of_judgment(project: Path, take: Any) -> 
     put(project / "inbox/1", {f"n{n}": "same" if n < 5 else f"text {n}" for n in range(10)})
     assert take(strict)["1"].duplicates == 4, "all but the first of those in the batch"
     assert accept(strict, SOURCE, project, name="1").by == "hand"
-    assert [(one.state, one.by) for one in states(strict, SOURCE, project)] == [("accepted", "hand")]
+    assert [(one.state, one.by) for one in list_batches(strict, SOURCE, project)] == [("accepted", "hand")]
     assert take(strict)["1"].state == "accepted", "a person's word stands"
     assert len(merged(project)) == 12
     assert take(RULE, "beir:./base/../base")["1"].state == "accepted"
@@ -185,7 +185,7 @@ def test_a_batch_of_copies_is_a_matter_of_judgment(project: Path, take: Any) -> 
 def test_a_batch_that_changes_meanwhile_is_left_for_next_time(project: Path, take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(project / "inbox/1", {"d3": "three"})
     put(project / "inbox/2", {"d4": "four"})
-    real, calls = inbox.unite, []
+    real, calls = inbox.merge_folders, []
 
     def unite(folders: list[Path]) -> None:
         real(folders)
@@ -193,7 +193,7 @@ def test_a_batch_that_changes_meanwhile_is_left_for_next_time(project: Path, tak
             put(project / "inbox/2", {"d4": "four", "d5": "five"})
         calls.append(folders)
 
-    monkeypatch.setattr(inbox, "unite", unite)
+    monkeypatch.setattr(inbox, "merge_folders", unite)
     assert list(take()) == ["1"]
     assert merged(project) == ["d1", "d2", "d3"]
     assert set(take()) == {"1", "2"}

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.intake import inbox
-from flows.intake.batches import told
-from flows.intake.inbox import check_folder, states, take_in
+from flows.intake.batches import name_batches
+from flows.intake.inbox import check_folder, list_batches, take_in
 from flows.intake.pairs_files import FOLDER
 from flows.intake.settings import Gate, Intake
 from flows.intake.verdict import Batch
@@ -199,7 +199,7 @@ def test_a_file_that_is_being_written_waits(project: Path, take: Take) -> None:
     assert take() == {}
     write(project / "inbox/a.csv", "question,answer", "one,eins")
     assert take(RULE.model_copy(update={"settle_seconds": 1000.0})) == {}
-    assert [batch.state for batch in states(RULE, BASE, project)] == ["being written", "not checked"]
+    assert [batch.state for batch in list_batches(RULE, BASE, project)] == ["being written", "not checked"]
     assert take()["a.csv"].state == "accepted"
 
 
@@ -275,8 +275,8 @@ def test_check_reads_a_file_anywhere(project: Path) -> None:
 def test_merging_and_explaining_read_the_same_folders(project: Path, take: Take) -> None:
     write(project / "inbox/a.csv", "question,answer", "one,eins")
     take()
-    assert [path.name for path in inbox.merged(RULE, BASE, project)] == ["a.csv"]
+    assert [path.name for path in inbox.batches_to_merge(RULE, BASE, project)] == ["a.csv"]
     assert data(inbox.data_folder(RULE, BASE, project))["corpus"].keys() == {digest(f"answer {n}") for n in range(60)}
     assert len([*(project / FOLDER).glob("*/*/corpus.jsonl")]) == 2
-    line = told(f"{project}/.retemper/dataset/corpus.jsonl:61: bad", project)
+    line = name_batches(f"{project}/.retemper/dataset/corpus.jsonl:61: bad", project)
     assert f"(merged from {project}/inbox/a.csv; " in line

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.intake import records
-from flows.intake.records import documents, files_of, headless, judgments, queries
+from flows.intake.records import documents, files_of, files_without_header, judgments, queries
 from tasks.core.stage.errors import UserError
 from tasks.prepare.readers import beir, csv_tables, parquet
 
@@ -149,4 +149,4 @@ def test_a_column_said_twice_and_qrels_that_would_not_be_read(tmp_path: Path) ->
 
 def test_a_table_of_delimiters_alone_has_no_header(tmp_path: Path) -> None:
     (tmp_path / "corpus.csv").write_text("\ufeff;;\r\n;;\r\n", encoding="utf-8")
-    assert [path.name for path in headless(files_of(tmp_path))] == ["corpus.csv"]
+    assert [path.name for path in files_without_header(files_of(tmp_path))] == ["corpus.csv"]

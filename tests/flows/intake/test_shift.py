@@ -18,7 +18,7 @@ from flows.intake.inbox import take_in
 from flows.intake.known import Known
 from flows.intake.reference import Reference
 from flows.intake.settings import Gate, Intake
-from flows.intake.shift import Shift, larger, nearest, rarity, vector_shift, word_shift
+from flows.intake.shift import Shift, nearest, permutation_auc, rarity, vector_shift, word_shift
 from flows.intake.verdict import Batch
 from flows.process.processes import Processes
 from tasks.core.sources.datasets import demo_file
@@ -50,10 +50,10 @@ def test_the_parts_equal_plain_loops() -> None:
         [(math.log(10 / 4) + math.log(10 / 2)) / 2, math.log(10), math.log(10)]
     )
     first, second = rng.integers(0, 9, size=30).astype(float), rng.integers(2, 11, size=40).astype(float)
-    auc, p = larger(second, first)
+    auc, p = permutation_auc(second, first)
     assert auc == pytest.approx(sum((a > b) + (a == b) / 2 for a in second for b in first) / 1200)
     assert p == pytest.approx(mannwhitneyu(second, first, alternative="greater").pvalue, abs=0.01)
-    assert larger(first, second)[1] > 0.9, "one-sided"
+    assert permutation_auc(first, second)[1] > 0.9, "one-sided"
 
 
 def test_false_alarms_on_random_splits_are_rare(leads: list[str]) -> None:

@@ -35,8 +35,8 @@ def test_a_key_that_is_alike_is_suggested(place: tuple[str, ...], key: str, mean
 
 
 def test_nothing_is_suggested_where_nothing_is_alike() -> None:
-    assert alike.alike("klingon", ["lr", "epochs"]) == ""
-    assert alike.alike("learning_rate", ["k1", "b"]) == "", "a section that has no lr"
+    assert alike.closest_key("klingon", ["lr", "epochs"]) == ""
+    assert alike.closest_key("learning_rate", ["k1", "b"]) == "", "a section that has no lr"
     with pytest.raises(Invalid, match=r"found 'fast'"), alike.suggesting():
         raise Invalid("lr: found 'fast'", where="lr")
 

@@ -12,7 +12,7 @@ import pytest
 
 from flows.parameters import edit
 from flows.parameters.checks import check
-from flows.parameters.migrations import MIGRATIONS, migrated, missing
+from flows.parameters.migrations import MIGRATIONS, migrated, missing_sections
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.safe_yaml import parse_yaml
 
@@ -168,8 +168,8 @@ def test_a_former_default_is_kept_only_for_files_of_that_time(made: datetime | N
 
 def test_a_file_of_today_without_its_new_sections_is_refused_then_migrated(checkout: Path) -> None:
     document = edit.load((checkout / "params.yaml").read_text())
-    assert missing(document) == [], "the product's own file lacks nothing"
-    for name in missing({}):
+    assert missing_sections(document) == [], "the product's own file lacks nothing"
+    for name in missing_sections({}):
         del document[name]
     del document["extra"], document["chunk"]["texts"]
     document["evaluate"] = {"depth": 1000}

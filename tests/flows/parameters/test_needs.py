@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from flows.parameters.needs import find_cycle, needs, only, reached
+from flows.parameters.needs import find_cycle, keep_needed, needs, with_needs
 
 RECIPE: dict[str, Any] = {
     "dataset": {"source": "demo"},
@@ -29,7 +29,7 @@ RECIPE: dict[str, Any] = {
 
 
 def kept(*systems: str) -> dict[str, list[str]]:
-    found = only(RECIPE, systems)
+    found = keep_needed(RECIPE, systems)
     assert found.pop("dataset") == RECIPE["dataset"]
     assert all(entry == RECIPE[section][name] for section, named in found.items() for name, entry in named.items())
     return {section: list(named) for section, named in found.items() if named}
@@ -82,6 +82,6 @@ def test_cycles_are_found_exactly_where_there_are_some() -> None:
 
 def test_reached_is_all_that_walks_come_by() -> None:
     graph = {"a": ["b", "c"], "b": ["d"], "c": [], "d": ["b"], "e": ["a"]}
-    assert reached(graph, ["a"]) == {"a", "b", "c", "d"}
-    assert reached(graph, ["c", "z"]) == {"c", "z"}
-    assert reached(graph, []) == set()
+    assert with_needs(graph, ["a"]) == {"a", "b", "c", "d"}
+    assert with_needs(graph, ["c", "z"]) == {"c", "z"}
+    assert with_needs(graph, []) == set()

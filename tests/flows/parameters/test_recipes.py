@@ -59,14 +59,14 @@ def test_recipes_for_clean_supervision_are_valid(name: str, checkout: Path) -> N
 def test_each_recipe_goes_in_and_out_again(project: Path, name: str, end: bytes) -> None:
     project.write_bytes(before := project.read_bytes().replace(b"\n", end))
     former, recipe = read_yaml(project), read_yaml(Path(f"docs/recipes/{name}.yaml"))
-    with recipes.edited([], name, lasting=True):
+    with recipes.apply_edits([], name, lasting=True):
         assert read_yaml(project) == former | recipe
     assert read_yaml(project) == former | recipe, "it lasts"
     assert project.read_bytes().count(end) == project.read_bytes().count(b"\n")
     for line in before.decode().splitlines():
         if line.startswith("#"):
             assert line in project.read_text(), "comments between sections stay"
-    with recipes.edited([], "none", lasting=True):
+    with recipes.apply_edits([], "none", lasting=True):
         pass
     assert project.read_bytes() == before
     assert not recipes.MEMORY.exists()
@@ -74,14 +74,14 @@ def test_each_recipe_goes_in_and_out_again(project: Path, name: str, end: bytes)
 
 def test_a_second_recipe_replaces_the_first_and_other_edits_stay(project: Path) -> None:
     former = read_yaml(project)
-    with recipes.edited(["bm25.k1=1.2"], "zero_shot", lasting=True):
+    with recipes.apply_edits(["bm25.k1=1.2"], "zero_shot", lasting=True):
         pass
     assert list(read_yaml(project)["rounds"]) == ["init"]
-    with recipes.edited([], "squadshifts", lasting=True):
+    with recipes.apply_edits([], "squadshifts", lasting=True):
         pass
     assert read_yaml(project)["mine"] == {"warmup": {"search": "embeddings", "depth": 200}}
     edit.apply(["bm25.b=0.7"], project, check)
-    with recipes.edited(["seedless=", "rounds.star.lr=1e-5"], "none", lasting=True):
+    with recipes.apply_edits(["seedless=", "rounds.star.lr=1e-5"], "none", lasting=True):
         pass
     former["bm25"] |= {"k1": 1.2, "b": 0.7}
     former["rounds"]["star"]["lr"] = 1e-5
@@ -115,7 +115,7 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
 def test_an_invalid_recipe_changes_nothing(project: Path, name: str, settings: list[str], said: str) -> None:
     Path("docs/recipes/unfit.yaml").write_text("rescore: {x: {run: bm25, round: nobody, encoder: star}}\n")
     before = project.read_bytes()
-    with pytest.raises(UserError, match=said), recipes.edited(settings, name, lasting=True):
+    with pytest.raises(UserError, match=said), recipes.apply_edits(settings, name, lasting=True):
         pass
     assert project.read_bytes() == before
     assert not recipes.MEMORY.exists()
@@ -124,7 +124,7 @@ def test_an_invalid_recipe_changes_nothing(project: Path, name: str, settings: l
 def test_a_recipe_can_be_undone_later(project: Path) -> None:
     """By a run that finds the data set unfit, unless someone has saved something in the meantime."""
     before = project.read_bytes()
-    with recipes.edited(["dataset.source=demo", "bm25.k1=2"], "zero_shot", lasting=True) as undo:
+    with recipes.apply_edits(["dataset.source=demo", "bm25.k1=2"], "zero_shot", lasting=True) as undo:
         pass
     saved = project.read_bytes()
     assert saved != before
@@ -140,7 +140,7 @@ def test_a_recipe_can_be_undone_later(project: Path) -> None:
 def test_the_edit_of_a_dry_run_that_was_killed_is_undone_by_the_next(project: Path, recipe: str | None) -> None:
     """Unless someone has saved another params.yaml since."""
     before = project.read_bytes()
-    with recipes.edited(["bm25.k1=2"], recipe, lasting=False):
+    with recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
         SOURCE.parent.mkdir()
         SOURCE.write_text("{}\n")
         left = {path: path.read_bytes() for path in (project, SOURCE, recipes.TRIAL, recipes.MEMORY) if path.exists()}
@@ -153,12 +153,12 @@ def test_the_edit_of_a_dry_run_that_was_killed_is_undone_by_the_next(project: Pa
 
     assert left[project] != before
     kill(left[project])
-    with recipes.edited(["bm25.b=0.7"], lasting=False):
+    with recipes.apply_edits(["bm25.b=0.7"], lasting=False):
         assert read_yaml(project)["bm25"]["k1"] != 2
     assert project.read_bytes() == before
     assert not any(path.exists() for path in (SOURCE, recipes.TRIAL, recipes.MEMORY))
     kill(left[project] + b"# mine\n")
-    with recipes.edited([], lasting=True):
+    with recipes.apply_edits([], lasting=True):
         pass
     assert project.read_bytes() == left[project] + b"# mine\n"
     assert not recipes.TRIAL.exists()
@@ -171,10 +171,10 @@ def test_sections_are_found_in_any_form() -> None:
         "b": "b:\n  # within\n  c: |\n    # text\n\n    d: 2",
         "e": "e: {x: 1,\n    y: 2}",
     }
-    assert recipes.replaced(text, recipes.blocks(text)) == text
-    changed = recipes.replaced(text, {"b": "b: 3", "f": "f: 4"})
+    assert recipes.replace_sections(text, recipes.blocks(text)) == text
+    changed = recipes.replace_sections(text, {"b": "b: 3", "f": "f: 4"})
     assert changed == "# head\na: 1 # one\n\n# of b\nb: 3\n\n# of e\ne: {x: 1,\n    y: 2}\n# last\n\nf: 4\n"
-    assert recipes.replaced(changed, {"f": None}).strip() == recipes.replaced(text, {"b": "b: 3"}).strip()
+    assert recipes.replace_sections(changed, {"f": None}).strip() == recipes.replace_sections(text, {"b": "b: 3"}).strip()
 
 
 @pytest.mark.parametrize("recipe", [None, "zero_shot"])
@@ -194,7 +194,7 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
             monkeypatch.setattr(recipes, "_undo", lambda _: None)
             raise Killed
 
-    with recipes.edited([], "squadshifts", lasting=True):
+    with recipes.apply_edits([], "squadshifts", lasting=True):
         pass
     before, memory = project.read_bytes(), recipes.MEMORY.read_bytes()
     for after in (False, True):
@@ -202,10 +202,10 @@ def test_a_dry_run_that_is_killed_at_any_write_is_undone_by_the_next(
             for name in ("write_text", "write_json"):
                 killing.setattr(recipes, name, partial(kill, after=after, write=getattr(recipes, name)))
             undo = recipes._undo
-            with suppress(Killed), recipes.edited(["bm25.k1=2"], recipe, lasting=False):
+            with suppress(Killed), recipes.apply_edits(["bm25.k1=2"], recipe, lasting=False):
                 assert (recipe, written) == (None, "recipe.json"), "killed before"
         monkeypatch.setattr(recipes, "_undo", undo)
-        with recipes.edited([], lasting=True):
+        with recipes.apply_edits([], lasting=True):
             pass
         assert project.read_bytes() == before and recipes.MEMORY.read_bytes() == memory
         assert not recipes.TRIAL.exists()

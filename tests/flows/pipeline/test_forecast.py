@@ -45,7 +45,7 @@ def made(stage: str, digest: str, **more: Any) -> None:
         "size": THEN,
         "bytes": 2**30,
     }
-    makings.keep(Path(".dvc/cache"), digest, record | more)
+    makings.save(Path(".dvc/cache"), digest, record | more)
 
 
 def test_times_and_disk_grow_with_the_data(project: Path) -> None:

@@ -217,7 +217,7 @@ def test_a_run_is_recorded_without_estimates_where_they_fail(tmp_path: Path, mon
             raise problem
 
         monkeypatch.setattr(run, "forecasts", fail)
-        with run._recorded(plan, part=True):
+        with run._record_run(plan, part=True):
             assert watched().part
             assert [(stage.name, stage.estimate) for stage in watched().stages] == [("a", None)]
 
@@ -228,9 +228,9 @@ def test_a_run_without_work_replaces_the_record_of_one_that_did_not_end_well(tmp
     with suppress(KeyboardInterrupt), recording([StageNow("a"), StageNow("b")]):
         raise KeyboardInterrupt(2)
     assert not watched().is_done
-    with run._recorded(plan):
+    with run._record_run(plan):
         assert not watched().is_done, "it goes on"
     assert watched().is_done and [stage.state for stage in watched().stages] == ["cached", "cached"]
     before = RECORD.read_bytes()
-    with run._recorded(plan):
+    with run._record_run(plan):
         assert RECORD.read_bytes() == before, "one that is done stays"

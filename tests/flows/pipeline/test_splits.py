@@ -31,8 +31,8 @@ def told(folder: Path, counts: dict[str, int], stages: Sequence[str] = STAGES, *
 
 
 def test_which_stages_train_on_train() -> None:
-    assert splits.learning(STAGES, SECTIONS) == ["train@star", "reranker@tuned", "adore@tower"]
-    assert splits.learning(STAGES, {}) == []
+    assert splits.training_stages(STAGES, SECTIONS) == ["train@star", "reranker@tuned", "adore@tower"]
+    assert splits.training_stages(STAGES, {}) == []
 
 
 def test_data_sets_that_are_accepted(tmp_path: Path) -> None:

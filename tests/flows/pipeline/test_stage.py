@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows.pipeline import stage as stages
-from flows.pipeline.stage import Slots, Transcript, devices_needed, elsewhere, find_devices, run_stage, spares_gpus
+from flows.pipeline.stage import Slots, Transcript, devices_needed, find_devices, ray_environment, run_stage, spares_gpus
 from flows.process.processes import Processes
 from tasks.core.stage.errors import PROBLEM, Invalid, Problem, report
 
@@ -191,15 +191,15 @@ def test_trainings_on_a_cluster_take_turns_and_pieces_of_work_do_not_wait() -> N
 
     def second() -> None:
         begun.set()
-        with elsewhere(gangs, "together"):
+        with ray_environment(gangs, "together"):
             ended.append("second")
 
     thread = threading.Thread(target=second)
-    with elsewhere(gangs, "together") as env:
+    with ray_environment(gangs, "together") as env:
         assert env == {"CUDA_VISIBLE_DEVICES": ""}
         thread.start()
         assert begun.wait(60)
-        with elsewhere(gangs, "pieces") as env:
+        with ray_environment(gangs, "pieces") as env:
             assert env == {"CUDA_VISIBLE_DEVICES": ""}
         time.sleep(0.2)
         ended.append("first")

@@ -149,12 +149,12 @@ def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, 
 def test_where_a_training_began_is_told() -> None:
     end = "; a whole run has its own steps or epochs"
     one, other = (SimpleNamespace(init=init, batch_queries=64) for init in ("base", "costa"))
-    assert module.told_training("a", one, 1, origin="base") == f"a: 1 step of 64 queries{end}"
-    assert module.told_training("a", other, 16, origin="base") == f"a: 16 steps of 64 queries from base, in place of costa{end}"
+    assert module.describe_training("a", one, 1, origin="base") == f"a: 1 step of 64 queries{end}"
+    assert module.describe_training("a", other, 16, origin="base") == f"a: 16 steps of 64 queries from base, in place of costa{end}"
 
 
 def test_what_was_drawn_is_told() -> None:
     sample = Sample(Part(2000, 10033), {"dev": Part(100, 930), "train": Part(1, 1)}, held_out=False)
-    assert module.told(sample) == "2,000 of 10,033 documents, 100 of 930 queries of dev, 1 of 1 query of train"
+    assert module.describe_sample(sample) == "2,000 of 10,033 documents, 100 of 930 queries of dev, 1 of 1 query of train"
     held = Sample(Part(5, 5), {"dev": Part(1, 1), "train": Part(0, 3)}, held_out=True)
-    assert module.told(held) == "5 of 5 documents, 1 of 1 query of dev; dev is held out of train, as the data has none"
+    assert module.describe_sample(held) == "5 of 5 documents, 1 of 1 query of dev; dev is held out of train, as the data has none"

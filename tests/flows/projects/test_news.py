@@ -7,7 +7,7 @@ import pytest
 from flows.pipeline.reasons import reasons
 from flows.projects.news import changelog_news, entries, parameter_news, parameters
 from flows.projects.record import Record, parse_record
-from flows.projects.rerun import Again, again
+from flows.projects.rerun import Again, parse_plan
 from flows.repository.graph import Graph, Stage
 from tasks.core.stage.errors import UserError
 
@@ -104,7 +104,7 @@ def test_stages_behind_one_that_runs_may_run() -> None:
         {"stage": "d", "why": ["its code"], "reads": ["c"]},
         {"stage": "e", "why": [], "reads": ["a"]},
     ]
-    found = again(planned)
+    found = parse_plan(planned)
     assert (found.because, found.after) == ({"b": ["its code"], "d": ["its code"]}, ("c",))
     assert found.lines({"b": 60, "c": 30, "e": 1000}) == [
         "2 stages run again, 1 may; by recorded times at most 1m30s (not recorded: 1 stage):",

@@ -43,12 +43,12 @@ def test_systems_are_chosen_on_the_queries_that_choose() -> None:
     one = write_values(evidence.VALUES / "one", {query: 0.6 if chooses(query, {}) else 0.1 for query in NAMES})
     two = write_values(evidence.VALUES / "two", dict.fromkeys(NAMES, 0.5))
     found = {"one": one, "two": two, "gone": {"dev": {"m": 0.9}}, "untested": {"train": {"m": 1.0}}}
-    chosen = evidence.choosing(found, "m", GUARANTEED, groups={})
+    chosen = evidence.choosing_metrics(found, "m", GUARANTEED, groups={})
     assert {model: splits["dev"]["m"] for model, splits in chosen.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
-    assert evidence.choosing(found, "m", Promotion(rule="better"), groups={}) is found
+    assert evidence.choosing_metrics(found, "m", Promotion(rule="better"), groups={}) is found
     write_values(evidence.VALUES / "one", {next(query for query in NAMES if not chooses(query, {})): 0.6})
     with pytest.raises(UserError, match="its only judged query is not among the one in 5"):
-        evidence.choosing({"one": one}, "m", GUARANTEED, groups={})
+        evidence.choosing_metrics({"one": one}, "m", GUARANTEED, groups={})
 
 
 def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
@@ -65,14 +65,14 @@ def test_systems_that_the_confirming_queries_had_a_say_in(here: Path) -> None:
     nested = fused("nested", "dev", 7, first="dev", second="b")
     sections: dict[str, Any] = {"rounds": {"a": {}, "b": {}}, "fuse": {"part": part}}
     found: Metrics = {name: {"dev": {"m": 0.5}} for name in ("a", "b", "bm25", "part")}
-    assert evidence.looks(found, "m", sections) == 1
+    assert evidence.count_looks(found, "m", sections) == 1
     sections["fuse"]["dev"] = dev
     found["dev"] = {"dev": {"m": 0.5}}
-    assert evidence.looks(found, "m", sections) == 1 + 1 + 1 + 21, "a, b, part, and each weight; BM25 alone is no candidate"
+    assert evidence.count_looks(found, "m", sections) == 1 + 1 + 1 + 21, "a, b, part, and each weight; BM25 alone is no candidate"
     sections["fuse"]["nested"] = nested
     found["nested"] = {"dev": {"m": 0.5}}
-    assert evidence.looks(found, "m", sections) == 24 + 21 * 7
-    assert evidence.looks(found, "m", sections, fused=False) == 1, "no fusion is a candidate"
+    assert evidence.count_looks(found, "m", sections) == 24 + 21 * 7
+    assert evidence.count_looks(found, "m", sections, fused=False) == 1, "no fusion is a candidate"
 
 
 def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,15 +86,15 @@ def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytes
 
     monkeypatch.setattr(champion, "parts_at", lambda *_: corpus)
     monkeypatch.setattr(champion, "get_out", get_out)
-    assert evidence.fresh(here, now, corpus, queries=["q1", "q2", "q3"], warn=said.append) == {"q3"}
+    assert evidence.fresh_queries(here, now, corpus, queries=["q1", "q2", "q3"], warn=said.append) == {"q3"}
     same = Parts({"corpus": "data/pseudo"}, {"corpus": "c1"}, {})
-    assert evidence.fresh(here, now, same, queries=["q3"], warn=said.append) == set() and not said
+    assert evidence.fresh_queries(here, now, same, queries=["q3"], warn=said.append) == set() and not said
 
     def gone(*_: Any) -> None:
         raise UserError("nowhere any more")
 
     monkeypatch.setattr(champion, "get_out", gone)
-    assert evidence.fresh(here, now, corpus, queries=["q3"], warn=said.append) == set()
+    assert evidence.fresh_queries(here, now, corpus, queries=["q3"], warn=said.append) == set()
     assert said == ["dev: which queries are newer than champion/2 is unknown, so none counts as new: nowhere any more"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from flows.promotion import betting
-from flows.promotion.groups import Draws, chance_of_none, draws, lower_bound, unseen
+from flows.promotion.groups import Draws, chance_of_none, draws, lower_bound, unseen_bound
 
 
 def alone(*values: float) -> Draws:
@@ -41,14 +41,14 @@ def test_groups_worked_out_by_hand() -> None:
     assert (seen.queries, seen.groups, seen.most) == (4, 2, 2)
     assert seen.sums.tolist() == [4.0, 2.0] and seen.sizes.tolist() == [1.0, 1.0]
     assert lower_bound(seen, 0.05) == pytest.approx(3 - 6.3138, abs=1e-4)
-    assert seen.told == " in 2 groups that share relevant documents, design effect 0.9"
+    assert seen.note == " in 2 groups that share relevant documents, design effect 0.9"
     uneven = draws({"a": 0.5, "b": 0.1, "c": -0.3}, ["a", "b", "c"], {"a": "x", "b": "x"})
     assert uneven.sums == pytest.approx([0.3, -0.15]) and uneven.sizes.tolist() == [1.0, 0.5]
     popular = Draws(np.append(np.zeros(1000), np.full(10, 0.5)), np.append(np.arange(1000), np.full(10, 1000)))
     assert popular.most == 1 and popular.sums[-1] == 0.5 and (popular.sizes == 1).all(), "nine of 1,010 queries do not count"
     assert Draws(np.zeros(60), np.repeat(np.arange(20), 3)).most == 3
     assert Draws(np.zeros(100), np.minimum(np.arange(100), 94)).most == 1, "five of a hundred queries are as many as may be lost"
-    assert alone(0.5, 0.1).told == ""
+    assert alone(0.5, 0.1).note == ""
     assert (alone(0.5, 0.1).sums == [0.5, 0.1]).all()
 
 
@@ -72,10 +72,10 @@ def test_what_equal_differences_leave_unseen() -> None:
 
 def test_unseen_with_groups_of_many_sizes() -> None:
     sizes = np.array([1.0, 0.5, 0.25, 0.25])
-    found = unseen(0.2, sizes, 0.05)
+    found = unseen_bound(0.2, sizes, 0.05)
     assert math.prod(1 + size * (0.2 - found) / (1 + found) for size in sizes) == pytest.approx(20)
-    assert unseen(0.2, np.ones(4), 0.05) > found > -1, "small groups say less"
-    assert unseen(-1.0, sizes, 0.05) == -1.0
+    assert unseen_bound(0.2, np.ones(4), 0.05) > found > -1, "small groups say less"
+    assert unseen_bound(-1.0, sizes, 0.05) == -1.0
 
 
 @pytest.mark.parametrize("groups", [30, 600])
@@ -85,7 +85,7 @@ def test_many_groups_of_many_sizes_have_a_bound(groups: int, spread: float) -> N
     draw = np.random.default_rng(groups)
     numbers = np.repeat(np.arange(groups), 1 + draw.poisson(2, groups))
     seen = Draws(np.clip(0.1 + draw.normal(0, 1, len(numbers)) * spread, -1, 1), numbers)
-    found = unseen(0.1, seen.sizes, 0.05)
+    found = unseen_bound(0.1, seen.sizes, 0.05)
     assert chance_of_none(0.1, found, seen.sizes) == pytest.approx(0.05, rel=1e-6)
     assert -1 < lower_bound(seen, 0.05) < 0.1 + spread
 

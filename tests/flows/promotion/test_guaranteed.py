@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.promotion import betting
-from flows.promotion.guaranteed import MOST, in_order
+from flows.promotion.guaranteed import MOST, order_queries
 from flows.promotion.rule import Evidence, Promotion, Verdict, decide
 from tasks.core.metrics.clusters import connected
 from tasks.core.metrics.confirmation import chooses, confirming
@@ -85,7 +85,7 @@ def test_champions_that_none_beat_do_not_pile_up() -> None:
 
 def test_new_queries_come_first_and_suffice() -> None:
     fresh = set(NAMES[:700])
-    order = in_order(NAMES, fresh)
+    order = order_queries(NAMES, fresh)
     count = sum(not chooses(query, {}) for query in fresh)
     assert set(order[:count]) == fresh & set(confirming(NAMES, {}))
     assert order[count:] == [query for query in confirming(NAMES, {}) if query not in fresh]
@@ -138,7 +138,7 @@ def test_a_group_is_one_bet_in_the_order_of_its_first_query() -> None:
 
 def test_a_new_query_about_a_known_document_is_not_new() -> None:
     fresh, groups = set(NAMES[:100]), {NAMES[0]: "d", NAMES[700]: "d", NAMES[1]: "e", NAMES[2]: "e"}
-    order = in_order(NAMES, fresh, groups)
+    order = order_queries(NAMES, fresh, groups)
     first = [query for query in confirming(NAMES, groups) if query in fresh and query != NAMES[0]]
     assert order[: len(first)] == first
     assert f"{len(first)} of them new" in verdict(better(0.03), fresh=fresh, groups=groups).reason

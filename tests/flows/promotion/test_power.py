@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from flows.promotion.betting import BOLD, shows_more
-from flows.promotion.power import chance, foresee, least
+from flows.promotion.power import foresee, pass_chance, smallest_count
 from flows.promotion.rule import Promotion
 
 GUARANTEED, NOT_WORSE = Promotion(), Promotion(rule="not_worse")
@@ -18,11 +18,11 @@ def test_the_chance_of_a_promotion_is_what_the_bets_win(gain: float, queries: in
     draw = np.random.default_rng(1)
     differences = np.clip(draw.normal(gain, 0.25, (1500, queries)), -1, 1)
     found = float(shows_more(differences, -GUARANTEED.margin, GUARANTEED.alpha / GUARANTEED.comparisons).mean())
-    assert chance(gain, queries, spread=0.25, rule=GUARANTEED) == pytest.approx(found, abs=0.05)
+    assert pass_chance(gain, queries, spread=0.25, rule=GUARANTEED) == pytest.approx(found, abs=0.05)
 
 
 def test_more_systems_tried_leave_less() -> None:
-    assert chance(0.02, 800, spread=0.25, rule=GUARANTEED, looks=28) < chance(0.02, 800, spread=0.25, rule=GUARANTEED) - 0.15
+    assert pass_chance(0.02, 800, spread=0.25, rule=GUARANTEED, looks=28) < pass_chance(0.02, 800, spread=0.25, rule=GUARANTEED) - 0.15
 
 
 def test_groups_of_many_sizes_leave_less() -> None:
@@ -32,7 +32,7 @@ def test_groups_of_many_sizes_leave_less() -> None:
     spread = math.sqrt((sizes**2).mean()) * 0.25 / sizes.mean()
     level = GUARANTEED.alpha / GUARANTEED.comparisons
     found = float(shows_more(sums, -GUARANTEED.margin, level, sizes=sizes).mean())
-    assert chance(0.1, 180, spread=spread, rule=GUARANTEED, uneven=2.0) == pytest.approx(found, abs=0.08)
+    assert pass_chance(0.1, 180, spread=spread, rule=GUARANTEED, uneven=2.0) == pytest.approx(found, abs=0.08)
     assert 0.1 < found < 0.9
 
 
@@ -41,20 +41,21 @@ def test_models_nearly_alike_need_bets_under_a_t_test_too() -> None:
     values = np.clip(draw.normal(0.0, 0.1, (1500, 500)), -1, 1)
     half = stats.t.ppf(0.95, 499) * values.std(axis=1, ddof=1) / math.sqrt(500)
     found = float((shows_more(values, -0.01, 0.05, bets=BOLD) & (values.mean(axis=1) - half >= -0.01)).mean())
-    assert chance(0.0, 500, spread=0.1, rule=NOT_WORSE) == pytest.approx(found, abs=0.05)
+    assert pass_chance(0.0, 500, spread=0.1, rule=NOT_WORSE) == pytest.approx(found, abs=0.05)
 
 
 def test_the_chance_under_a_t_test_by_hand() -> None:
     """n 1,000, s .25: SE .0079; not_worse needs a mean of 1.645 SE - .01 = +.0030, which an equal model reaches with P(Z > .38) = 35 %."""
-    assert chance(0.0, 1000, spread=0.25, rule=NOT_WORSE) == pytest.approx(stats.norm.sf(0.38), abs=0.005)
-    assert chance(-0.005, 1000, spread=0.25, rule=NOT_WORSE) == pytest.approx(0.156, abs=0.005)
-    assert chance(0.0, 1000, spread=0.25, rule=Promotion(rule="better")) == pytest.approx(0.05)
+    assert pass_chance(0.0, 1000, spread=0.25, rule=NOT_WORSE) == pytest.approx(stats.norm.sf(0.38), abs=0.005)
+    assert pass_chance(-0.005, 1000, spread=0.25, rule=NOT_WORSE) == pytest.approx(0.156, abs=0.005)
+    assert pass_chance(0.0, 1000, spread=0.25, rule=Promotion(rule="better")) == pytest.approx(0.05)
 
 
 def test_the_line() -> None:
     last = {"spread": 0.25, "queries": 720, "dev": 900, "rule": "guaranteed"}
     line = foresee(last, GUARANTEED, "m")
-    now, needed = chance(0.02, 720, spread=0.25, rule=GUARANTEED), least(lambda n: chance(0.02, n, spread=0.25, rule=GUARANTEED) >= 0.9)
+    now = pass_chance(0.02, 720, spread=0.25, rule=GUARANTEED)
+    needed = smallest_count(lambda n: pass_chance(0.02, n, spread=0.25, rule=GUARANTEED) >= 0.9)
     assert needed
     assert line.startswith("promotion (guaranteed): with 900 dev queries (720 confirm) and the last comparison's spread of 0.250")
     assert f"a gain of 0.02 is promoted with about {now:.0%}".replace("%", " %") in line
@@ -65,7 +66,7 @@ def test_the_line() -> None:
     )
     shared = foresee(last | {"groups": 144, "most": 10}, GUARANTEED, "m")
     assert "with 900 dev queries (720 confirm) in groups of 5.0 that share relevant documents and" in shared
-    fewer = chance(0.02, 144, spread=0.25, rule=GUARANTEED, uneven=2.0)
+    fewer = pass_chance(0.02, 144, spread=0.25, rule=GUARANTEED, uneven=2.0)
     assert f"a gain of 0.02 is promoted with about {fewer:.0%}".replace("%", " %") in shared
     assert foresee({}, GUARANTEED, "m") == foresee({"spread": 0.0, "queries": 20}, GUARANTEED, "m") == ""
     assert foresee({"reason": "of an older version"}, GUARANTEED, "m") == ""
@@ -74,5 +75,5 @@ def test_the_line() -> None:
 
 
 def test_least() -> None:
-    assert [least(lambda n, at=at: n >= at) for at in (2, 3, 17, 64, 1000)] == [2, 3, 17, 64, 1000]
-    assert least(lambda _: False) is None
+    assert [smallest_count(lambda n, at=at: n >= at) for at in (2, 3, 17, 64, 1000)] == [2, 3, 17, 64, 1000]
+    assert smallest_count(lambda _: False) is None

@@ -9,7 +9,7 @@ from scipy import stats
 from flows.promotion import betting
 from flows.promotion.groups import Draws
 from flows.promotion.rule import Promotion, Veto
-from flows.promotion.vetoes import find_vetoes, loses, slices_of, surely_loses
+from flows.promotion.vetoes import find_vetoes, loss_p_value, slices_of, surely_loses
 from tasks.core.metrics.confirmation import shuffled
 
 RULE = Promotion()
@@ -43,7 +43,7 @@ def test_the_groups_that_veto_are_those_of_a_plain_loop(seed: int) -> None:
         values = [differences[query] for query in groups[veto.group]]
         assert (veto.queries, veto.difference) == (len(values), pytest.approx(np.mean(values)))
         one = stats.ttest_1samp(values, -RULE.margin, alternative="less").pvalue
-        assert loses(Draws(np.array(values), np.arange(len(values))), RULE.margin) == pytest.approx(one)
+        assert loss_p_value(Draws(np.array(values), np.arange(len(values))), RULE.margin) == pytest.approx(one)
         above = [p for p in chances if p >= one * (1 - 1e-9)]
         assert veto.p == pytest.approx(min(p * 12 / sum(other <= p for other in chances) for p in above))
 
@@ -60,7 +60,7 @@ def test_small_groups_all_queries_and_the_rate() -> None:
     assert find_vetoes(differences, {"unjudged too": [*low, "x", "y"]}, RULE)[0].queries == 40
     for loss, p in ((0.01, 1.0), (0.02, (1.01 / 1.02) ** 30), (0.18, (1.01 / 1.18) ** 30), (1.0, (1.01 / 2) ** 30)):
         equal = Draws(np.full(30, -loss), np.arange(30))
-        assert loses(equal, 0.01) == pytest.approx(p), "that none of 30 is another, were the mean -.01"
+        assert loss_p_value(equal, 0.01) == pytest.approx(p), "that none of 30 is another, were the mean -.01"
         assert surely_loses(equal, 0.01, 0.01) == (p <= 0.01)
 
 

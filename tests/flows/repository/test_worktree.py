@@ -14,14 +14,14 @@ from flows.repository.lock import commit_of
 from flows.repository.worktree import (
     carry_changes,
     equip,
-    in_room,
-    is_passing,
+    is_temporary,
     link_sources,
     make_worktree,
-    passing_tree,
     read_changes,
     remove_worktree,
     run_in,
+    temp_tree,
+    tree_place,
 )
 from tasks.core.sources.forgotten import FILE, HEAD, mark
 from tasks.core.stage.errors import UserError
@@ -37,7 +37,7 @@ def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.Monk
     strange.mkdir()
     for kept in (Path(".retemper/evaluate/store"), Path(".retemper/sweep")):
         kept.mkdir(parents=True)
-    mine = passing_tree("evaluate")
+    mine = temp_tree("evaluate")
     found = {path.relative_to(toy.folder / ".retemper").as_posix() for path in (toy.folder / ".retemper").iterdir()}
     assert found == {alive.name, mine.name, "evaluate", "sweep"} and mine.is_dir()
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True).stdout
@@ -49,10 +49,10 @@ def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.Monk
 def test_a_tree_that_ends_with_its_command_is_known(tmp_path: Path) -> None:
     here = tmp_path / ".retemper"
     for passing in ("reproduce-7-x", "evaluate-7-x/a/b", "upgrade-7-x", "champion/tree"):
-        assert is_passing(here / passing), passing
+        assert is_temporary(here / passing), passing
     for kept in ("retraining", "sweep/slot-0", "evaluate/store", ".."):
-        assert not is_passing(here / kept), kept
-    assert not is_passing(tmp_path / "evaluate-7-x") and not is_passing(Path("/"))
+        assert not is_temporary(here / kept), kept
+    assert not is_temporary(tmp_path / "evaluate-7-x") and not is_temporary(Path("/"))
 
 
 def test_uncommitted_code_comes_along_and_is_executed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +106,9 @@ ROOM = Path(".retemper/sweep/slot-0")
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tree in ROOM, relative to its project, which is the current folder, eight folders below `tmp_path`."""
     project = tmp_path / "a/b/c/d/e/f/g/project"
-    (project / in_room(ROOM)).mkdir(parents=True)
+    (project / tree_place(ROOM)).mkdir(parents=True)
     monkeypatch.chdir(project)
-    return in_room(ROOM)
+    return tree_place(ROOM)
 
 
 def put(tree: Path, source: str) -> Path:

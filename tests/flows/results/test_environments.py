@@ -44,7 +44,7 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest:
     note(peak_mib=300, search_p50_ms=0.25)
     outs = f"    outs:\n    - path: data/encoders/a\n      md5: '{digest}'\n"
     Path("dvc.lock").write_text(f"schema: '2.0'\nstages:\n  train@a:\n    cmd: train\n{outs}")
-    clock.ended(timing.Span("train@a", 0, 0, 1, "0", "Ran"), environments.taken("train@a"), environments.cost("train@a"))
+    clock.ended(timing.Span("train@a", 0, 0, 1, "0", "Ran"), environments.read_environment("train@a"), environments.cost("train@a"))
 
 
 def test_other_threads_are_named_where_a_digest_differs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,5 +109,5 @@ def test_the_arithmetic_is_what_was_asked_of_hardware_that_has_it(folder: Path, 
         for stage, arithmetic in (("train@a", "fp32"), ("train@b", told)):
             monkeypatch.setenv(RECORD, environments.begin(stage)[RECORD])
             devices.record(torch.device("cpu"))
-            assert environments.taken(stage)["arithmetic"] == arithmetic
-    assert "arithmetic" not in environments.taken("report")
+            assert environments.read_environment(stage)["arithmetic"] == arithmetic
+    assert "arithmetic" not in environments.read_environment("report")

@@ -16,7 +16,7 @@ from flows.process.display import Outcome
 from flows.repository.git import git
 from flows.repository.graph import Graph, Stage
 from flows.results import search
-from flows.results.generations import leave_out, outdated, present, refuse_cut, unfit
+from flows.results.generations import current_metrics, find_mismatch, leave_out, outdated, refuse_truncated
 from flows.results.metrics import read_metrics
 from flows.storage.cache import object_path
 from tasks.core.stage.errors import Problem, UserError
@@ -129,8 +129,8 @@ STAR = {"data/encoders/star": "changed"}
     ],
 )
 def test_parts_of_different_generations_are_named(found: dict[str, Any], model: str, told: str, measured: str) -> None:
-    assert unfit(found, model).startswith(told) and bool(unfit(found, model)) == bool(told)
-    assert unfit(found, model, measured=True).partition(" ")[0] == measured
+    assert find_mismatch(found, model).startswith(told) and bool(find_mismatch(found, model)) == bool(told)
+    assert find_mismatch(found, model, measured=True).partition(" ")[0] == measured
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_parts_of_different_generations_are_named(found: dict[str, Any], model: 
     ],
 )
 def test_metrics_of_replaced_artifacts_are_left_out(found: dict[str, Any], left: set[str]) -> None:
-    kept, note = present(FIGURES, found)
+    kept, note = current_metrics(FIGURES, found)
     assert set(kept) == left
     groups = [group.split(" (measured before the current ") for group in note.removeprefix("excluded: ").split("; ") if group]
     assert {model for models, _ in groups for model in models.split(", ")} == FIGURES.keys() - left
@@ -259,11 +259,11 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
     monkeypatch.chdir(toy.folder)
     freeze_parameters()
     toy.command(sys.executable, "-m", "dvc", "repro", "report")
-    assert set(present(read_metrics())[0]) == {"a", "b"} and not present(read_metrics())[1]
+    assert set(current_metrics(read_metrics())[0]) == {"a", "b"} and not current_metrics(read_metrics())[1]
     toy.rounds(a="9", b="1")
     freeze_parameters()
     toy.command(sys.executable, "-m", "dvc", "repro", "--single-item", "train@a")
-    found, note = present(read_metrics())
+    found, note = current_metrics(read_metrics())
     assert set(found) == {"b"}
     assert note == "excluded: a (measured before the current data/encoders/a was made)"
 
@@ -276,14 +276,14 @@ def test_an_artifact_that_lacks_bytes_is_refused(tmp_path: Path, monkeypatch: py
     index.write_bytes(b"x" * 1000)
     lock = {"index@star": {"outs": [{"path": "data/indexes/star", "md5": "a.dir", "size": 1000}, {"path": "data/other", "size": 1}]}}
     outs = [Path("data/indexes/star"), Path("data/encoders/star")]
-    refuse_cut(lock, outs)
+    refuse_truncated(lock, outs)
     index.write_bytes(b"x" * 1001)  # a file that DVC ignores
-    refuse_cut(lock, outs)
+    refuse_truncated(lock, outs)
     index.write_bytes(b"x" * 993)
     with pytest.raises(
         UserError,
         match=r"^data/indexes/star: found 993 bytes, expected the 1,000 of dvc\.lock: it is corrupt or being made; run",
     ):
-        refuse_cut(lock, outs)
+        refuse_truncated(lock, outs)
     del lock["index@star"]["outs"][0]["size"]
-    refuse_cut(lock, outs)
+    refuse_truncated(lock, outs)

@@ -1,6 +1,6 @@
 """Time to quality over a graph of stages of fixed duration, worked out by hand."""
 
-from flows.results.quality import above, critical_path, label, paths, races, verdicts
+from flows.results.quality import critical_path, label, paths, races, verdicts, with_upstream
 from flows.results.timing import Measured
 
 TOOK = {"train": 10.0, "encode": 6.0, "index": 1.0, "mine": 3.0, "adore": 5.0}
@@ -87,5 +87,12 @@ def test_chains_that_do_not_improve_on_their_start() -> None:
 def test_paths_and_labels() -> None:
     assert paths("base", {"a": {"init": "base"}, "b": {"init": "a"}, "c": {"init": "a"}}, {}) == [(["a", "b"], False), (["a", "c"], False)]
     assert label(["a"]) == "a"
-    assert above("encode@sync1", graph()) == {"encode@sync1", "train@sync1", "train@warmup", "mine@warmup", "encode@warmup", "prepare"}
+    assert with_upstream("encode@sync1", graph()) == {
+        "encode@sync1",
+        "train@sync1",
+        "train@warmup",
+        "mine@warmup",
+        "encode@warmup",
+        "prepare",
+    }
     assert critical_path(["nothing"], {"nothing": []}, {}, frozenset()) is None

@@ -19,13 +19,13 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
     (tmp_path / "batch").mkdir()
     (tmp_path / "batch/corpus.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
     folder = retraining_tree.folder_of(tmp_path)
-    batches.unite([tmp_path / "batch"], folder / batches.OUT, folder / batches.STAMP)
+    batches.merge_folders([tmp_path / "batch"], folder / batches.OUT, folder / batches.STAMP)
     problem = Problem("stage", f"prepare: {folder / batches.OUT}/corpus.jsonl:1: wrong", 2)
 
     def work(*_: Any) -> Any:
         raise StagesFailed([problem], 2)
 
-    monkeypatch.setattr(retrain, "_work", work)
+    monkeypatch.setattr(retrain, "_retrain_once", work)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     found = retrain.retrain(tmp_path).reason
     assert found.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to leave it out, if it is a batch"), found
@@ -36,7 +36,7 @@ def test_settings_that_dvc_refuses_are_one_line(
 ) -> None:
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     (tmp_path / "config").write_text("[core]\n    foo = 1\n")
-    monkeypatch.setattr(retrain, "_decided", lambda *_, **__: Config(str(tmp_path)))
+    monkeypatch.setattr(retrain, "_retrain_until_settled", lambda *_, **__: Config(str(tmp_path)))
     found = retrain.retrain(tmp_path)
     assert found.result == "failed" and found.reason.startswith(".dvc/config (or config.local there): refused by DVC (extra keys"), found
     assert "Traceback" not in capsys.readouterr().err

@@ -57,9 +57,9 @@ class Worktree:
         monkeypatch.setattr(champion, "get_out", get_out)
         monkeypatch.setattr(champion, "parts_at", lambda *_: PARTS)
         monkeypatch.setattr(champion, "show", lambda _folder, _commit, name: shown[name])
-        monkeypatch.setattr(champion, "locked", lambda *_: self.locked)
+        monkeypatch.setattr(champion, "lock_at", lambda *_: self.locked)
         monkeypatch.setattr(plan, "lock_here", lambda: lock)
-        monkeypatch.setattr(history, "recorded", lambda *_: _with(ended, self.how))
+        monkeypatch.setattr(history, "read_outcome", lambda *_: _with(ended, self.how))
 
     def write(self, params: dict[str, Any]) -> None:
         with Path("params.yaml").open("w") as handle:
@@ -101,8 +101,8 @@ def test_a_full_retraining_of_some_systems_leaves_the_rest_of_the_recipe_out(wor
     assert (left["failures"], left["report"]["baselines"]) == ({"against": "bm25"}, ["bm25"])
     assert (left["tokenize"], left["evaluate"]) == (full_params["tokenize"], full_params["evaluate"])
     figures = {name: {"dev": {"nDCG@10": 0.5}} for name in ("bm25", start, "star")}
-    assert list(planned.among(figures)) == ["star"], "what it needs may not become champion"
-    assert list(worktree.make("full").among(figures)) == list(figures)
+    assert list(planned.eligible(figures)) == ["star"], "what it needs may not become champion"
+    assert list(worktree.make("full").eligible(figures)) == list(figures)
 
 
 def test_with_systems_only_their_recipe_counts_as_changed(worktree: Worktree, full_params: dict[str, Any]) -> None:

@@ -130,7 +130,7 @@ def test_a_promotion_with_a_guarantee(served: Any) -> None:
     out, errors = project.call("retrain")
     assert "retraining refused: a against champion/2: nDCG@10 -0.3500" in out.splitlines()[-1]
     assert "dev: which queries are newer than champion/2 is unknown, so none counts as new: data/corpus/qrels/dev.parquet" in errors
-    record = history.recorded(project.folder, project.git("rev-parse", "retemper/retraining"))
+    record = history.read_outcome(project.folder, project.git("rev-parse", "retemper/retraining"))
     assert record and record.comparison and record.comparison["promoted"] is False, "a refusal's figures are kept as well"
 
 
@@ -228,7 +228,7 @@ def test_whatever_goes_wrong_is_one_line_of_history(
         raise problem
 
     told: list[tuple[str, str]] = []
-    monkeypatch.setattr(retrain, "_work", work)
+    monkeypatch.setattr(retrain, "_retrain_once", work)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     monkeypatch.setattr(retrain.notify, "notify", lambda event, text, *_, **__: told.append((event, text)))
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
@@ -284,7 +284,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     back = crowned(3, "rollback", "e1")
 
     def old(champions: list[champion.Champion], candidate: champion.Champion) -> int | None:
-        found = champion.taken_back(champions, Parts({}, candidate.digests, {}))
+        found = champion.find_rejected(champions, Parts({}, candidate.digests, {}))
         return found.number if found else None
 
     assert old([first, second, back], second) == 2
@@ -350,11 +350,11 @@ def test_what_is_done_without_a_test(
 
     figures = {"spread": 0.25, "queries": 800, "dev": 1000, "rule": "guaranteed"}
     last = history.Ended("0", "refused", "", "", champion=99, comparison=figures)
-    monkeypatch.setattr(history, "recorded", lambda *_: last)
-    monkeypatch.setattr(champion, "tell_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
+    monkeypatch.setattr(history, "read_outcome", lambda *_: last)
+    monkeypatch.setattr(champion, "warn_if_lost", lambda _, now, __: print(f"champion/{now.number} is there"))
     monkeypatch.setattr(retrain, "run_pipeline", lambda *_, targets=(): print("pipeline", *targets))
     monkeypatch.setattr(outlook.shrinkage, "refuse", lambda _, now, most, **__: print(f"champion/{now.number} may lose {most}"))
-    monkeypatch.setattr(outlook.measurement, "tell_not_comparable", lambda *_, **__: print("comparable"))
+    monkeypatch.setattr(outlook.measurement, "warn_if_not_comparable", lambda *_, **__: print("comparable"))
     monkeypatch.setattr(decision.metrics, "read_metrics", lambda: {"a": {"dev": {"nDCG@10": 0.5}}})
     among: list[bool] = []
     monkeypatch.setattr(decision.metrics, "best_model", lambda *_, fused: among.append(fused) or "a")
@@ -368,7 +368,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     begun = history.Ended("1", "killed", "", "now")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
-    ended = retrain._work(tmp_path, tree, begun, lambda: None, Processes(), Display())
+    ended = retrain._retrain_once(tmp_path, tree, begun, lambda: None, Processes(), Display())
     out = capsys.readouterr().out.splitlines()
     now = f"champion/{len(there)}"
     assert out[:3] == [f"{now} is there", "pipeline prepare", f"{now} may lose 0.3"], "nothing else before the data are known to be whole"

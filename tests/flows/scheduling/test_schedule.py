@@ -92,14 +92,14 @@ def test_the_time_zone_and_the_branch(monkeypatch: pytest.MonkeyPatch, retrainin
     assert schedule.local_timezone() == "Europe/Berlin"
     monkeypatch.delenv("TZ")
     assert schedule.local_timezone()
-    assert schedule.followed(retraining.folder) == "main"
+    assert schedule.current_branch(retraining.folder) == "main"
     retraining.git("checkout", "--quiet", "--detach")
-    assert schedule.followed(retraining.folder) == retraining.git("rev-parse", "HEAD")
+    assert schedule.current_branch(retraining.folder) == retraining.git("rev-parse", "HEAD")
     empty = retraining.folder.parent / "empty"
     empty.mkdir()
     subprocess.run(["git", "init", "--quiet"], cwd=empty, check=True)
     with pytest.raises(UserError, match="has no commit"):
-        schedule.followed(empty)
+        schedule.current_branch(empty)
 
 
 def test_a_time_zone_by_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,17 +130,17 @@ def test_deployments_of_other_folders_and_of_pools(monkeypatch: pytest.MonkeyPat
         names.append(schedule.default_name())
     assert len(set(names)) == 2
     assert all(name.startswith("toy-") for name in names)
-    there = SimpleNamespace(work_pool_name=None, tags=[schedule.mark()])
+    there = SimpleNamespace(work_pool_name=None, tags=[schedule.folder_tag()])
     client = SimpleNamespace(read_deployment_by_name=lambda _: there)
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda **_: nullcontext(client))
-    schedule.refuse_others("n", schedule.mark())
+    schedule.refuse_others("n", schedule.folder_tag())
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="retemper-retraining/n: this deployment belongs to another folder"):
-        schedule.refuse_others("n", schedule.mark())
-    there.work_pool_name, there.tags = "gpus", [schedule.mark(machine="")]
+        schedule.refuse_others("n", schedule.folder_tag())
+    there.work_pool_name, there.tags = "gpus", [schedule.folder_tag(machine="")]
     with pytest.raises(UserError, match="the workers of pool gpus run this deployment"):
-        schedule.refuse_others("n", schedule.mark())
-    schedule.refuse_others("n", schedule.mark(machine=""), pool=True)
+        schedule.refuse_others("n", schedule.folder_tag())
+    schedule.refuse_others("n", schedule.folder_tag(machine=""), pool=True)
 
 
 class Served:

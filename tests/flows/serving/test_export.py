@@ -215,7 +215,7 @@ def test_passages_have_numbers_and_rows_come_in_parts(tmp_path: Path) -> None:
     ],
 )
 def test_a_card_names_no_folder_of_a_machine(source: str, shown: str) -> None:
-    assert card.named(source) == shown
+    assert card.without_folder(source) == shown
 
 
 def damage(folder: Path, name: str) -> None:

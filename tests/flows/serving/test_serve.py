@@ -55,7 +55,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("name", ["search.example:8080", "*", "https://search.example", "[::1]:80"])
 def test_a_host_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """With a port or a bare star, it would never be the host of a request."""
-    monkeypatch.setattr(serve, "bound", pytest.fail)  # the first that is done
+    monkeypatch.setattr(serve, "bind_socket", pytest.fail)  # the first that is done
     with pytest.raises(UserError, match=rf"^--allow-host {re.escape(name)}: expected a name without a port, such as search.example.org"):
         serve.serve(Settings(hosts=("*.search.example", "[::1]", "127.0.0.1", name)))
 
@@ -88,7 +88,7 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
     def unavailable(*_: Any, **__: Any) -> None:
         raise UserError("data/encoders/tower of b93f712: neither in the cache nor on the remote")
 
-    monkeypatch.setattr(follow, "put", unavailable)
+    monkeypatch.setattr(follow, "copy_champion", unavailable)
     crown("hybrid")
     for _ in range(3):
         follower.look()
@@ -99,7 +99,7 @@ def test_the_follower_keeps_the_champion_and_the_one_before(
     def of_an_older_version(*_: Any, **__: Any) -> None:
         raise KeyError("prefix")
 
-    monkeypatch.setattr(follow, "put", of_an_older_version)
+    monkeypatch.setattr(follow, "copy_champion", of_an_older_version)
     follower._again = 0.0
     follower.look()
     assert said[1:] == ["warning: champion/5 cannot be served yet: KeyError: 'prefix'"], "nor does any other fault end the server"
@@ -182,7 +182,7 @@ def test_an_export_is_served_without_a_project_until_a_signal(crown: Callable[[s
 
 def test_a_server_that_dies_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "POLL_SECONDS", 0.05)
-    with serve.bound("127.0.0.1", 0) as listener:
+    with serve.bind_socket("127.0.0.1", 0) as listener:
         with pytest.raises(UserError, match=r"the search server was killed \(SIGKILL\); start it again"):
             serve._run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], listener, None)
         assert serve._run([sys.executable, "-c", "raise SystemExit(2)"], listener, None) == 2

@@ -42,7 +42,7 @@ def test_a_note_names_what_is_missing_and_is_a_list_of_its_own(tmp_path: Path) -
     listing, file, kept = f"{'a' * 32}.dir", "b" * 32, "c" * 32
     for root in (cache, remote):
         root.mkdir()
-        forgettings.leave(place(root), [listing, file, kept])
+        forgettings.leave_note(place(root), [listing, file, kept])
     forgettings.fetch(cache, LocalFileSystem(), str(remote))
     forgettings.fetch(cache, LocalFileSystem(), str(remote))
     notes = list((cache / forgettings.FOLDER).iterdir())
@@ -51,19 +51,19 @@ def test_a_note_names_what_is_missing_and_is_a_list_of_its_own(tmp_path: Path) -
     there.parent.mkdir(parents=True)
     there.write_text("made again")
     lock = lock_of(prepare=listing, bm25=file, tokenize=kept, base="d" * 32)
-    assert list(forgettings.told(cache, lock)) == [], "this project has forgotten it itself"
+    assert list(forgettings.explain_missing(cache, lock)) == [], "this project has forgotten it itself"
     FILE.unlink()
-    (line,) = forgettings.told(cache, lock)
+    (line,) = forgettings.explain_missing(cache, lock)
     assert line.startswith(
         "prepare, bm25: results of 2 stages that dvc.lock names were removed, since they held a record that project ours "
     )
-    assert list(forgettings.told(cache, lock_of(base="d" * 32))) == []
+    assert list(forgettings.explain_missing(cache, lock_of(base="d" * 32))) == []
     (note,) = [path for path in notes if str(path) in line]
     FILE.write_text("".join(text for text in note.read_text().splitlines(keepends=True) if "#" not in text))  # as the line says
     assert read_marks() == {MARK: "document"}
-    assert list(forgettings.told(cache, lock)) == []
+    assert list(forgettings.explain_missing(cache, lock)) == []
     note.write_text("torn")
-    assert list(forgettings.told(cache, lock)) == []
+    assert list(forgettings.explain_missing(cache, lock)) == []
 
 
 def test_a_forgetting_that_was_killed_and_finished_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,9 +73,9 @@ def test_a_forgetting_that_was_killed_and_finished_is_said_once(tmp_path: Path, 
     for first, second in (("ab", "a"), ("a", "ab"), ("a", "b")):
         cache = tmp_path / f"{first}-{second}"
         for oids in (first, second):
-            forgettings.leave(place(cache), [letter * 32 for letter in oids])
+            forgettings.leave_note(place(cache), [letter * 32 for letter in oids])
         FILE.rename("kept")
-        (line,) = forgettings.told(cache, lock_of(prepare="a" * 32, bm25="b" * 32))
+        (line,) = forgettings.explain_missing(cache, lock_of(prepare="a" * 32, bm25="b" * 32))
         Path("kept").rename(FILE)
         assert line.startswith("prepare, bm25: results of 2 stages that dvc.lock names were removed, ")
 
@@ -101,7 +101,7 @@ def test_a_run_says_why_a_stage_runs_again(served: Any, tmp_path: Path, monkeypa
     other.mkdir()
     monkeypatch.chdir(other)
     FILE.write_text(f"document {MARK} 2026-11-28\n")
-    forgettings.leave(place(cache), [oid])
+    forgettings.leave_note(place(cache), [oid])
     assert any(path.name == oid[2:] for path in objects(cache / "files/md5"))
     object_path(cache / "files/md5", oid).unlink()
     (served.folder / "data/corpus").unlink()
@@ -124,7 +124,7 @@ def test_why_a_remote_lacks_an_out_comes_before_that_it_does(other: str | None, 
     monkeypatch.chdir(folder)
     FILE.write_text(f"document {MARK} 2026-11-28\n")
     cache.mkdir()
-    forgettings.leave(place(cache), [oid])
+    forgettings.leave_note(place(cache), [oid])
     FILE.unlink()
     lock = lock_of(prepare=oid, **({"base": other} if other else {}))
     Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": lock}))
@@ -146,12 +146,12 @@ def test_a_file_that_a_folder_lacks_is_forgotten_only_where_a_note_names_it(tmp_
     path = object_path(tmp_path / "files/md5", listed)
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    forgettings.leave(place(tmp_path), [listed])
+    forgettings.leave_note(place(tmp_path), [listed])
     FILE.unlink()
     lock = lock_of(prepare=listed)
     assert not forgettings.are_all(tmp_path, lock), "the listing is here, its file is not, and no note names that"
     FILE.write_text(f"document {MARK} 2026-11-28\n")
-    forgettings.leave(place(tmp_path), ["b" * 32])
+    forgettings.leave_note(place(tmp_path), ["b" * 32])
     FILE.unlink()
     assert forgettings.are_all(tmp_path, lock)
     assert not forgettings.are_all(tmp_path, {}), "nothing is lacking"

@@ -26,9 +26,9 @@ RECORD = {
 
 
 def test_the_first_record_is_kept_and_torn_ones_are_left_out(tmp_path: Path) -> None:
-    makings.keep(tmp_path, DIGEST, RECORD)
-    makings.keep(tmp_path, DIGEST, RECORD | {"by": "Bob"})
-    makings.keep(tmp_path, OTHER, RECORD)
+    makings.save(tmp_path, DIGEST, RECORD)
+    makings.save(tmp_path, DIGEST, RECORD | {"by": "Bob"})
+    makings.save(tmp_path, OTHER, RECORD)
     makings.record_path(tmp_path, OTHER).write_text('{"stage": "tr')
     assert makings.read(tmp_path, [DIGEST, OTHER, "ef" * 32]) == {DIGEST: RECORD}
 
@@ -41,7 +41,7 @@ def test_two_runs_may_make_a_folder_of_records_at_once(tmp_path: Path, monkeypat
         made(self, *rest, **named)
 
     monkeypatch.setattr(Path, "mkdir", second)
-    makings.keep(tmp_path, DIGEST, RECORD)
+    makings.save(tmp_path, DIGEST, RECORD)
     monkeypatch.undo()
     assert makings.read(tmp_path, [DIGEST]) == {DIGEST: RECORD}
 
@@ -51,7 +51,7 @@ def test_a_groups_cache_stays_the_groups(tmp_path: Path, mode: int) -> None:
     tmp_path.chmod(mode)
     before = os.umask(0o077)
     try:
-        makings.keep(tmp_path, DIGEST, RECORD)
+        makings.save(tmp_path, DIGEST, RECORD)
     finally:
         os.umask(before)
     path = makings.record_path(tmp_path, DIGEST)
@@ -59,10 +59,10 @@ def test_a_groups_cache_stays_the_groups(tmp_path: Path, mode: int) -> None:
 
 
 def test_a_full_or_missing_cache_costs_the_record_alone(tmp_path: Path) -> None:
-    makings.keep(tmp_path / "nowhere", DIGEST, RECORD)
+    makings.save(tmp_path / "nowhere", DIGEST, RECORD)
     assert not (tmp_path / "nowhere").exists()
     (tmp_path / makings.FOLDER).write_text("a file in the way")
-    makings.keep(tmp_path, DIGEST, RECORD)
+    makings.save(tmp_path, DIGEST, RECORD)
     assert makings.read(tmp_path, [DIGEST]) == {}
 
 
@@ -71,8 +71,8 @@ def test_a_remote_holds_what_either_side_has(tmp_path: Path) -> None:
     for folder in (one, other, remote):
         folder.mkdir()
     assert makings.fetch(one, fs, str(remote), digests=[DIGEST]) == 0, "nothing there yet"
-    makings.keep(one, DIGEST, RECORD)
-    makings.keep(other, OTHER, RECORD | {"by": "Bob"})
+    makings.save(one, DIGEST, RECORD)
+    makings.save(other, OTHER, RECORD | {"by": "Bob"})
     (one / makings.FOLDER / "ab" / "unfinished.tmp").write_text("{")
     assert makings.send(one, fs, str(remote)) == 1
     assert makings.send(one, fs, str(remote)) == 0
@@ -90,7 +90,7 @@ def test_who_works_at_which_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     git("init", "-q")
     git("config", "user.name", "Ann")
     git("config", "user.email", "ann@example.org")
-    assert makings.here() == {"by": "Ann <ann@example.org>"}
+    assert makings.current_provenance() == {"by": "Ann <ann@example.org>"}
     for name in ("tasks/train.py", "dvc.yaml", "dvc.lock", "notes.md"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("one")
@@ -98,17 +98,17 @@ def test_who_works_at_which_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     git("commit", "-qm", "one")
     for name in ("dvc.lock", "notes.md"):
         Path(name).write_text("two")
-    found = makings.here()
+    found = makings.current_provenance()
     assert found == {"by": "Ann <ann@example.org>", "commit": git("rev-parse", "HEAD")}, "a run writes dvc.lock itself"
     Path("tasks/train.py").write_text("two")
-    assert makings.here() == found | {"changed": "code"}
+    assert makings.current_provenance() == found | {"changed": "code"}
 
 
 def test_a_record_is_told_on_one_line() -> None:
-    assert makings.told(RECORD) == "Ann, 2023-11-14 22:13 UTC, commit 1a2b3c4, 92.3 s, 1,850 MiB"
-    assert makings.told(RECORD | {"changed": "code", "at_least": True}).startswith(
+    assert makings.describe(RECORD) == "Ann, 2023-11-14 22:13 UTC, commit 1a2b3c4, 92.3 s, 1,850 MiB"
+    assert makings.describe(RECORD | {"changed": "code", "at_least": True}).startswith(
         "Ann, 2023-11-14 22:13 UTC, commit 1a2b3c4 with changed code, 92.3 s or more"
     )
-    assert makings.told({}) == ""
+    assert makings.describe({}) == ""
     assert makings.ran_with(RECORD) == "processor One, torch 2.13.0"
     assert json.loads(json.dumps(RECORD)) == RECORD

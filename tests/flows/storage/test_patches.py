@@ -60,8 +60,8 @@ def test_replaced_functions_have_their_known_signatures() -> None:
 DURABLY = """
 import hashlib, json, os, stat, sys
 from pathlib import Path
-from flows.storage.patches import by_content, durably
-by_content()
+from flows.storage.patches import check_by_content, durably
+check_by_content()
 durably()
 from dvc.utils.serialize import dump_yaml, modify_yaml
 from dvc_data.hashfile.db.local import LocalHashFileDB
@@ -172,7 +172,7 @@ def fetch(repo, folder):
     (folder / ("ef" * 32)).write_text("cmd: theirs")
     return True
 patches.durably()
-patches.runs_on_demand(fetch)
+patches.fetch_runs_on_demand(fetch)
 own = Path("runs/ab", "ab" * 32, "cd" * 32)
 own.parent.mkdir(parents=True)
 own.write_text("cmd: ours")
@@ -243,11 +243,11 @@ from pathlib import Path
 from dvc.cli import main
 from dvc_objects.fs import generic
 from dvc_objects.fs.local import LocalFileSystem
-from flows.storage.patches import tell_of_the_disk
+from flows.storage.patches import report_disk_errors
 
 main(["init", "--quiet", "--no-scm"])
 Path("dvc.yaml").write_text("stages: {a: {cmd: echo one > out, outs: [out]}}")
-tell_of_the_disk()
+report_disk_errors()
 code, after = getattr(errno, sys.argv[1]), int(sys.argv[2])
 put, calls = LocalFileSystem.put_file, []
 def fail(self, source, target, **named):
@@ -280,7 +280,7 @@ import errno, json, os, sys
 from pathlib import Path
 from dvc.cli import main
 from dvc_objects.fs.local import LocalFileSystem
-from flows.storage.patches import link_what_copies
+from flows.storage.patches import link_new_outs
 
 def no_reflink(*_):
     raise OSError(errno.ENOTSUP, "no reflink")
@@ -289,7 +289,7 @@ main(["init", "--quiet", "--no-scm"])
 main(["config", "--quiet", "cache.type", sys.argv[1]])
 make = "mkdir folder && echo one > folder/a && echo one > folder/b && echo two > file"
 Path("dvc.yaml").write_text("stages: {a: {cmd: %s, outs: [folder, file]}}" % make)
-link_what_copies()
+link_new_outs()
 assert main(["repro", "--quiet", "a"]) == 0
 cached = {path.stat().st_ino for path in Path(".dvc/cache/files/md5").rglob("*") if path.is_file()}
 found = {name: "symlink" if Path(name).is_symlink() else Path(name).stat().st_ino in cached for name in ("folder/a", "folder/b", "file")}

@@ -46,7 +46,7 @@ def run_name(number: int) -> str:
 @pytest.fixture
 def transfer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, str]]]:
     monkeypatch.setattr(StageCache, "transfer", StageCache.transfer)  # put back afterwards
-    patches.runs_by_listing()
+    patches.compare_runs_by_listing()
     return lambda *given, **named: StageCache.transfer(SimpleNamespace(), *given, **named)
 
 

@@ -296,7 +296,7 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / "inbox" / name).mkdir(parents=True)
         (tmp_path / "inbox" / name / file).write_text(text)
     ((kind, folders),) = own_tables.own_sources()
-    found = own_tables.withdraw(kind, folders, [mark("document", "d1")], dry=True)
+    found = own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=True)
     assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
 
 
@@ -342,7 +342,7 @@ def test_a_table_with_semicolons_stays_byte_for_byte_but_for_its_rows(tmp_path: 
     for name, lines in rows.items():
         path = tmp_path / (f"{name}.gz" if packed else name)
         path.write_bytes(gzip.compress(b"".join(lines)) if packed else b"".join(lines))
-    found = own_tables.withdraw("csv", [tmp_path], [mark("document", "d1"), mark("query", "q2")], dry=False)
+    found = own_tables.withdraw_records("csv", [tmp_path], [mark("document", "d1"), mark("query", "q2")], dry=False)
     assert sorted(found["texts"]) == ["sec, ret", "secret"]
     for name, lines in rows.items():
         path = tmp_path / (f"{name}.gz" if packed else name)
@@ -357,7 +357,7 @@ def test_a_header_with_two_delimiters_stops_before_anything_is_removed(tmp_path:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(SystemExit):
-        own_tables.withdraw("csv", [tmp_path], [mark("document", "d1")], dry=True)
+        own_tables.withdraw_records("csv", [tmp_path], [mark("document", "d1")], dry=True)
     said = capfd.readouterr().err
     assert said.startswith(f"retemper: {tmp_path}/queries.csv:1: found commas and semicolons in the header") and said.count("\n") == 1
     assert all((tmp_path / name).read_text() == text for name, text in files.items())
@@ -376,7 +376,7 @@ def test_a_corrupt_gzip_in_the_inbox_is_named(
     file.write_bytes(whole[:-9] if damage == "truncated" else whole[:10] + b"\xff" + whole[11:])
     ((kind, folders),) = own_tables.own_sources()
     with pytest.raises(SystemExit) as ended:
-        own_tables.withdraw(kind, folders, [mark("document", "d1")], dry=True)
+        own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=True)
     said = capfd.readouterr().err
     assert (ended.value.code, said.count("\n")) == (2, 1)
     assert said.startswith(f"retemper: {file}: corrupt gzip (") and said.endswith("; replace or remove it, then run again\n")

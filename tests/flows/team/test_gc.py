@@ -78,7 +78,7 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
 def test_gc_is_refused_while_a_run_is_in_progress(finished: Any) -> None:
     import sys
 
-    script = "from flows.process import locks\nwith locks.only_run():\n    print('held', flush=True)\n    input()"
+    script = "from flows.process import locks\nwith locks.hold_run_lock():\n    print('held', flush=True)\n    input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", script],
         cwd=finished.folder,

@@ -249,7 +249,7 @@ def test_records_of_how_artifacts_were_made_move_into_a_shared_cache(here: Path,
     for cache, digests in ((here / ".dvc/cache", (ours, both)), (tmp_path / "cache", (both,))):
         cache.mkdir(exist_ok=True)
         for digest in digests:
-            makings.keep(cache, digest, {"stage": "train@a", "by": cache.name if digest == ours else "who made it first"})
+            makings.save(cache, digest, {"stage": "train@a", "by": cache.name if digest == ours else "who made it first"})
     assert "(2 files moved there" in remotes.share(tmp_path / "cache")
     assert not (here / ".dvc/cache").exists()
     found = makings.read(tmp_path / "cache", [ours, both])
@@ -294,7 +294,7 @@ def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkey
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", closed)
-    with pytest.raises(UserError, match="no permission, so a run may be in progress there"), locks.only_run_in([tmp_path]):
+    with pytest.raises(UserError, match="no permission, so a run may be in progress there"), locks.hold_run_locks([tmp_path]):
         pass
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.watching.machine import busy
+from flows.watching.machine import describe_load
 
 PLAIN = r"\d+ cores \d+ % busy, [\d.]+ of [\d.]+ GiB of memory, [\d.]+ GiB of disk free"
 
@@ -26,10 +26,10 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: s
     if answer:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{answer}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
-    assert re.fullmatch(PLAIN + re.escape(told), busy(tmp_path))
+    assert re.fullmatch(PLAIN + re.escape(told), describe_load(tmp_path))
 
 
 def test_the_first_answer_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an interval, psutil says 0 to the first question of each thread, and a server has many."""
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval=None: 42.0 if interval else 0.0)
-    assert " cores 42 % busy, " in busy(tmp_path)
+    assert " cores 42 % busy, " in describe_load(tmp_path)

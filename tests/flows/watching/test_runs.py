@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.watching.record import BEFORE, RECORD, RunNow, StageNow
-from flows.watching.runs import Seen, find, left_by_progress, seconds_left, share
+from flows.watching.runs import Seen, find, left_by_progress, progress_share, seconds_left
 from tasks.core.stage import progress
 
 OURS = RunNow("retemper run", os.getpid(), psutil.Process().create_time(), socket.gethostname(), 100.0, (StageNow("prepare"),))
@@ -114,7 +114,7 @@ def test_what_a_command_does_before_its_first_run_is_shown_until_that_begins(pro
     ],
 )
 def test_the_share_that_is_done(said: str, expected: float | None) -> None:
-    assert share(said) == expected
+    assert progress_share(said) == expected
 
 
 def test_the_time_left_is_what_stages_may_take() -> None:
@@ -159,7 +159,7 @@ def test_lines_of_progress_are_understood(monkeypatch: pytest.MonkeyPatch, capsy
         shown.told = 0.0
         shown.advance(0, "loss 0.5")
         line = capsys.readouterr().err.strip()
-        assert (share(line), left_by_progress(line)) == (0.4, rest), line
+        assert (progress_share(line), left_by_progress(line)) == (0.4, rest), line
 
 
 def test_what_runs_here_is_known_where_git_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

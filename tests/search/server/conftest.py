@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.serving.export import link
-from flows.serving.follow import point
+from flows.serving.follow import replace_link
 from tasks.search.server.app import Settings, create_app
 from tasks.search.server.log import Log
 from tasks.search.server.measures import Measures
@@ -25,7 +25,7 @@ def exports(small: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     for model in ("hybrid", "warmup"):
         (folder / model).mkdir(parents=True)
         link(model, folder / model)
-    point(folder / "current", "hybrid")
+    replace_link(folder / "current", "hybrid")
     return folder
 
 

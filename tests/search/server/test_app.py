@@ -13,7 +13,7 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
-from flows.serving.follow import point
+from flows.serving.follow import replace_link
 from tasks.search.__main__ import arguments, open_systems
 from tasks.search.server.app import Settings
 from tasks.search.server.log import Log
@@ -70,7 +70,7 @@ def test_a_swap_under_load_loses_no_request_and_mixes_no_answers(serving: Any, e
             thread.start()
         for model in ("warmup", "hybrid", "warmup"):
             before = len(seen)
-            point(exports / "current", model)
+            replace_link(exports / "current", model)
             server.current.look()
             assert server.current.served.label == model
             while len(seen) < before + 30:
@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
     (exports / "broken").mkdir()
     (exports / "broken/serving.json").write_text("{}")
     with serving() as server:
-        point(exports / "current", "broken")
+        replace_link(exports / "current", "broken")
         server.current.look()
         assert shown(httpx.get(f"{server.url}/search", params={"q": "river", "k": 2}).json()) == by_search("hybrid", "river", 2)
         assert "broken/serving.json: not the record of an export" in httpx.get(f"{server.url}/health").json()["problem"]
@@ -117,17 +117,17 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
         server.current._again = 0.0
         server.current.look()
         assert (server.current.served.label, server.current.problem) == ("warmup", "")
-        point(exports / "current", "hybrid")
+        replace_link(exports / "current", "hybrid")
         server.current.look()
         assert server.current.served.label == "hybrid"
-        point(exports / "current", "warmup")
+        replace_link(exports / "current", "warmup")
         server.current.look()
         assert httpx.get(f"{server.url}/health").json()["problem"] == ""
         assert "retemper_problem 0.0" in httpx.get(f"{server.url}/metrics").text
         (exports / "problem").write_text("champion/3 cannot be served yet")
         assert httpx.get(f"{server.url}/health").json()["problem"] == "champion/3 cannot be served yet"
         assert "retemper_problem 1.0" in httpx.get(f"{server.url}/metrics").text
-        point(exports / "current", "broken")
+        replace_link(exports / "current", "broken")
         (exports / "broken/serving.json").write_text("{}")
         server.current.look()
         told = httpx.get(f"{server.url}/health").json()["problem"]
