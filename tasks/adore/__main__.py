@@ -13,7 +13,7 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json, write_text
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.same_texts import near_duplicates
 from tasks.core.training.ranks import Ranks, alone, open_ranks, untrained
 
@@ -72,7 +72,7 @@ def one(given: Namespace) -> None:
             function = partial(adore, given, params, ranks.runtime, scratch, Outs(curves, index, encoder))
             ranks.run(function, scratch=scratch, outs=(curves, index, encoder), what=f"adore {given.name}")
             write_json(given.state / "state.json", {"steps": 0})
-    finish(scratch)
+    mark_finished(scratch)
 
 
 def study(given: Namespace) -> None:
@@ -85,7 +85,7 @@ def study(given: Namespace) -> None:
         write_json(out / "table.json", table)
         write_text(out / "table.md", text(table))
     print(text(table))
-    finish(scratch)
+    mark_finished(scratch)
 
 
 def main() -> None:

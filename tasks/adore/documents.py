@@ -30,7 +30,7 @@ from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.ranked import MARGIN, Floats
 from tasks.core.retrieval.trained import Trained
-from tasks.core.stage.devices import compute_dtype, sent
+from tasks.core.stage.devices import compute_dtype, to_tensor
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
@@ -111,8 +111,8 @@ class Exact:
     def vectors(self, rows: Ints) -> torch.Tensor:
         """The vectors of rows [N], float32 [N, D], on the device."""
         if self.resident is not None:
-            return self.resident[sent(rows, self.device)].float()
-        return sent(self.embeddings.take(rows), self.device)
+            return self.resident[to_tensor(rows, self.device)].float()
+        return to_tensor(self.embeddings.take(rows), self.device)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Shared:
         parts = [np.arange(first, end) for first, end in pairwise(ends.tolist())]
         own = parts[self.gang.rank]
         vectors_ND = self.gang.joined(self.own.vectors(rows[own] - self.starts[self.gang.rank]), [[part] for part in parts])
-        wanted = vectors_ND[sent(places.ravel(), self.device)]
+        wanted = vectors_ND[to_tensor(places.ravel(), self.device)]
         return torch.einsum("bd,bld->bl", queries_BD, wanted.view(*rows_BL.shape, -1))
 
 
@@ -193,7 +193,7 @@ class Compressed:
         return search_index(self.searched, queries_BD, depth)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        vectors = sent(self._decoded(np.maximum(rows_BL, 0).ravel()), self.device)
+        vectors = to_tensor(self._decoded(np.maximum(rows_BL, 0).ravel()), self.device)
         return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
 
 
@@ -257,7 +257,7 @@ class Centroids(nn.Module):
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         M, _, S = self.weight.shape
-        codes = sent(self.codes[np.maximum(rows_BL, 0)].astype(np.int64), self.device)  # [B, L, M]
+        codes = to_tensor(self.codes[np.maximum(rows_BL, 0)].astype(np.int64), self.device)  # [B, L, M]
         codes += torch.arange(M, device=self.device) * 256
         decoded_BLD = F.embedding(codes, self.weight.view(M * 256, S)).flatten(2)
         rotated_BD = queries_BD if self.rotation is None else queries_BD @ self.rotation.T

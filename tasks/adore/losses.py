@@ -6,7 +6,7 @@ B queries, L positions in a list, P positives in all lists. Position l is rank l
 import torch
 from torch.nn import functional as F
 
-from tasks.core.stage.devices import moved
+from tasks.core.stage.devices import to_device
 
 
 def gains(places: int, metric: str, cut: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ def pairwise(
     """
     query_P, place_P = ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True)
     weight_PL = pair_weights(query_P, place_P, grades_BL, valid_BL, gains_L, ideal_B)
-    query_P, place_P, weight_PL = (moved(given, scores_BL.device) for given in (query_P, place_P, weight_PL))
+    query_P, place_P, weight_PL = (to_device(given, scores_BL.device) for given in (query_P, place_P, weight_PL))
     losses_PL = F.softplus(scores_BL[query_P] - scores_BL[query_P, place_P].unsqueeze(1))
     return (losses_PL * weight_PL).sum() / len(scores_BL)
 

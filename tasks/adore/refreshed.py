@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.stage.files import new_file
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step
 from tasks.core.training.ranks import first_alone
@@ -35,7 +35,7 @@ class Refreshed:
         if gang is not None and not gang.first:
             return
         resumed = checkpoint_step(folder / CHECKPOINT)
-        if resumed % steps and not sealed(self._path(resumed - resumed % steps)):
+        if resumed % steps and not is_sealed(self._path(resumed - resumed % steps)):
             print(f"{folder}: the lists for step {resumed} are corrupt and their tower is gone; starting again from the first step")
             (folder / CHECKPOINT).unlink()
 
@@ -54,7 +54,7 @@ class Refreshed:
     def _load(self, first: int) -> Ordinals:
         path = self._path(first)
         writes = self.gang is None or self.gang.first
-        found = writes and sealed(path)
+        found = writes and is_sealed(path)
         if not (found if self.gang is None else self.gang.said(found)):
             documents = self.retrieve(first, first + self.steps)
             with first_alone(self.gang):

@@ -25,7 +25,7 @@ from tasks.core.retrieval.trained import Trained, read_trained, write_trained
 from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
@@ -145,7 +145,7 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, tr
     still empty: there may not be memory for two copies of the documents.
     """
     learned = path.with_name(LEARNED)
-    if not (sealed(path) and sealed(learned)):
+    if not (is_sealed(path) and is_sealed(learned)):
         index = trained.index if trained else trained_empty(embeddings, recipe, key)
         write_trained(learned, Trained(recipe.factory, index))
         seal(learned)

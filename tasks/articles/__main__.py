@@ -15,7 +15,7 @@ from tasks.core.stage.files import file_stamp, new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import Progress
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.batching import joined
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS
@@ -52,7 +52,7 @@ def main() -> None:
         stats = {"articles": articles, "dropped": dict(sorted(dropped.items())), "lines": dict(lines)}
         write_json(out / "stats.json", stats)
     if scratch:
-        finish(scratch)
+        mark_finished(scratch)
     print(
         f"{counted(articles, 'articles')} from {params.source}; excluded: {left_out}; "
         f"{lines[WITH_MARKUP]:,} of {lines.total():,} lines with markup"

@@ -20,7 +20,7 @@ from tasks.articles.pages import STUB, UNREADABLE, Article, Page, long_lines, un
 from tasks.articles.params import Articles
 from tasks.articles.readers import read_demo, read_jsonl, read_parquet
 from tasks.core.sources.wikipedia import ArticleSpec
-from tasks.core.stage.processes import in_order, resumable
+from tasks.core.stage.processes import map_in_order, resumable
 from tasks.core.tables.schemas import DOCUMENTS
 
 PAGES = 500  # of plain text, cleaned together
@@ -79,7 +79,7 @@ def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processe
     """The articles of a source, piece by piece, in order, whatever the number of processes. `scratch`, if given, keeps finished pieces."""
     work = pieces(spec, files)
     if scratch is None:
-        yield from in_order(partial(clean, params=params), work, processes)
+        yield from map_in_order(partial(clean, params=params), work, processes)
         return
     for path in resumable(partial(keep, params), grouped(work), scratch, processes):
         yield from kept(path)

@@ -18,7 +18,7 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import Progress, track
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.batching import joined
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
@@ -83,7 +83,7 @@ def main() -> None:
         for name, part in (("train", without_positives), ("positives", only_positives)):
             candidates = joined(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
             write_table(folder / f"{name}.parquet", RANKED, part(candidates, qrels))
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

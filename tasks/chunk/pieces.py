@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import Chunker, Part
-from tasks.core.stage.processes import in_order, resumable
+from tasks.core.stage.processes import map_in_order, resumable
 from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.tokenizer import kept_tokenizer
 
@@ -31,7 +31,7 @@ class Job(NamedTuple):
 def chunked(job: Job, batches: Iterable[Batch], processes: int, scratch: Path | None) -> Iterator[Part]:
     """The chunks of all articles, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     if scratch is None:
-        yield from in_order(partial(chunk_batch, job), batches, processes, alone=ALONE)
+        yield from map_in_order(partial(chunk_batch, job), batches, processes, alone=ALONE)
         return
     for path in resumable(partial(keep_batch, job), batches, scratch, processes):
         yield load_part(path)

@@ -12,7 +12,7 @@ from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import choose_device
-from tasks.core.stage.entry import note, parser, stage
+from tasks.core.stage.entry import parser, record_cost, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
@@ -67,7 +67,7 @@ def main() -> None:
         found = search_index(on_device(index, device), queries, k)[1]
         figures[f"recall@{k}"] = round(recall(found, scores, rows, k), 6)
         ShortLists(k).count((found >= 0).sum(axis=1)).tell(f"recall@{k}", index, "index.")
-        note(**latencies(index, queries, k))
+        record_cost(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)
 
 

@@ -15,7 +15,7 @@ from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
@@ -144,7 +144,7 @@ def main() -> None:
         print(f"mine {args.name}: {counted(same, 'pairs excluded for having the texts of known positives')}")
     print(f"mine {args.name}: {counted(rows, 'negatives')} for {counted(len(queries), 'queries')}")
     if scratch:
-        finish(scratch)
+        mark_finished(scratch)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.processes import in_order
+from tasks.core.stage.processes import map_in_order
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.tables.lengths import Lengths
@@ -87,7 +87,7 @@ def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tal
     progress = Progress("documents", None)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for part in in_order(partial(check, settings=settings), parts, processes if source.parts else 1, alone=ALONE):
+        for part in map_in_order(partial(check, settings=settings), parts, processes if source.parts else 1, alone=ALONE):
             ids.extend(part.hashes)
             sketches.append(part.sketches)
             tally.documents.counts.update(part.lengths.counts)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tasks.core.stage.devices import moved, sent
+from tasks.core.stage.devices import to_device, to_tensor
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
@@ -126,11 +126,11 @@ class Step:
         texts = self.batch.seen if masked else self.batch.clean
         rows, device = [texts[k] for k in self.cuts[number]], self.work.device
         ids_BL, mask_BL = padded(rows, self.work.pad)
-        mask_BL = moved(mask_BL, device)
+        mask_BL = to_device(mask_BL, device)
         if self.unpadded is not None:
             return self.unpadded.padded(rows), mask_BL
         with torch.autocast(device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
-            return self.module.hidden(moved(ids_BL, device), mask_BL), mask_BL
+            return self.module.hidden(to_device(ids_BL, device), mask_BL), mask_BL
 
     def leave(self, term: torch.Tensor) -> None:
         """Run the backward pass of `term`, which adds its gradients to the module's."""
@@ -142,7 +142,7 @@ class Step:
         """The vectors of cut `number`."""
         spans = None
         if self.batch.spans is not None:
-            spans = span_means(hidden_BLH, sent(self.batch.spans[self.cuts[number]], self.work.device))
+            spans = span_means(hidden_BLH, to_tensor(self.batch.spans[self.cuts[number]], self.work.device))
         return Vectors(self.module.pool(hidden_BLH, mask_BL), spans)
 
     def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,8 +152,8 @@ class Step:
         rows = np.concatenate([np.full(int(self.batch.hidden[k].sum()), b) for b, k in picked])
         places = np.concatenate([np.flatnonzero(self.batch.hidden[k]) for _, k in picked])
         truth = np.concatenate([self.batch.clean[k][self.batch.hidden[k]] for _, k in picked])
-        truth_M = sent(truth, self.work.device)
-        hidden_MH = hidden_BLH[sent(rows, self.work.device), sent(places, self.work.device)]
+        truth_M = to_tensor(truth, self.work.device)
+        hidden_MH = hidden_BLH[to_tensor(rows, self.work.device), to_tensor(places, self.work.device)]
         losses_M, right = self.predicted(hidden_MH, truth_M)
         share = losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, self.masked_count)
         return share, right
@@ -186,11 +186,11 @@ class Step:
         for place, text in enumerate(cut):
             size = len(self.batch.clean[text])
             visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
-        ids_BL = moved(padded([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
-        told = tuple(sent(places, self.work.device) for places in told_BL.nonzero())
+        ids_BL = to_device(padded([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
+        told = tuple(to_tensor(places, self.work.device) for places in told_BL.nonzero())
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
             asking_BLH, context_BLH = streams(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
-            decoded_BLH = module.decoder(asking_BLH, context_BLH, sent(visible_BLL, self.work.device))
+            decoded_BLH = module.decoder(asking_BLH, context_BLH, to_tensor(visible_BLL, self.work.device))
         losses_M, _ = self.predicted(decoded_BLH[told], ids_BL[told])
         count = sum(int(one.sum()) for one in self.batch.told)
         return losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, count)
@@ -234,7 +234,7 @@ class Step:
 
     def through(self, number: int, encoded: Encoded, leaves: Vectors) -> torch.Tensor:
         """A scalar whose gradient is that of the contrastive loss through cut `number`."""
-        cut = sent(self.cuts[number], self.work.device)
+        cut = to_tensor(self.cuts[number], self.work.device)
         pairs = zip(self.vectors(number, *encoded).tensors(), leaves.tensors(), strict=True)
         return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
 

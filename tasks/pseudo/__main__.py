@@ -23,7 +23,7 @@ from tasks.core.stage.files import new_folder, read_json, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
@@ -183,8 +183,8 @@ def main() -> None:
             write_table(out / "kinds" / f"{name}.parquet", KINDS, [pa.table([split.queries["id"], split.kinds], schema=KINDS)])
         write_json(out / "stats.json", statistics(corpus, splits, told))
     print("\n".join(told_lines(told, splits)))
-    finish(written)
-    finish(scratch)
+    mark_finished(written)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

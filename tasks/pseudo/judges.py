@@ -23,10 +23,10 @@ from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import encode_queries
 from tasks.core.retrieval.ranked import ranked_tables
-from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
+from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, move_module
 from tasks.core.stage.files import folder_digest, new_file
 from tasks.core.stage.progress import Progress, track
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.batching import cut
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.parquet import count_rows, read_batches
@@ -93,13 +93,13 @@ def by_encoder(
         write_tokens(place_of / "documents", everything, tokenizer, tokenize.document, digest=digest, total=count_rows(documents))
         queries, passages = open_tokens(place_of / "queries"), open_tokens(place_of / "documents")
         vectors = encode_queries(encoder.folder, queries, encoder.precision, device)
-        tower = place(load_towers(encoder.folder).document, device, compute_dtype(device, encoder.precision))
+        tower = move_module(load_towers(encoder.folder).document, device, compute_dtype(device, encoder.precision))
         progress = Progress("pseudo: documents encoded", len(passages), "passages")
 
         def blocks() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
             for first in range(0, len(passages), ROWS):
                 rows, path = np.arange(first, min(first + ROWS, len(passages))), scratch / f"{first:010}.npy"
-                if sealed(path):
+                if is_sealed(path):
                     progress.skip(len(rows))
                 else:
                     block = encode(tower, passages, rows, best_batch_tokens(device, tower.transformer.dtype), device, progress.advance)

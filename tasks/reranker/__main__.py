@@ -7,7 +7,7 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.document import Text
 from tasks.core.training.ranks import open_ranks, untrained
 from tasks.reranker.params import Reranker
@@ -42,7 +42,7 @@ def main() -> None:
         with new_folder(args.curves) as curves, new_folder(args.out) as out:
             work = Work(args, params, text, ranks.runtime, source, scratch, out, curves)
             ranks.run(partial(train, work), scratch=scratch, outs=(curves, out), what=f"reranker {args.name}")
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.cross_encoder import CrossEncoder
-from tasks.core.stage.devices import moved
+from tasks.core.stage.devices import to_device
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.mapped import Texts
 from tasks.core.training.figures import Figures
@@ -72,7 +72,7 @@ def make_step(
         total, first = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
         for start, part in drawn.parts:
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
-            tensors = {name: moved(tensor, device) for name, tensor in part.items()}
+            tensors = {name: to_device(tensor, device) for name, tensor in part.items()}
             with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
                 logits_BG = encoder.logits(tensors).float().view(-1, width)
             target_B = torch.zeros(len(logits_BG), dtype=torch.int64, device=device)

@@ -8,7 +8,7 @@ from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.judgments import ranked_groups
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
@@ -61,7 +61,7 @@ def main() -> None:
         f"teacher {args.name}: {counted(len(positives) + count, 'pairs scored')}, "
         f"{count - rows:,} of {counted(count, 'negatives discarded')}"
     )
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables import batching
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import QUERIES, SPLITS
@@ -78,7 +78,7 @@ def main() -> None:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             write_tokens(out / "queries" / split, queries(path), tokenizer, params.query, digest=digest, total=count_rows(path))
     if scratch:
-        finish(scratch)
+        mark_finished(scratch)
 
 
 if __name__ == "__main__":

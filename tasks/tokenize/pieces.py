@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.core.stage.processes import in_order, resumable
+from tasks.core.stage.processes import map_in_order, resumable
 from tasks.core.tables.batching import cut
 from tasks.core.tables.row_groups import count_groups, read_group
 from tasks.core.tables.schemas import DOCUMENTS
@@ -41,7 +41,7 @@ def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
     """The rows of all documents, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     groups = range(count_groups(job.documents))
     if scratch is None:
-        for found in in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
+        for found in map_in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
             yield from found
         return
     for group, path in enumerate(resumable(partial(keep_group, job), groups, scratch, processes)):

@@ -7,7 +7,7 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.training.ranks import open_ranks, untrained
 from tasks.train.lora import peft_version
 from tasks.train.params import Round
@@ -50,7 +50,7 @@ def main() -> None:
         with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
             function = partial(train_round, args, params, ranks.runtime, scratch, Outs(encoder, state, curves))
             ranks.run(function, scratch=scratch, outs=(curves, state, encoder), what=f"train {args.name}")
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

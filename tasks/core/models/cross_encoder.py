@@ -20,8 +20,8 @@ from tasks.core.models.first_tokens import built_like_bert, first_outputs
 from tasks.core.models.folder import refuse_adapters
 from tasks.core.models.limits import CLOSE, FAILURES, bf16_refused, no_cache, one_line
 from tasks.core.models.masks import attention_mask
-from tasks.core.stage.ahead import one_ahead
-from tasks.core.stage.devices import Coming, best_batch_tokens, moved, place
+from tasks.core.stage.ahead import map_ahead
+from tasks.core.stage.devices import Coming, best_batch_tokens, move_module, to_device
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints
@@ -75,9 +75,9 @@ class CrossEncoder:
             started.append(batch.places)
             with torch.inference_mode():
                 tensors = padded(batch.rows, self.tokenizer)
-                return Coming(self.logits({name: moved(tensor, self.device) for name, tensor in tensors.items()})[:, 0].float())
+                return Coming(self.logits({name: to_device(tensor, self.device) for name, tensor in tensors.items()})[:, 0].float())
 
-        each = map if self.device.type == "cpu" else one_ahead
+        each = map if self.device.type == "cpu" else map_ahead
         for number, coming in enumerate(each(start, self._batches(pairs))):
             (found[started[number]],) = coming.arrays()
         if not np.isfinite(found).all():
@@ -144,7 +144,7 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, 
     """
     model = load_classifier(folder)
     tokenizer = pair_tokenizer(model, folder)
-    model = place(model, device, dtype).eval()
+    model = move_module(model, device, dtype).eval()
     last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1][-1:]
     for linear in last:  # bf16 has 8 bits: a logit of 8 to 16 would be a multiple of 1/16, and many documents of a list would tie
         linear.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))

@@ -24,7 +24,7 @@ from tasks.core.stage.devices import Precision, choose_device
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.runtime import Runtime
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.parquet import open_parquet
 from tasks.core.tables.schemas import RANKED
@@ -43,7 +43,7 @@ class Parts:
         if self.folder is None:
             return make()
         path = self.folder / f"{name}.npy"
-        if not sealed(path):
+        if not is_sealed(path):
             with new_file(path) as temporary, temporary.open("wb") as handle:
                 np.save(handle, make())
             seal(path)
@@ -59,7 +59,7 @@ class Parts:
             yield from tables()
             return
         path = self.folder / f"{first:09}.parquet"
-        if not sealed(path):
+        if not is_sealed(path):
             with new_file(path) as temporary, pq.ParquetWriter(temporary, RANKED, compression="zstd") as writer:
                 for table in tables():
                     writer.write_table(table, row_group_size=max(1, len(table)))  # a table is a group: whole queries stay together

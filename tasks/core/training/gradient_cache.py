@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import arranged, moved, sent
+from tasks.core.stage.devices import restore_order, to_device, to_tensor
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints, spread
 from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly
@@ -92,7 +92,7 @@ def cached_backward(
         ((tokens, rows),) = texts
         ids_BL, mask_BL = tokens.padded(rows)
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(words):
-            vectors_BD: torch.Tensor = chunk.tower(moved(ids_BL, device), moved(mask_BL, device), tokens.prompt)
+            vectors_BD: torch.Tensor = chunk.tower(to_device(ids_BL, device), to_device(mask_BL, device), tokens.prompt)
         return vectors_BD
 
     graphs: dict[int, torch.Tensor] = {}
@@ -151,7 +151,7 @@ def _parts_of(gradient_ND: torch.Tensor | None, rows: Sequence[Ints]) -> list[to
     """The gradients at `rows`, one tensor per part."""
     assert gradient_ND is not None, "the loss does not depend on a side"
     order = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-    return list(torch.split(gradient_ND[sent(order, gradient_ND.device)], [*map(len, rows)]))
+    return list(torch.split(gradient_ND[to_tensor(order, gradient_ND.device)], [*map(len, rows)]))
 
 
 def joined(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
@@ -159,7 +159,7 @@ def joined(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang |
 
     `own_MD` are this rank's; those of rank r go to places[r] (in parts).
     """
-    return arranged(own_MD, places[0]) if gang is None else gang.joined(own_MD, places)
+    return restore_order(own_MD, places[0]) if gang is None else gang.joined(own_MD, places)
 
 
 def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang | None") -> None:

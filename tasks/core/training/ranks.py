@@ -97,7 +97,7 @@ def first_alone(gang: "Gang | None") -> Iterator[None]:
 
 
 def _record(ranks: int) -> None:
-    """Add the number of workers to the facts that `devices.record` stores."""
+    """Add the number of workers to the facts that `devices.record_hardware` stores."""
     if place := os.environ.get(RECORD):
         with suppress(OSError, ValueError):
             write_json(Path(place), json.loads(Path(place).read_text(encoding="utf-8")) | {"workers": ranks})

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.first_tokens import built_like_bert
 from tasks.core.models.unpadded_rows import first_places, first_position, placed, positions, rounded, with_spare
-from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, moved, sent
+from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, to_device, to_tensor
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
@@ -91,7 +91,7 @@ class Unpadded:
         hidden_TH, _ = self.hidden((torch.from_numpy(ids_T), torch.from_numpy(positions_T)), lengths_B)
         mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
         source_N = np.where(mask_BL.ravel(), mask_BL.cumsum() - 1, len(hidden_TH))
-        given = (sent(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))
+        given = (to_tensor(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))
         padded_NH: torch.Tensor = _Padded.apply(hidden_TH, *given)  # type: ignore[no-untyped-call]
         return padded_NH.view(*mask_BL.shape, -1)
 
@@ -110,14 +110,14 @@ class Unpadded:
         size = rounded(total)
         placed_T = F.pad(placed_T[0], (0, size - total)), F.pad(placed_T[1], (0, size - total), value=self.first)
         lengths_E = with_spare(lengths_B, size)  # with rows that nothing reads
-        ends_E = sent(np.cumsum([0, *lengths_E]), device)
+        ends_E = to_tensor(np.cumsum([0, *lengths_E]), device)
         ends, rows = ends_E.int(), len(lengths_E)
-        ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
+        ids_1T, positions_1T = (to_device(given_T, device)[None] for given_T in placed_T)
         x_TH = _embedded(transformer.embeddings, ids_1T, positions_1T)[0]
         for layer, copies in self.layers:
             low_TH, asking, most = x_TH.to(self.dtype), ends, longest
             if firsts and layer is self.layers[-1][0]:
-                x_TH = x_TH[sent(first_places(lengths_E, rounded(rows)), device)]
+                x_TH = x_TH[to_tensor(first_places(lengths_E, rounded(rows)), device)]
                 width, (weight_KH, bias_K) = x_TH.shape[1], copies.qkv
                 q = F.linear(x_TH.to(self.dtype), weight_KH[:width], bias_K[:width])[:rows].view(rows, heads, -1)
                 k, v = F.linear(low_TH, weight_KH[width:], bias_K[width:]).view(len(low_TH), 2, heads, -1).unbind(1)

@@ -15,7 +15,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from tasks.core.stage.devices import arranged
+from tasks.core.stage.devices import restore_order
 from tasks.core.stage.draws import Ints
 from tasks.core.stage.errors import UserError, gpu_fault, memory_fault
 
@@ -142,7 +142,7 @@ class Gang:
         packed_MD = own_MD.new_zeros(max(counts), own_MD.shape[1])
         packed_MD[: len(own_MD)] = own_MD
         found = [found_MD[:count] for found_MD, count in zip(self.all(packed_MD), counts, strict=True)]
-        return arranged(torch.cat(found), [part for parts in places for part in parts])
+        return restore_order(torch.cat(found), [part for parts in places for part in parts])
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.

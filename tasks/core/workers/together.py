@@ -24,8 +24,8 @@ import torch
 
 from tasks.core.stage.devices import choose_device
 from tasks.core.stage.errors import GpuFailed, UserError, WorkersLost, user_error
-from tasks.core.stage.processes import tie
-from tasks.core.stage.progress import leave
+from tasks.core.stage.processes import end_with_parent
+from tasks.core.stage.progress import leave_bars
 from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 from tasks.core.workers.gang import Gang, PeerLost
 
@@ -156,7 +156,7 @@ def _how(process: SpawnProcess) -> str:
 
 def _rank(rank: int, ranks: int, function: Training, runtime: Runtime, store: Path, end: Connection, parent: int) -> None:
     """Be a rank, from beginning to end."""
-    tie(parent)
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver ends us
     if rank:
         redirect(store.with_name(f"worker-{rank + 1}.log"))
@@ -186,7 +186,7 @@ def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store
             return Outcome(lost=f"was lost ({known})", at=at)
         return Outcome(error=known, at=at) if known else Outcome(trace=traceback.format_exc(), at=at)
     finally:
-        leave()
+        leave_bars()
     return Outcome()
 
 

@@ -26,7 +26,7 @@ import torch
 
 from tasks.core.retrieval.gpu.reading import Given, groups
 from tasks.core.retrieval.ranked import Floats, refuse_overflow
-from tasks.core.stage.devices import Coming, sent
+from tasks.core.stage.devices import Coming, to_tensor
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
@@ -212,7 +212,7 @@ def search(
         counted.again += len(unproven)
     if not len(unproven):
         return scores, found_rows
-    chosen = sent(unproven, device)
+    chosen = to_tensor(unproven, device)
     some = Halved(*(each[chosen] for each in (halved.values_XD, halved.exponent, halved.norm, halved.error)))
     again = _search_again(asked_QD[chosen], some, best[chosen, -1], groups(blocks, rows, device), keep, known or {})
     scores[unproven], found_rows[unproven] = again.arrays()
