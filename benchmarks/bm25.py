@@ -171,7 +171,7 @@ def their_index(numba: str, folder: Path, count: int) -> Figures:
 
 def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
     from tasks.bm25.pieces import searched
-    from tasks.core.lexical.search import Searcher, known, load
+    from tasks.core.lexical.search import Searcher, load, term_ids
     from tasks.core.stage.processes import map_in_order
     from tasks.core.stage.progress import Progress
     from tasks.core.tables.parquet import read_table, write_table
@@ -181,7 +181,7 @@ def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         with measured() as figures:
             index = load(folder / "ours")[0]
-            numbers = [known(words, index.vocab_dict) for words in asked]
+            numbers = [term_ids(words, index.vocab_dict) for words in asked]
             if cores == 1:
                 searcher = Searcher(index)
                 found = [best_first(*searcher.best(terms, depth), depth) for terms in numbers]

@@ -23,7 +23,7 @@ from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures, Metrics
@@ -80,7 +80,7 @@ class Corpus:
                 return np.split(first, ends)
             starts = np.cumsum(count) - count  # of each document's passages, among all passages
             query_R = np.repeat(np.repeat(np.arange(len(sizes_B)), sizes_B), count)
-            rows_R = np.repeat(first, count) + spread(0, count)
+            rows_R = np.repeat(first, count) + concat_ranges(0, count)
             scores_R = self._scores(queries_BD.detach(), query_R, rows_R)
             order_R = np.lexsort((-scores_R, np.repeat(np.arange(len(count)), count)))  # by document, then best first
             return np.split(rows_R[order_R[starts]], ends)
@@ -91,7 +91,7 @@ class Corpus:
         """The score of each row for its query, [R]. Both are sorted by query."""
         lengths_B = np.bincount(query_R, minlength=len(queries_BD))
         rows_BL = np.full((len(queries_BD), int(lengths_B.max())), -1, dtype=np.int64)
-        place_R = spread(0, lengths_B)
+        place_R = concat_ranges(0, lengths_B)
         rows_BL[query_R, place_R] = rows_R
         step = max(1, ROWS // rows_BL.shape[1])
         with torch.no_grad():

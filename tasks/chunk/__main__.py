@@ -17,7 +17,7 @@ from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder,
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.bare_tokenizer import known_of
-from tasks.core.text.tokenizer import kept_tokenizer
+from tasks.core.text.tokenizer import cached_tokenizer
 
 NAMES = {"articles": "articles.parquet", "corpus": "documents.parquet"}
 
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser(
         __doc__ or "", texts="folder of articles, or the corpus", tokenizer="tokenizer folder", out="folder to write"
     ).parse_args()
-    params, tokenizer = load(Chunk, "chunk"), kept_tokenizer(arguments.tokenizer)
+    params, tokenizer = load(Chunk, "chunk"), cached_tokenizer(arguments.tokenizer)
     if params.length > tokenizer.model_max_length:
         raise UserError(
             f"params.yaml: chunk.length: found {params.length}, expected at most {tokenizer.model_max_length}, the "

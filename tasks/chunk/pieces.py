@@ -12,7 +12,7 @@ from tasks.chunk.params import Chunk
 from tasks.chunk.store import Chunker, Part
 from tasks.core.stage.processes import map_in_order, resumable
 from tasks.core.text.bare_tokenizer import Known
-from tasks.core.text.tokenizer import kept_tokenizer
+from tasks.core.text.tokenizer import cached_tokenizer
 
 ARTICLES = 512  # in a piece; some may be long
 ALONE = 24  # pieces, seconds of work; fewer are not worth another process
@@ -63,4 +63,4 @@ def load_part(path: Path) -> Part:
 @cache
 def _chunker(tokenizer: Path, known: Known | None, params: str) -> Chunker:
     """The chunker; one per process, because it caches words."""
-    return Chunker(kept_tokenizer(tokenizer, known), Chunk.model_validate_json(params))
+    return Chunker(cached_tokenizer(tokenizer, known), Chunk.model_validate_json(params))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.metrics.clusters import read_groups
-from tasks.core.metrics.confirmation import chooses
+from tasks.core.metrics.confirmation import is_selection_query
 from tasks.core.metrics.measures import parse
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
@@ -40,7 +40,7 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
     if params.queries == "selection":
         groups = read_groups(qrels / "dev.parquet")
-        judged = {query: grades for query, grades in judged.items() if chooses(query, groups)}
+        judged = {query: grades for query, grades in judged.items() if is_selection_query(query, groups)}
     told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
     what = NAMES[params.method]
     if params.setting is not None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.core.tables.id_sets import Hashes, hashes
-from tasks.core.tables.parquet import open_parquet, readable
+from tasks.core.tables.parquet import open_parquet, parquet_errors
 from tasks.core.text.plain import plain
 from tasks.prepare.source import Document
 
@@ -42,7 +42,7 @@ def count_copies(documents: Path, sketches: Sequence[Hashes]) -> int:
         return 0
     found = [every[:0]]
     start = 0
-    with readable(documents), open_parquet(documents) as file:
+    with parquet_errors(documents), open_parquet(documents) as file:
         for group in range(file.num_row_groups):
             end = start + file.metadata.row_group(group).num_rows
             alike = _among(every[start:end], shared)

@@ -15,7 +15,7 @@ from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS
 from tasks.core.tables.schemas import SPLITS
 from tasks.core.tables.trec_ids import WHITE
-from tasks.core.text.plain import named
+from tasks.core.text.plain import record_label
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import Document, Query
 
@@ -67,7 +67,7 @@ def full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, em
             yield record
         elif settings.empty_texts == "refuse":
             fields = "title and text" if what == "document" else "text"
-            raise UserError(f"{record.at}: {named(what, record.id)} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
+            raise UserError(f"{record.at}: {record_label(what, record.id)} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
         else:
             tally.dropped[f"{'documents' if what == 'document' else 'queries'} without text"] += 1
             empty.add(record.id)

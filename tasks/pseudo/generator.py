@@ -19,7 +19,7 @@ from tasks.core.stage.devices import move_module
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
-from tasks.core.text.tokenizer import drop_code, load_tokenizer
+from tasks.core.text.tokenizer import drop_remote_code, load_tokenizer
 from tasks.pseudo.journal import Journal, Written
 from tasks.pseudo.params import Pseudo
 
@@ -42,7 +42,7 @@ def load_generator(folder: Path) -> Any:
             f"pseudo.generator: {folder}: cannot be loaded ({reason}); expected a sequence-to-sequence model, such as T5, with "
             "config.json and model.safetensors"
         ) from None
-    drop_code(model.config)
+    drop_remote_code(model.config)
     return model.eval()
 
 

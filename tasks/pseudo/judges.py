@@ -17,7 +17,7 @@ import torch
 from tasks.core.encoding.encode import encode
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
-from tasks.core.lexical.search import known, load, ranked
+from tasks.core.lexical.search import load, ranked, term_ids
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.passages import best_passages
@@ -27,7 +27,7 @@ from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype
 from tasks.core.stage.files import folder_digest, new_file
 from tasks.core.stage.progress import Progress, track
 from tasks.core.stage.scratch import is_sealed, seal
-from tasks.core.tables.batching import cut
+from tasks.core.tables.batching import split_batch
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
@@ -75,7 +75,9 @@ def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, 
         ids = (batch["id"] for batch in read_batches(documents, DOCUMENTS, ["id"]))
         save(built, build(analysed, terms, bm25, postings), ids, bm25)
         index, stored, _ = load(built)
-        asked = ((one.id, known(terms(one.text), index.vocab_dict)) for one in track(made, "pseudo: queries searched by BM25", len(made)))
+        asked = (
+            (one.id, term_ids(terms(one.text), index.vocab_dict)) for one in track(made, "pseudo: queries searched by BM25", len(made))
+        )
         yield from ranked(asked, index, stored, depth)
 
 
@@ -118,6 +120,6 @@ def by_encoder(
 
 def _documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
     for batch in read_batches(path, DOCUMENTS):
-        for part in cut(batch, ["title", "text"]):
+        for part in split_batch(batch, ["title", "text"]):
             rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
             yield part["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]

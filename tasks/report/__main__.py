@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from tasks.core.charts.curves import load_curves, losses_apart
+from tasks.core.charts.curves import load_curves, losses_by_kind
 from tasks.core.metrics.clusters import read_groups
 from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.power import WANTED
@@ -81,7 +81,7 @@ def read_contents(arguments: Namespace) -> Contents:
         letters=lettered,
         pairs=pairs,
         duel=duel,
-        curves=losses_apart(load_curves(arguments.curves, trained), loss_kinds(trained, sections)),
+        curves=losses_by_kind(load_curves(arguments.curves, trained), loss_kinds(trained, sections)),
         learning=learning_curves(systems, params.metric, steps_of(arguments.curves), sections),
         indexes={
             name: read_json(arguments.index_metrics / f"{name}.json")

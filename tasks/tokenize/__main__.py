@@ -21,7 +21,7 @@ from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
 from tasks.core.text.same_texts import SAME
 from tasks.core.text.token_store import write_rows, write_tokens
-from tasks.core.text.tokenizer import kept_tokenizer
+from tasks.core.text.tokenizer import cached_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
@@ -31,7 +31,7 @@ from tasks.tokenize.pieces import Job, large, tokenized
 def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of one split's queries, a batch at a time."""
     for batch in read_batches(path, QUERIES):
-        for part in batching.cut(batch, ["text"]):
+        for part in batching.split_batch(batch, ["text"]):
             yield part["id"].to_pylist(), part["text"].to_pylist()
 
 
@@ -51,7 +51,7 @@ def refuse_no_room(tokenizer: Any, text: Text, params: Tokenize) -> None:
 def main() -> None:
     arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
-    tokenizer = kept_tokenizer(arguments.tokenizer)
+    tokenizer = cached_tokenizer(arguments.tokenizer)
     most = tokenizer.model_max_length
     for name, length in (("query", params.query_length), ("document", params.document_length)):
         if length > most:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.metrics.clusters import connected
-from tasks.core.metrics.confirmation import chooses
+from tasks.core.metrics.confirmation import is_selection_query
 from tasks.core.metrics.measures import parse
 from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
 from tasks.core.stage.errors import UserError
@@ -125,7 +125,7 @@ def test_a_weight_may_be_chosen_on_the_selection_part_alone(
     groups = connected(docs.items())
     good, bad = (9.0, 1.0, 0.0), (0.0, 9.0, 8.0)
     first, second = (
-        {q: dict(zip((docs[q], "b", "c"), good if chooses(q, groups) == best else bad, strict=True)) for q in names}
+        {q: dict(zip((docs[q], "b", "c"), good if is_selection_query(q, groups) == best else bad, strict=True)) for q in names}
         for best in (True, False)
     )
     for split in ("dev", "test"):

@@ -42,7 +42,7 @@ from tasks.core.models.masks import attention_mask
 from tasks.core.models.pooling import places, pool
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
-from tasks.core.text.tokenizer import drop_code
+from tasks.core.text.tokenizer import drop_remote_code
 
 transformers_logging.disable_progress_bar()  # progress bars for a load of half a second are noise in a stage's log
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
@@ -144,7 +144,7 @@ def load_transformer(folder: Path) -> Any:
             )
     except (OSError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
         raise UserError(f"{folder}: cannot be loaded ({one_line(error)}); expected config.json and model.safetensors") from None
-    drop_code(transformer.config)
+    drop_remote_code(transformer.config)
     if not hasattr(transformer.config, "hidden_size"):
         raise UserError(f"{folder}: found a model of several parts ({transformer.config.model_type}); expected one that only reads texts")
     if not hasattr(transformer.config, "vocab_size"):

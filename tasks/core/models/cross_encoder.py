@@ -25,7 +25,7 @@ from tasks.core.stage.devices import Coming, best_batch_tokens, move_module, to_
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokenizer import drop_code, load_tokenizer, longest_text
+from tasks.core.text.tokenizer import drop_remote_code, load_tokenizer, longest_text
 from tasks.core.text.tokens import cut_by_budget
 
 Floats = npt.NDArray[np.float32]
@@ -212,7 +212,7 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         reason = one_line(error)
         raise UserError(f"{folder}: cannot be loaded as a reranker ({reason}); expected config.json and model.safetensors") from None
-    drop_code(model.config)
+    drop_remote_code(model.config)
     lacking = sorted(str(key) for key in report["missing_keys"])
     if lacking and seed is None:
         raise UserError(f"{folder}: model.safetensors has no {lacking[0]}, expected a trained one-label classifier; choose another model")

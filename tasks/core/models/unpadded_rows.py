@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.text.tokens import Tokens
 
 FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; None: the pad id + 1 (fairseq)
@@ -41,7 +41,7 @@ def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
 
     In fairseq's models, whose `first` is the pad id + 1, a pad token in a text has the pad id for its position and is not counted.
     """
-    found_T = spread(first, lengths_B)
+    found_T = concat_ranges(first, lengths_B)
     padding_T = ids_T == first - 1
     if not first or not padding_T.any():
         return found_T

@@ -17,7 +17,7 @@ from torch import nn
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.stage.devices import restore_order, to_device, to_tensor
 from tasks.core.stage.draws import draw_seed
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures
@@ -140,7 +140,7 @@ def cut(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int,
             own = [number for number, other in enumerate(sides) if other.tower is side.tower]
             lengths = [_lengths(sides[number]) for number in own]
             sizes, lengths_N = np.array([*map(len, lengths)]), np.concatenate(lengths)
-            side_N, row_N = np.repeat(own, sizes), spread(0, sizes)
+            side_N, row_N = np.repeat(own, sizes), concat_ranges(0, sizes)
             for members in cut_evenly(lengths_N, batch_tokens, ranks):
                 parts = ((number, row_N[members[side_N[members] == number]]) for number in own)
                 chunks.append(Chunk(side.tower, tuple(part for part in parts if len(part[1])), int(lengths_N[members].sum())))

@@ -25,7 +25,7 @@ import torch
 
 from tasks.core.retrieval.ranked import Floats, refuse_overflow
 from tasks.core.stage.devices import one_thread
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 
 QUERIES = 1024  # of a product, at most
 PRODUCTS = 2**19  # that are computed and compared at a time: a MiB in bfloat16
@@ -81,7 +81,7 @@ class Best:
     def add(self, query_N: Ints, row_N: Ints, score_N: Floats) -> None:
         """Add scored rows, which are in the order of queries."""
         counts_Q = np.bincount(query_N, minlength=len(self.used_Q))
-        place_N = spread(0, counts_Q)
+        place_N = concat_ranges(0, counts_Q)
         room, most = ROOM * self.keep, int(counts_Q.max())
         for start in range(0, most, room):
             here: Any = slice(None) if most <= room else (place_N >= start) & (place_N < start + room)
