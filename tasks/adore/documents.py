@@ -23,7 +23,7 @@ from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.cpu.exact import search as search_cpu
 from tasks.core.retrieval.cpu.kept import ROWS, keep
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.exact import Reread, even
+from tasks.core.retrieval.exact import Reread, resize_blocks
 from tasks.core.retrieval.factories import is_plain_pq
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
@@ -66,7 +66,9 @@ class Exact:
     @cached_property
     def kept(self) -> list[tuple[int, Rounded]]:
         """The vectors as a CPU searches them."""
-        return keep(even(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch)
+        return keep(
+            resize_blocks(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch
+        )
 
     def _hold(self) -> None:
         """Move the vectors to the GPU, if they and (of float32 ones) their float16 copy take at most half of its free memory."""

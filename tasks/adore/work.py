@@ -16,7 +16,7 @@ from tasks.adore.data import Data, read_data, steps_of
 from tasks.adore.documents import Centroids, Compressed, Documents, Exact, Rescored, Shared
 from tasks.adore.params import Adore, QuerySide, Study
 from tasks.adore.step import make_corpus, make_step
-from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, odd_temperature, save_towers
+from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towers, temperature_warning
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.faiss_build import Recipe, build_file, trained_empty
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, save_index
@@ -91,7 +91,7 @@ def adore(
     setting = read_setting(given, params, key, runtime, scratch, device, gang)
     documents = open_documents(setting, params, scratch, key, given_index(given, params, setting.embeddings, key))
     what = f"adore {given.name} ({device.type}, {str(setting.dtype).removeprefix('torch.')})"
-    if line := odd_temperature(setting.towers.document.shape, params.temperature):
+    if line := temperature_warning(setting.towers.document.shape, params.temperature):
         print(f"adore {given.name}: {line}")
     tower, steps = train_tower(setting, params, documents, scratch, outs.curves, what)
     if gang is not None and not gang.first:

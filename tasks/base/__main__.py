@@ -3,7 +3,7 @@
 from tasks.base.params import Another, Base, EncoderSource
 from tasks.base.shape import fitted_tokenizer, refuse_other_tokenizer, refuse_unlike, shaped_towers
 from tasks.core.models.bi_encoder import save_towers
-from tasks.core.models.mlm_head import find_head, lost_head, save_head
+from tasks.core.models.mlm_head import find_head, is_head_missing, save_head
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
@@ -40,7 +40,7 @@ def main() -> None:
         save_towers(towers, tokenizer, out)
         if head := find_head(folder):  # a pre-training that starts here uses it
             save_head(head, out)
-        elif lost_head(folder):
+        elif is_head_missing(folder):
             print(
                 f"{key}: the source's MLM head is of another form, or has an output layer of its own; a pre-training begins with a new one"
             )

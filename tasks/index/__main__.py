@@ -8,7 +8,7 @@ import numpy as np
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.faiss_build import build_file, recall
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
-from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
+from tasks.core.retrieval.gpu.indexes import on_device, required_gpu
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import choose_device
@@ -47,7 +47,7 @@ def main() -> None:
     ).parse_args()
     params, runtime = load(Index, "index"), read_runtime()
     device = choose_device(runtime if params.build == "gpu" else runtime.model_copy(update={"device": "cpu"}))  # a flow gives it no GPU
-    gpu = demanded_gpu(device) if params.build == "gpu" else None
+    gpu = required_gpu(device) if params.build == "gpu" else None
     embeddings, tokens = open_embeddings(arguments.embeddings), open_tokens(arguments.queries)
     with new_folder(arguments.out) as out:
         path = out / "index.faiss"

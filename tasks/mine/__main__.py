@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
+from tasks.core.retrieval.parts import Parts, QuerySearch, make_once, search_all, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, counted
@@ -113,11 +113,11 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
         )
         positives = Positives(search, known.query, known.document)
         for make in (search.encode, positives.scores):
-            make_first(workers, make)
+            make_once(workers, make)
         own = positives.scores()
         bound = thresholds(known.query, own, len(queries), params.relative_margin, params.absolute_margin)
         with new_folder(args.out) as out:
-            tables = searched(workers, search, len(queries))
+            tables = search_all(workers, search, len(queries))
             rows = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
             if not rows and len(queries) and not params.keeps_first_ranks:
                 raise UserError(

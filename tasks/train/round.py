@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tasks.core.models.bi_encoder import Towers, average_with, load_towers, odd_temperature, save_towers, truncate
+from tasks.core.models.bi_encoder import Towers, interpolate_weights, load_towers, save_towers, temperature_warning, truncate
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import read_json, write_json
@@ -65,7 +65,7 @@ def train_round(
     order: dict[str, int] = {}
     if params.steps != 0:
         data, sample = training_data(args, params, queries, documents, scratch)
-        if line := odd_temperature(towers.document.shape, params.temperature):
+        if line := temperature_warning(towers.document.shape, params.temperature):
             print(f"{name}: {line}")
         steps = steps_of(data, params)
         if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data, params)):
@@ -95,7 +95,7 @@ def train_round(
     if params.adapters:
         merge(towers)
     if params.start_share:
-        average_with(towers, load_towers(args.init), params.start_share)
+        interpolate_weights(towers, load_towers(args.init), params.start_share)
     write_json(outs.curves / "round.json", {"steps": steps})  # without steps there is no curve, and DVC does not keep an empty folder
     texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
     save_towers(towers, tokenizer, outs.encoder, queries.max_length, **texts)

@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification
 
 from tasks.core.models.first_tokens import built_like_bert, first_outputs
 from tasks.core.models.folder import refuse_adapters
-from tasks.core.models.limits import CLOSE, FAILURES, bf16_refused, no_cache, one_line
+from tasks.core.models.limits import CLOSE, FAILURES, bf16_errors, no_cache, one_line
 from tasks.core.models.masks import attention_mask
 from tasks.core.stage.ahead import map_ahead
 from tasks.core.stage.devices import Coming, best_batch_tokens, move_module, to_device
@@ -54,7 +54,7 @@ class CrossEncoder:
 
     def logits(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits [B, 1] of tokenized pairs."""
-        with bf16_refused(self.model.config):
+        with bf16_errors(self.model.config):
             if built_like_bert(self.model.base_model):
                 return _first_logits(self.model, **tensors)
             given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
@@ -99,7 +99,7 @@ class CrossEncoder:
         rows = dict(self.tokenizer(queries, documents, truncation=True, max_length=self.max_length))
         for empty in [n for n, row in enumerate(rows["input_ids"]) if not row]:  # two empty texts, where no special tokens are added
             for name, each in rows.items():
-                each[empty] = [filling(self.tokenizer).get(name, 1)]
+                each[empty] = [padding_values(self.tokenizer).get(name, 1)]
         return rows
 
     def _cut(self, first: int, rows: Rows) -> Iterator[Batch]:
@@ -125,14 +125,14 @@ def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
     lengths_B = np.array([len(row) for row in rows["input_ids"]])
     given_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
     given_BL = given_BL[:, ::-1] if tokenizer.padding_side == "left" else given_BL
-    fill = filling(tokenizer)
+    fill = padding_values(tokenizer)
     made = {name: np.full(given_BL.shape, fill.get(name, 0), dtype=np.int64) for name in rows}
     for name, made_BL in made.items():
         made_BL[given_BL] = np.fromiter(chain.from_iterable(rows[name]), dtype=np.int64, count=int(lengths_B.sum()))
     return {name: torch.from_numpy(made_BL) for name, made_BL in made.items()}
 
 
-def filling(tokenizer: Any) -> dict[str, int]:
+def padding_values(tokenizer: Any) -> dict[str, int]:
     """The values of padding, by name; that of the attention mask is 0."""
     return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 

@@ -19,13 +19,13 @@ def first_position(config: Any) -> int | None:
     return int(config.pad_token_id) + 1 if first is None else first
 
 
-def rounded(tokens: int) -> int:
+def round_up(tokens: int) -> int:
     """`tokens` rounded up, so that many batches have products of the same sizes: cuBLAS takes time to choose how to compute a new size."""
     step = 64 if tokens < 4096 else 512
     return -(-tokens // step) * step
 
 
-def with_spare(lengths_B: Ints, size: int) -> Ints:
+def with_filler_rows(lengths_B: Ints, size: int) -> Ints:
     """`lengths_B`, then the lengths of spare rows, none longer than the longest, so that all have `size` tokens together."""
     spare, longest = size - int(lengths_B.sum()), int(lengths_B.max())
     return np.concatenate([lengths_B, np.full(spare // longest, longest), np.full(int(spare % longest > 0), spare % longest)])
@@ -51,7 +51,7 @@ def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
     return np.where(padding_T, first - 1, found_T)
 
 
-def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def ids_and_positions(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids of `rows`, one after another, and their position ids (`positions`), int64 [T]; T is `size` if that is more."""
     total = int(lengths_B.sum())
     ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)

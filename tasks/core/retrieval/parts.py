@@ -174,14 +174,14 @@ class _Made:
         self.make()
 
 
-def make_first(workers: Workers, make: Callable[[], object]) -> None:
+def make_once(workers: Workers, make: Callable[[], object]) -> None:
     """Let one of several `workers` call `make`, which leaves an array where all find it. A single worker makes it when it is needed."""
     if not workers.alone:
         for _ in workers.each(_Made(make), [0]):
             pass
 
 
-def searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
+def search_all(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
     """The ranked tables of all `queries`, in order, searched for by `workers`. For an index, print a line if lists were short."""
     if search.index is None:
         yield from _searched(workers, search, queries)
