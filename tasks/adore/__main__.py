@@ -15,7 +15,7 @@ from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.same_texts import near_duplicates
-from tasks.core.training.ranks import Ranks, alone, open_ranks, untrained
+from tasks.core.training.ranks import Ranks, open_ranks, single_rank, single_worker
 
 
 def arguments() -> Namespace:
@@ -62,7 +62,7 @@ def one(given: Namespace) -> None:
     key = f"adore.{given.name}"
     params = load(Adore, key)
     runtime = read_runtime()
-    with open_ranks(runtime if params.steps != 0 else untrained(runtime), params.precision) as ranks:
+    with open_ranks(runtime if params.steps != 0 else single_worker(runtime), params.precision) as ranks:
         scratch = scratch_of(given, params, key, ranks)
         if ranks.together and params.index != FLAT:  # before the ranks start: they would all wait for one of them
             embeddings = open_embeddings(given.embeddings)
@@ -78,7 +78,7 @@ def one(given: Namespace) -> None:
 def study(given: Namespace) -> None:
     key, runtime = f"study.{given.study}", read_runtime()
     params, device = load(Study, key), choose_device(runtime)
-    scratch = scratch_of(given, params, key, alone(runtime, params.precision))
+    scratch = scratch_of(given, params, key, single_rank(runtime, params.precision))
     setting = read_setting(given, params, key, runtime, scratch, device)
     with new_folder(given.out) as out:
         table = run_study(setting, params, scratch, out, given.tokens / "queries", given.corpus / "qrels", given.study)

@@ -165,7 +165,7 @@ class Shared:
         scores, rows = self.own.search(queries_BD, depth)
         scores_BK[:, : scores.shape[1]] = torch.from_numpy(scores)
         rows_BK[:, : rows.shape[1]] = torch.from_numpy(np.where(rows < 0, rows, rows + self.starts[self.gang.rank]))
-        scores_BM, rows_BM = (torch.cat(list(self.gang.all(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
+        scores_BM, rows_BM = (torch.cat(list(self.gang.all_gather(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
         best = np.argsort(-scores_BM, axis=1, kind="stable")[:, :kept]  # ties by row: rows ascend from rank to rank, and within each
         return np.take_along_axis(scores_BM, best, axis=1), np.take_along_axis(rows_BM, best, axis=1)
 
@@ -174,7 +174,7 @@ class Shared:
         ends = np.searchsorted(rows, self.starts)
         parts = [np.arange(first, end) for first, end in pairwise(ends.tolist())]
         own = parts[self.gang.rank]
-        vectors_ND = self.gang.joined(self.own.vectors(rows[own] - self.starts[self.gang.rank]), [[part] for part in parts])
+        vectors_ND = self.gang.gather_vectors(self.own.vectors(rows[own] - self.starts[self.gang.rank]), [[part] for part in parts])
         wanted = vectors_ND[to_tensor(places.ravel(), self.device)]
         return torch.einsum("bd,bld->bl", queries_BD, wanted.view(*rows_BL.shape, -1))
 
@@ -295,7 +295,7 @@ def searched(documents: Documents, queries_BD: torch.Tensor, depth: int, gang: "
     differently.
     """
     if gang is not None and not isinstance(documents, Shared):
-        return gang.said(searched(documents, queries_BD, depth) if gang.first else (np.empty(0, np.float32), np.empty(0, np.int64)))
+        return gang.broadcast(searched(documents, queries_BD, depth) if gang.is_first else (np.empty(0, np.float32), np.empty(0, np.int64)))
     vectors = queries_BD.detach()
     if isinstance(documents, Exact | Shared) and vectors.device.type == "cuda":
         return documents.search(vectors, depth)

@@ -29,9 +29,9 @@ from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
-from tasks.core.training.companions import LEARNED, pass_on
+from tasks.core.training.companions import LEARNED, copy_companions
 from tasks.core.training.compute import Compute
-from tasks.core.training.loop import Journal, Schedule, fit, plotted
+from tasks.core.training.loop import Journal, Schedule, fit, is_plotted
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import replayed_from
 
@@ -94,7 +94,7 @@ def adore(
     if line := temperature_warning(setting.towers.document.shape, params.temperature):
         print(f"adore {given.name}: {line}")
     tower, steps = train_tower(setting, params, documents, scratch, outs.curves, what)
-    if gang is not None and not gang.first:
+    if gang is not None and not gang.is_first:
         return
     write_outs(given, params, scratch, outs, steps, Towers(tower, setting.towers.document), documents)
 
@@ -107,8 +107,8 @@ def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: st
         index = built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)
         documents = Centroids.of(index, trained, torch.device("cpu"), f"{key}.index") if params.centroids else None
     write_outs(given, params, scratch, outs, 0, load_towers(given.round), documents)
-    pass_on(given.round_state, given.state)
-    pass_on(outs.index, given.state)  # the trained part of this entry's own index, if it has one
+    copy_companions(given.round_state, given.state)
+    copy_companions(outs.index, given.state)  # the trained part of this entry's own index, if it has one
 
 
 def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps: int, towers: Towers, documents: Documents | None) -> None:
@@ -200,12 +200,12 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth, setting.gang)
     if corpus.depth < params.depth:
         print(f"{what}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
-    if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.first):
+    if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.is_first):
         corpus = replace(corpus, told=partial(_tell_first, ShortLists(corpus.depth), what, documents.index))
     steps = steps_of(setting.data, params)
     runtime, device = setting.runtime, setting.device
     compute = Compute(device, setting.dtype, kept_tokens(runtime, device, tower, tower.transformer.config), setting.gang)
-    each = make_step(tower, setting.queries, setting.data, corpus, params, lambda step: plotted(step, steps), scratch, compute)
+    each = make_step(tower, setting.queries, setting.data, corpus, params, lambda step: is_plotted(step, steps), scratch, compute)
     journal = Journal(what, scratch, curves, runtime.checkpoint_seconds)
     fit(module, optimizer, each, Schedule(steps, params.warmup, params.clip), journal, clipped=tower, gang=setting.gang)
     if isinstance(documents, Centroids):

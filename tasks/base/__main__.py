@@ -8,7 +8,7 @@ from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
-from tasks.core.training.companions import pass_on
+from tasks.core.training.companions import copy_companions
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
         with new_folder(args.tokenizer) as out:
             tokenizer.save_pretrained(out)
     write_json(args.state / "state.json", {"steps": 0})
-    pass_on(folder, args.state)
+    copy_companions(folder, args.state)
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
         if head := find_head(folder):  # a pre-training that starts here uses it

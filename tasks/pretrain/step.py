@@ -20,7 +20,7 @@ from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.figures import Figures
-from tasks.core.training.gradient_cache import backward_to, joined
+from tasks.core.training.gradient_cache import backward_to, gather_vectors
 from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import Unpadded, best_training_tokens
 from tasks.pretrain.batches import Batch, draw_batch
@@ -116,7 +116,7 @@ class Step:
         self.cuts = cut_by_budget(batch.lengths, budget, least)
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
-        self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)
+        self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.deal(self.sizes)
         self.own = self.shares[0 if work.gang is None else work.gang.rank]  # the cuts that this rank computes
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
@@ -209,7 +209,7 @@ class Step:
             [torch.empty(0, math.prod(shape[1:]), device=self.work.device), *(parts[number].flatten(1) for number in self.own)]
         )
         places = [[self.cuts[number] for number in share] for share in self.shares]
-        return joined(own_MD, places, self.work.gang).view(shape)
+        return gather_vectors(own_MD, places, self.work.gang).view(shape)
 
     def contrast(self, kept: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
         """Compute the contrastive loss.
@@ -267,7 +267,7 @@ class Step:
                 parts[number] = self.vectors(number, *encoded).detached()
             self.leave(torch.stack(terms).sum())
         if self.work.gang is not None:
-            mlm, decoded, found = self.work.gang.total({"mlm": mlm, "decoded": decoded, "found": found}).values()
+            mlm, decoded, found = self.work.gang.sum_figures({"mlm": mlm, "decoded": decoded, "found": found}).values()
         if params.masked:
             metrics |= {"mlm_loss": mlm, "token_accuracy": found / max(1, self.masked_count)}
         if params.objective == "retromae":

@@ -65,7 +65,7 @@ def make_step(
     def draw(step: int) -> Drawn:
         drawn = draw_groups(groups, params, step)
         parts = parts_of(len(drawn), at_once, 0 if gang is None or device.type == "cpu" else gang.size)
-        own = range(len(parts)) if gang is None else gang.dealt([end - start for start, end in parts])[gang.rank]
+        own = range(len(parts)) if gang is None else gang.deal([end - start for start, end in parts])[gang.rank]
         return Drawn(len(drawn), [(parts[number][0], tokens_of(drawn[slice(*parts[number])])) for number in own])
 
     def backward(step: int, drawn: Drawn) -> Figures:
@@ -81,7 +81,7 @@ def make_step(
             total = total + loss.detach()
             first = first + (logits_BG.argmax(1) == 0).sum()
         if gang is not None:
-            total, first = gang.total({"loss": total, "first": first}).values()
+            total, first = gang.sum_figures({"loss": total, "first": first}).values()
         return {"loss": total, "accuracy": first.double() / drawn.groups}
 
     return Steps(draw, backward)

@@ -15,7 +15,7 @@ from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
-from tasks.core.training.companions import pass_on
+from tasks.core.training.companions import copy_companions
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
@@ -87,11 +87,11 @@ def train_round(
         journal = Journal(what, scratch, outs.curves, runtime.checkpoint_seconds)
         steps = fit(module, optimizer, each, schedule, journal, validation=validation, gang=gang)
         order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
-    if gang is not None and not gang.first:
+    if gang is not None and not gang.is_first:
         return
     save_state(outs.state, before + steps, module, optimizer, **order)
     if params.steps == 0:
-        pass_on(args.init_state, outs.state)
+        copy_companions(args.init_state, outs.state)
     if params.adapters:
         merge(towers)
     if params.start_share:

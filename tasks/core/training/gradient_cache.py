@@ -60,9 +60,9 @@ def cached_backward(
 ) -> Figures:
     """Accumulate the gradients of `loss(*vectors)` in the towers; return the loss's value and metrics.
 
-    `loss` gets one float32 [N, D] per side. No chunk (see `cut`) is larger than `batch_tokens`, padding included. A chunk's dropout is
-    drawn from `key` and the chunk's number. The graphs of the last chunks, up to `compute.graph_tokens` tokens in all, are kept: those
-    chunks are encoded once instead of twice, with the same result.
+    `loss` gets one float32 [N, D] per side. No chunk (see `make_chunks`) is larger than `batch_tokens`, padding included. A chunk's
+    dropout is drawn from `key` and the chunk's number. The graphs of the last chunks, up to `compute.graph_tokens` tokens in all, are
+    kept: those chunks are encoded once instead of twice, with the same result.
 
     `unpadded`: the towers that compute without padding, if the caller has made them (`unpadded_towers`); they are refreshed here.
 
@@ -77,8 +77,8 @@ def cached_backward(
     else:
         for each in unpadded.values():
             each.refresh()
-    chunks = cut(sides, unpadded.keys(), batch_tokens, 1 if gang is None else gang.size)
-    work = [list(range(len(chunks)))] if gang is None else gang.dealt([chunk.size for chunk in chunks])
+    chunks = make_chunks(sides, unpadded.keys(), batch_tokens, 1 if gang is None else gang.size)
+    work = [list(range(len(chunks)))] if gang is None else gang.deal([chunk.size for chunk in chunks])
     rank = 0 if gang is None else gang.rank
     own = work[rank]
     kept = {number for place, number in enumerate(own) if sum(chunks[later].size for later in own[place:]) <= compute.graph_tokens}
@@ -106,7 +106,7 @@ def cached_backward(
         for (s, _), vectors_BD in zip(parts, torch.split(encoded.detach(), [len(rows) for _, rows in parts]), strict=True):
             found[s].append(vectors_BD)
     places = [[[rows for number in numbers for t, rows in chunks[number].parts if t == s] for numbers in work] for s in range(len(sides))]
-    leaves = [joined(torch.cat(ours), of, gang).requires_grad_() for ours, of in zip(found, places, strict=True)]
+    leaves = [gather_vectors(torch.cat(ours), of, gang).requires_grad_() for ours, of in zip(found, places, strict=True)]
     value, metrics = loss(*leaves)
     backward_to(leaves, value, gang)
     gradients = [_parts_of(leaf.grad, of[rank]) for leaf, of in zip(leaves, places, strict=True)]
@@ -123,7 +123,7 @@ def cached_backward(
     return {"loss": value.detach(), **metrics}
 
 
-def cut(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
+def make_chunks(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
     """Divide the texts of all sides into chunks, each of one side and of texts of similar length.
 
     Towers in `together` compute without padding. Each of them has chunks of all its sides, so that there are few; they are of about the
@@ -154,12 +154,12 @@ def _parts_of(gradient_ND: torch.Tensor | None, rows: Sequence[Ints]) -> list[to
     return list(torch.split(gradient_ND[to_tensor(order, gradient_ND.device)], [*map(len, rows)]))
 
 
-def joined(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
+def gather_vectors(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
     """The vectors [N, D] of all texts, in order. Without a gang, all are ours.
 
     `own_MD` are this rank's; those of rank r go to places[r] (in parts).
     """
-    return restore_order(own_MD, places[0]) if gang is None else gang.joined(own_MD, places)
+    return restore_order(own_MD, places[0]) if gang is None else gang.gather_vectors(own_MD, places)
 
 
 def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang | None") -> None:
@@ -167,7 +167,7 @@ def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang
 
     In a gang, every rank computes the same `value`; only the first leaves gradients of weights, because they must count once.
     """
-    if gang is None or gang.first:
+    if gang is None or gang.is_first:
         torch.autograd.backward(value)
         return
     for leaf, gradient in zip(leaves, torch.autograd.grad(value, leaves, allow_unused=True), strict=True):

@@ -183,7 +183,7 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
     if device.type == "cuda":
         plain = all(can_be_unpadded(tower, device, dtype) for tower in towers)
         own = min(MOST_TOKENS if plain else own, *(most_tokens(device, tower.transformer.config) for tower in towers))
-    return own if gang is None else gang.said(own)
+    return own if gang is None else gang.broadcast(own)
 
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:
