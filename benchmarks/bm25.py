@@ -170,7 +170,7 @@ def their_index(numba: str, folder: Path, count: int) -> Figures:
 
 
 def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
-    from tasks.bm25.pieces import searched
+    from tasks.bm25.pieces import search_all
     from tasks.core.lexical.search import Searcher, load, term_ids
     from tasks.core.stage.processes import map_in_order
     from tasks.core.stage.progress import Progress
@@ -188,7 +188,7 @@ def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
             else:
                 named = ((f"q{number}", terms) for number, terms in enumerate(numbers))
                 each, progress = partial(map_in_order, processes=cores), Progress("queries searched", count, "queries")
-                tables = searched(named, folder / "ours", depth, Path(scratch) / "pieces", progress, each)
+                tables = search_all(named, folder / "ours", depth, Path(scratch) / "pieces", progress, each)
                 write_table(Path(scratch) / "ranked.parquet", RANKED, tables)
         if cores > 1:
             table = read_table(Path(scratch) / "ranked.parquet", RANKED)

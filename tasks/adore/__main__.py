@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.adore.params import Adore, Study
-from tasks.adore.study import run_study, text
+from tasks.adore.study import run_study, study_markdown
 from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, given_index, read_setting
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.devices import choose_device
@@ -58,7 +58,7 @@ def scratch_of(given: Namespace, params: Adore | Study, key: str, ranks: Ranks) 
     return scratch_folder(key, work_digest(params.model_dump(), *arithmetic, code_digest("adore"), *read, *ranks.counted))
 
 
-def one(given: Namespace) -> None:
+def train_entry(given: Namespace) -> None:
     key = f"adore.{given.name}"
     params = load(Adore, key)
     runtime = read_runtime()
@@ -83,14 +83,14 @@ def study(given: Namespace) -> None:
     with new_folder(given.out) as out:
         table = run_study(setting, params, scratch, out, given.tokens / "queries", given.corpus / "qrels", given.study)
         write_json(out / "table.json", table)
-        write_text(out / "table.md", text(table))
-    print(text(table))
+        write_text(out / "table.md", study_markdown(table))
+    print(study_markdown(table))
     mark_finished(scratch)
 
 
 def main() -> None:
     given = arguments()
-    (study if given.study else one)(given)
+    (study if given.study else train_entry)(given)
 
 
 if __name__ == "__main__":

@@ -288,14 +288,16 @@ def _quantizer(index: Any) -> tuple[Any, npt.NDArray[np.uint8]]:
     return quantizer, codes[order]  # a copy
 
 
-def searched(documents: Documents, queries_BD: torch.Tensor, depth: int, gang: "Gang | None" = None) -> tuple[Floats, Ints]:
+def search_documents(documents: Documents, queries_BD: torch.Tensor, depth: int, gang: "Gang | None" = None) -> tuple[Floats, Ints]:
     """Search with the tower's vectors, without gradients: scores (float32) and rows (int64; -1: none), both [B, K].
 
     In a `gang`, documents that are not `Shared` are searched by the first rank alone, because faiss on another GPU may break ties
     differently.
     """
     if gang is not None and not isinstance(documents, Shared):
-        return gang.broadcast(searched(documents, queries_BD, depth) if gang.is_first else (np.empty(0, np.float32), np.empty(0, np.int64)))
+        return gang.broadcast(
+            search_documents(documents, queries_BD, depth) if gang.is_first else (np.empty(0, np.float32), np.empty(0, np.int64))
+        )
     vectors = queries_BD.detach()
     if isinstance(documents, Exact | Shared) and vectors.device.type == "cuda":
         return documents.search(vectors, depth)

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 
 from tasks.adore.data import Data, batch_of, steps_of
-from tasks.adore.documents import Documents, searched
-from tasks.adore.lists import BestRows, Lists, best_documents, completed, measured, overlap, unranked
-from tasks.adore.losses import gains, ideal, pairwise
+from tasks.adore.documents import Documents, search_documents
+from tasks.adore.lists import BestRows, Lists, best_documents, complete_lists, overlap, search_metrics, unranked_lists
+from tasks.adore.losses import ideal_dcg, pairwise, rank_gains
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
 from tasks.core.encoding.encode import encode
@@ -62,7 +62,9 @@ class Corpus:
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
-        scores, rows = best_passages(partial(searched, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows)
+        scores, rows = best_passages(
+            partial(search_documents, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows
+        )
         best = best_documents(scores, rows, self.owners, self.place, self.depth)
         self.told((best >= 0).sum(axis=1))
         return best
@@ -113,8 +115,8 @@ def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK:
     if params.loss == "ranknet":
         return pairwise(scores_BL, grades_BL, valid_BL)
     cut = params.depth if params.cut is None else params.cut
-    gains_L = gains(scores_BL.shape[1], params.metric, cut)
-    ideal_B = ideal(torch.from_numpy(grades_BK), cut) if params.metric == "ndcg" else None
+    gains_L = rank_gains(scores_BL.shape[1], params.metric, cut)
+    ideal_B = ideal_dcg(torch.from_numpy(grades_BK), cut) if params.metric == "ndcg" else None
     return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B)
 
 
@@ -202,12 +204,14 @@ def make_step(
                 assert found is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
                 known, handling = drawn.known, params.handling
-                lists = completed(found, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
+                lists = complete_lists(found, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
             else:
-                lists = unranked(drawn.positives, drawn.known, fresh, best_rows, drawn.labels)
+                lists = unranked_lists(drawn.positives, drawn.known, fresh, best_rows, drawn.labels)
             metrics: Metrics = {}
             if found is not None and plotted(step):
-                metrics = measured(found, corpus.owners, drawn.positives) | {"overlap": overlap(lists, found, corpus.owners, drawn.known)}
+                metrics = search_metrics(found, corpus.owners, drawn.positives) | {
+                    "overlap": overlap(lists, found, corpus.owners, drawn.known)
+                }
             return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 
         return cached_backward([Side(tower, queries, drawn.queries)], loss, batch_tokens, compute, (params.seed, 3, step), unpadded)

@@ -86,7 +86,7 @@ def adore(
     """Run the entry `given.name` of `adore` on `device`, alone or as a rank of `gang`. In a gang, only the first rank writes."""
     key = f"adore.{given.name}"
     if params.steps == 0:
-        as_it_is(given, params, scratch, outs, key)
+        write_untrained(given, params, scratch, outs, key)
         return
     setting = read_setting(given, params, key, runtime, scratch, device, gang)
     documents = open_documents(setting, params, scratch, key, given_index(given, params, setting.embeddings, key))
@@ -99,7 +99,7 @@ def adore(
     write_outs(given, params, scratch, outs, steps, Towers(tower, setting.towers.document), documents)
 
 
-def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
+def write_untrained(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
     """Write the outs of an entry with steps: 0: the round's towers, untrained, over the index of `params`."""
     embeddings, documents = open_embeddings(given.embeddings), None
     if params.index != FLAT:
@@ -157,14 +157,14 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, tr
 def open_documents(setting: Setting, params: Adore, scratch: Path, key: str, trained: Trained | None) -> Documents:
     """Open the document side, to be searched as `params` (the entry `key`) says."""
     if params.index == FLAT:
-        return exact(setting, scratch)
+        return exact_documents(setting, scratch)
     index = built_index(setting.embeddings, params, scratch / INDEX, f"{key}.index", trained)
     if params.centroids:
         return Centroids.of(index, trained, setting.device, f"{key}.index")
-    return compressed_documents(index, partial(exact, setting, scratch), params, f"{key}.index", setting.device)
+    return compressed_documents(index, partial(exact_documents, setting, scratch), params, f"{key}.index", setting.device)
 
 
-def exact(setting: Setting, scratch: Path) -> Exact | Shared:
+def exact_documents(setting: Setting, scratch: Path) -> Exact | Shared:
     """The uncompressed vectors: all in this process, or shared among the ranks of a gang."""
     if setting.gang is None:
         return Exact(setting.embeddings, setting.device, scratch)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tasks.analyses.geometry import alignment, best_rows, flat_map, mean_vector, rows_at, uniformity
-from tasks.analyses.gradients import draw_batches, norms
+from tasks.analyses.gradients import draw_batches, gradient_norms
 from tasks.analyses.overlap import overlap
 from tasks.analyses.pairwise import errors_of, summary
 from tasks.analyses.params import Analysis
@@ -106,7 +106,7 @@ def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], para
             seed=draw_seed(params.seed, 3),
         )
         if batches := list(drawn):
-            found[name] = norms(data.towers, queries, data.documents, batches, params.temperature)
+            found[name] = gradient_norms(data.towers, queries, data.documents, batches, params.temperature)
     return found
 
 

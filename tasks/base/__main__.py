@@ -1,7 +1,7 @@
 """Write an encoder from outside in the project's one folder format: the one that training starts from, and its tokenizer, or another."""
 
 from tasks.base.params import Another, Base, EncoderSource
-from tasks.base.shape import fitted_tokenizer, refuse_other_tokenizer, refuse_unlike, shaped_towers
+from tasks.base.shape import fitted_tokenizer, refuse_other_tokenizer, refuse_unusable, shaped_towers
 from tasks.core.models.bi_encoder import save_towers
 from tasks.core.models.mlm_head import find_head, is_head_missing, save_head
 from tasks.core.sources.downloads import encoder_folder
@@ -28,7 +28,7 @@ def main() -> None:
     if any(prompts.values()):
         print(f"{key}: the source's own prompts are {prompts}; texts get those of tokenize.query_prefix and tokenize.document_prefix")
     tokenizer = fitted_tokenizer(folder, towers)
-    refuse_unlike(folder, towers, tokenizer)
+    refuse_unusable(folder, towers, tokenizer)
     if args.name:
         refuse_other_tokenizer(key, tokenizer, args.tokenizer)
     else:

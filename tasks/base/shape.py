@@ -39,7 +39,7 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
     return tokenizer
 
 
-def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
+def refuse_unusable(folder: Path, towers: Towers, tokenizer: Any) -> None:
     """UserError if a transformer cannot be used to encode texts.
 
     That is: it fails on a text, its tokens do not see each other, or a text's vector depends on padding, as in ConvBERT and FNet, or on

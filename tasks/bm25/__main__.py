@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.bm25.negatives import ROWS, only_positives, without_positives
 from tasks.bm25.params import BM25
-from tasks.bm25.pieces import open_each, seal_index, searched, whole_index
+from tasks.bm25.pieces import open_each, seal_index, search_all, whole_index
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.search import load, term_ids
 from tasks.core.stage import params
@@ -77,7 +77,7 @@ def main() -> None:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             asked = ((name, term_ids(terms(query), vocabulary)) for name, query in queries(path))
             progress = Progress(f"bm25: {split} queries searched", count_rows(path), "queries")
-            write_table(folder / f"{split}.parquet", RANKED, searched(asked, built, depth, scratch / split, progress, each))
+            write_table(folder / f"{split}.parquet", RANKED, search_all(asked, built, depth, scratch / split, progress, each))
     with new_folder(arguments.negatives) as folder:
         qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
         for name, part in (("train", without_positives), ("positives", only_positives)):

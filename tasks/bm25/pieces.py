@@ -46,7 +46,7 @@ def open_each(processes: int) -> Iterator[Each]:
         yield workers.each
 
 
-def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: Each) -> Iterator[pa.Table]:
+def search_all(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: Each) -> Iterator[pa.Table]:
     """Ranked documents (schema RANKED) of `queries` in their order, one table per piece, from the saved `index`.
 
     Pieces are kept in `scratch`, a folder for these queries only. Pieces that are intact there are not searched again. The number

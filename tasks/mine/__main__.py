@@ -23,7 +23,7 @@ from tasks.core.tables.schemas import RANKED
 from tasks.core.text.same_texts import near_duplicates, same_texts
 from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.workers.each import Machine, machine, open_workers, worker_files
-from tasks.mine.guard import guarded, ranked_positives, thresholds
+from tasks.mine.guard import filter_negatives, ranked_positives, thresholds
 from tasks.mine.params import Mine
 from tasks.mine.positives import Positives
 
@@ -68,7 +68,7 @@ def known_positives(args: Namespace, documents: Tokens, queries: Tokens, ids: St
     return Known(query, document, known_query * len(ids) + known_document, len(ids))
 
 
-def kept_work(args: Namespace, params: Mine, size: int, made: Machine) -> Path:
+def mining_scratch(args: Namespace, params: Mine, size: int, made: Machine) -> Path:
     """The scratch folder for finished parts of `size` queries, keyed by a digest of everything that they depend on."""
     digest = work_digest(
         params.model_dump(),
@@ -95,7 +95,7 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
         made = workers.agreed(partial(machine, workers.runtime, params.precision))
         size = size_of_parts(rows_at_first(depth, documents.owners), len(queries), "cpu" if indexed else made.device, workers)
         # With a single part, a kill costs less than a digest of all inputs.
-        scratch = kept_work(args, params, size, made) if len(queries) > size else None
+        scratch = mining_scratch(args, params, size, made) if len(queries) > size else None
         search = QuerySearch(
             encoder=args.encoder,
             queries=args.queries,
@@ -118,7 +118,7 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
         bound = thresholds(known.query, own, len(queries), params.relative_margin, params.absolute_margin)
         with new_folder(args.out) as out:
             tables = search_all(workers, search, len(queries))
-            rows = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
+            rows = write_table(out / "train.parquet", RANKED, filter_negatives(tables, bound, queries.ids(), params.depth, params.skip))
             if not rows and len(queries) and not params.keeps_first_ranks:
                 raise UserError(
                     f"params.yaml: mine.{args.name}: found no negative for any of {len(queries):,} queries in {len(ids):,} documents, "

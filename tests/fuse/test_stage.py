@@ -21,7 +21,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.evaluate.split import evaluate_split
-from tasks.fuse.grid import chosen, grid_means
+from tasks.fuse.grid import best_setting, grid_means
 from tasks.fuse.params import Fuse
 
 Lists = dict[str, dict[str, float]]  # query, document, score
@@ -179,8 +179,8 @@ def test_the_grid_measures_lists_of_the_depth_that_is_written(depth: int, metric
 
 
 def test_ties_go_to_the_first_setting_in_the_grid() -> None:
-    assert chosen({0.0: 0.5, 0.5: 0.7, 1.0: 0.7}) == 0.5
-    assert chosen({0.0: 0.3, 0.5: 0.1 + 0.2}) == 0.0
+    assert best_setting({0.0: 0.5, 0.5: 0.7, 1.0: 0.7}) == 0.5
+    assert best_setting({0.0: 0.3, 0.5: 0.1 + 0.2}) == 0.0
 
 
 def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
