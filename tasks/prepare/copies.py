@@ -22,7 +22,7 @@ from tasks.prepare.source import Document
 SAMPLED = 4  # words of a text in its sketch; up to 7, as every n-th is taken
 
 
-def sketched(documents: Iterable[Document]) -> tuple[list[int], Hashes]:
+def sketch_documents(documents: Iterable[Document]) -> tuple[list[int], Hashes]:
     """The number of words of each text, and the sketches. For a document without text, the title is sketched."""
     counts, some = list[int](), list[int]()
     for _, _, title, text in documents:

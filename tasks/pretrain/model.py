@@ -71,7 +71,7 @@ def span_means(hidden_BLH: torch.Tensor, spans_BS2: torch.Tensor) -> torch.Tenso
     return weights_BSL @ hidden_BLH.float()
 
 
-def similar(vectors: torch.Tensor, similarity: Literal["dot", "cosine"]) -> torch.Tensor:
+def scale_vectors(vectors: torch.Tensor, similarity: Literal["dot", "cosine"]) -> torch.Tensor:
     """Scale vectors so that their dot product is the similarity."""
     return F.normalize(vectors, dim=-1) if similarity == "cosine" else vectors
 

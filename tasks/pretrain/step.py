@@ -24,9 +24,9 @@ from tasks.core.training.gradient_cache import backward_to, gather_vectors
 from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import Unpadded, best_training_tokens
 from tasks.pretrain.batches import Batch, draw_batch
-from tasks.pretrain.decoder import streams
-from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
-from tasks.pretrain.model import Pretrainer, similar, span_means
+from tasks.pretrain.decoder import decoder_inputs
+from tasks.pretrain.losses import alignment, group_contrastive, inverse_cloze, masked_tokens, nearest_span_accuracy, uniformity
+from tasks.pretrain.model import Pretrainer, scale_vectors, span_means
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary
 
@@ -63,7 +63,7 @@ class Work:
     gang: "Gang | None" = None
 
 
-def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_rows(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of tokens to one length: ids and attention mask, both [B, L]."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
@@ -72,7 +72,7 @@ def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
 
 
-def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
+def reduce_losses(losses: torch.Tensor, how: str) -> torch.Tensor:
     """The mean or the sum of losses; 0 if there are none."""
     return losses.sum() if how == "sum" else losses.sum() / max(1, losses.numel())
 
@@ -80,19 +80,19 @@ def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
 def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The contrastive loss of a step, reduced but not weighted, and its metrics."""
     if vectors.spans is not None:
-        text_NH, own_NSH = similar(module.projected(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
+        text_NH, own_NSH = scale_vectors(module.projected(vectors.text), params.similarity), scale_vectors(vectors.spans, params.similarity)
         losses_N = group_contrastive(text_NH, own_NSH, params.tau)
     else:
-        queries_NH, passages_NH = similar(vectors.text, params.similarity).chunk(2)
+        queries_NH, passages_NH = scale_vectors(vectors.text, params.similarity).chunk(2)
         text_NH, own_NSH = queries_NH, passages_NH.unsqueeze(1)
         losses_N = inverse_cloze(queries_NH, passages_NH, params.tau)
     with torch.no_grad():
-        accuracy = first_own(text_NH, own_NSH)
-    loss = reduced(losses_N, params.contrastive_reduction)
+        accuracy = nearest_span_accuracy(text_NH, own_NSH)
+    loss = reduce_losses(losses_N, params.contrastive_reduction)
     return loss, {"contrastive_loss": loss.detach(), "accuracy": accuracy}
 
 
-def geometry(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
+def geometry_metrics(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
     """Alignment and uniformity of the transformer's own vectors, before the projector and encoder.head.
 
     COSTA aligns texts with their spans. The inverse cloze task aligns queries with their passages, and measures uniformity of passages
@@ -125,7 +125,7 @@ class Step:
         torch.manual_seed(draw_seed(*self.key, number, masked))
         texts = self.batch.seen if masked else self.batch.clean
         rows, device = [texts[k] for k in self.cuts[number]], self.work.device
-        ids_BL, mask_BL = padded(rows, self.work.pad)
+        ids_BL, mask_BL = pad_rows(rows, self.work.pad)
         mask_BL = to_device(mask_BL, device)
         if self.unpadded is not None:
             return self.unpadded.padded(rows), mask_BL
@@ -186,10 +186,10 @@ class Step:
         for place, text in enumerate(cut):
             size = len(self.batch.clean[text])
             visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
-        ids_BL = to_device(padded([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
+        ids_BL = to_device(pad_rows([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
         told = tuple(to_tensor(places, self.work.device) for places in told_BL.nonzero())
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
-            asking_BLH, context_BLH = streams(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
+            asking_BLH, context_BLH = decoder_inputs(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
             decoded_BLH = module.decoder(asking_BLH, context_BLH, to_tensor(visible_BLL, self.work.device))
         losses_M, _ = self.predicted(decoded_BLH[told], ids_BL[told])
         count = sum(int(one.sum()) for one in self.batch.told)
@@ -276,7 +276,7 @@ class Step:
         loss = params.contrastive_weight * contrasted + params.mlm_weight * mlm + decoded
         with torch.no_grad():
             shown = self.gathered(parts) if leaves is None else leaves.detached()
-            return {"loss": loss, **metrics, **geometry(shown, params)}
+            return {"loss": loss, **metrics, **geometry_metrics(shown, params)}
 
 
 def make_step(module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work) -> Steps[Batch]:

@@ -53,7 +53,7 @@ class Encoder:
     device: torch.device
 
 
-def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
+def consistent_ids(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
     """The ids of the queries whose own document is in their list. `found` has schema RANKED."""
     source = {candidate.id: candidate.doc for candidate in made}
     kept: set[str] = set()
@@ -63,7 +63,7 @@ def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
     return kept
 
 
-def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
+def search_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
     """The `depth` best documents of every query, ties by id, from an index of the corpus as stage bm25 builds it."""
     terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
     with TemporaryDirectory(dir=scratch, prefix=".bm25") as folder:
@@ -81,7 +81,7 @@ def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, 
         yield from ranked(asked, index, stored, depth)
 
 
-def by_encoder(
+def search_dense(
     made: Sequence[Candidate], documents: Path, encoder: Encoder, text: Text, *, depth: int, scratch: Path
 ) -> Iterator[pa.Table]:
     """The `depth` best documents of every query, by exact search with `encoder`, ties by id. `scratch` keeps finished blocks of vectors."""

@@ -26,7 +26,7 @@ from tasks.pretrain import step as step_module
 from tasks.pretrain.batches import Batch, draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
-from tasks.pretrain.step import Step, Vectors, Work, geometry
+from tasks.pretrain.step import Step, Vectors, Work, geometry_metrics
 from tasks.pretrain.words import Vocabulary, read_vocabulary
 
 SIZE = Scratch(layers=1, width=16, heads=2)
@@ -174,14 +174,14 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
 
 def test_the_geometry_of_the_inverse_cloze_task_is_of_pairs_and_of_passages() -> None:
     vectors = torch.randn(10, 6, generator=torch.Generator().manual_seed(5))
-    metrics = read_figures(geometry(Vectors(vectors, None), pretrain(objective="ict")))
+    metrics = read_figures(geometry_metrics(Vectors(vectors, None), pretrain(objective="ict")))
     units = [vector / vector.norm() for vector in vectors]
     queries, passages = units[:5], units[5:]
     distances = [float((query - passage).square().sum()) for query, passage in zip(queries, passages, strict=True)]
     spread = [math.exp(-2 * float((one - other).square().sum())) for one, other in combinations(passages, 2)]
     assert metrics["alignment"] == pytest.approx(sum(distances) / 5, rel=1e-5)
     assert metrics["uniformity"] == pytest.approx(math.log(sum(spread) / 10), rel=1e-5)
-    assert set(geometry(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
+    assert set(geometry_metrics(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
 
 
 def test_ict_removes_one_whole_sentence(chunks: Chunks, vocabulary: Vocabulary) -> None:
