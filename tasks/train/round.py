@@ -57,7 +57,7 @@ def train_round(
     name, dtype = args.name, compute_dtype(device, params.precision)
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
-    shape(towers, args, params)
+    shape_towers(towers, args, params)
     module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
@@ -101,7 +101,7 @@ def train_round(
     save_towers(towers, tokenizer, outs.encoder, queries.max_length, **texts)
 
 
-def shape(towers: Towers, args: Namespace, params: Round) -> None:
+def shape_towers(towers: Towers, args: Namespace, params: Round) -> None:
     """Give the initial towers, in place, the width, adapters, and projector that the round asks for."""
     if params.width is not None:
         truncate(towers, params.width, f"params.yaml: rounds.{args.name}.width")
