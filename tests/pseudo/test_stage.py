@@ -215,7 +215,7 @@ def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path,
     assert "generated" in whole and "generate queries (cpu): 60/60 documents" in whole
     shutil.rmtree(project / ".retemper/scratch")
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.pseudo.__main__.by_encoder", lambda *_, **__: exit("killed"))
+        patched.setattr("tasks.pseudo.__main__.search_dense", lambda *_, **__: exit("killed"))
         with pytest.raises(AssertionError, match="killed"):
             run_here(project, *arguments("resumed"))
     monkeypatch.setattr("tasks.pseudo.journal.Journal.add", lambda *_: exit("written again"))

@@ -19,7 +19,7 @@ from tasks.core.text.tokens import Tokens
 from tasks.core.training import gradient_cache
 from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward, make_chunks
-from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, rounded, unpadded_towers
+from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, round_up, unpadded_towers
 from tasks.core.workers.gang import Gang
 from tests.fake_gpu import GPU, FakeGpu, fake_gpu
 from tests.gangs import as_ranks
@@ -187,7 +187,7 @@ def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder])
 
 
 def test_sizes_repeat() -> None:
-    sizes = [rounded(tokens) for tokens in range(1, 20000)]
+    sizes = [round_up(tokens) for tokens in range(1, 20000)]
     assert all(0 <= size - tokens < max(64, tokens / 8) for tokens, size in enumerate(sizes, 1)) and len(set(sizes)) < 100
 
 
