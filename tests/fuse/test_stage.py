@@ -153,7 +153,7 @@ def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("runs/bm25/test.trec", "runs/star/test.trec", "qrels/test.parquet", "queries/test.parquet"):
         Path(path).unlink()
     module, params = import_module("tasks.fuse.__main__"), Fuse(first="bm25", second="star")
-    assert module.choose(Path("runs/bm25"), Path("runs/star"), params, queries=Path("queries"), qrels=Path("qrels")) == record
+    assert module.choose_setting(Path("runs/bm25"), Path("runs/star"), params, queries=Path("queries"), qrels=Path("qrels")) == record
 
 
 @pytest.mark.parametrize("metric", ["RR@10", "AP"])
