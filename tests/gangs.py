@@ -170,10 +170,10 @@ class Threads(Gang):
 
     meeting: "Meeting"
 
-    def all(self, own: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, own: torch.Tensor) -> torch.Tensor:
         return torch.stack([found.detach().clone() for found in self.meeting.exchanged(self.rank, own)])
 
-    def said(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         found: Value = self.meeting.exchanged(self.rank, value)[0]
         return found
 

@@ -193,7 +193,7 @@ def test_copies_of_positives_reach_the_lists(
     real, seen = getattr(step_module, function), list[list[int]]()
 
     def spied(*given: Any) -> Any:
-        seen.extend(own.tolist() for own in given[3 if function == "completed" else 1])
+        seen.extend(own.tolist() for own in given[3 if function == "complete_lists" else 1])
         return real(*given)
 
     monkeypatch.setattr(step_module, function, spied)

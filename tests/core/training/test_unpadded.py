@@ -215,5 +215,5 @@ def test_batches_of_a_gpu_depend_on_the_model_and_on_all_its_memory(towers: Call
             assert best_training_tokens([tower, other], GPU, torch.bfloat16) == large
             assert best_training_tokens([tower], GPU, torch.float32) == 16384, "padded"
             assert best_training_tokens([other], GPU, torch.float32) == min(16384, large), "padded, as much as fits"
-            first = SimpleNamespace(said=lambda _: 12345)
+            first = SimpleNamespace(broadcast=lambda _: 12345)
             assert best_training_tokens([tower], GPU, torch.bfloat16, first) == 12345, "ranks cut alike"
