@@ -170,9 +170,9 @@ def their_index(numba: str, folder: Path, count: int) -> Figures:
 
 
 def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
-    from tasks.bm25.pieces import searched
-    from tasks.core.lexical.search import Searcher, known, load
-    from tasks.core.stage.processes import in_order
+    from tasks.bm25.pieces import search_all
+    from tasks.core.lexical.search import Searcher, load, term_ids
+    from tasks.core.stage.processes import map_in_order
     from tasks.core.stage.progress import Progress
     from tasks.core.tables.parquet import read_table, write_table
     from tasks.core.tables.schemas import RANKED
@@ -181,14 +181,14 @@ def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         with measured() as figures:
             index = load(folder / "ours")[0]
-            numbers = [known(words, index.vocab_dict) for words in asked]
+            numbers = [term_ids(words, index.vocab_dict) for words in asked]
             if cores == 1:
                 searcher = Searcher(index)
                 found = [best_first(*searcher.best(terms, depth), depth) for terms in numbers]
             else:
                 named = ((f"q{number}", terms) for number, terms in enumerate(numbers))
-                each, progress = partial(in_order, processes=cores), Progress("queries searched", count, "queries")
-                tables = searched(named, folder / "ours", depth, Path(scratch) / "pieces", progress, each)
+                each, progress = partial(map_in_order, processes=cores), Progress("queries searched", count, "queries")
+                tables = search_all(named, folder / "ours", depth, Path(scratch) / "pieces", progress, each)
                 write_table(Path(scratch) / "ranked.parquet", RANKED, tables)
         if cores > 1:
             table = read_table(Path(scratch) / "ranked.parquet", RANKED)

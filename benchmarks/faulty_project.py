@@ -54,7 +54,7 @@ import torch
 from safetensors.torch import save_file
 from tasks.core.stage.entry import stage
 from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.scratch import finish, scratch_folder, seal, sealed, work_digest
+from tasks.core.stage.scratch import is_sealed, mark_finished, scratch_folder, seal, work_digest
 from tasks.core.training.loop import Journal, Schedule, Steps, fit, save_state
 from tasks.core.training.optimizers import make_optimizer
 from tasks.encode.shards import ShardStore
@@ -75,7 +75,7 @@ with stage():
         save_file({n: p.detach().contiguous() for n, p in module.named_parameters()}, folder / "model.safetensors")
         save_state(folder, 8, module, optimizer)
     piece = scratch / "piece.txt"
-    if not sealed(piece):
+    if not is_sealed(piece):
         piece.write_text(f"{name} {value} " * 500)
         seal(piece)
     Path(".retemper/shards").mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ with stage():
         (folder / "piece.txt").write_bytes(piece.read_bytes())
         write_json(folder / "shards.json", {"shards": 3})
     store.forget("", 1e9)
-    finish(scratch)
+    mark_finished(scratch)
 """,
     "evaluate": """
 import sys

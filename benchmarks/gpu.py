@@ -35,7 +35,7 @@ from tasks.core.models.folder import Shape
 from tasks.core.retrieval.embeddings import Embeddings, Manifest
 from tasks.core.retrieval.gpu.exact import Counted, search
 from tasks.core.retrieval.ranked import MARGIN
-from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, place
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, move_module
 from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.judgments import lists_of
 from tasks.core.text.tokens import Tokens
@@ -114,7 +114,7 @@ def operations(size: Scratch, tokens: Tokens, rows: np.ndarray) -> float:
 def encoding(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, budget: int) -> None:
     print(f"\n{'encode':<44}{'texts/s':>11}{'TFLOP/s':>9}{'of measured':>13}{'padded transformers':>21}{'ratio':>8}")
     for name, size in SIZES.items():
-        tower = place(made_tower(size), clock.device, dtype).eval()
+        tower = move_module(made_tower(size), clock.device, dtype).eval()
         for lengths in ((128, 128), (512, 512), (16, 144)):
             tokens = made_tokens(24 * budget * 2 // sum(lengths), lengths)
             took = clock.median(partial(encode, tower, tokens, np.arange(len(tokens)), budget, clock.device), f"encode {name} {lengths}")

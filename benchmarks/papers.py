@@ -35,7 +35,7 @@ from transformers import RobertaConfig, RobertaModel
 
 from tasks.adore.data import Data
 from tasks.adore.params import Adore
-from tasks.adore.work import Setting, exact, train_tower
+from tasks.adore.work import Setting, exact_documents, train_tower
 from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.models.folder import Shape
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
@@ -269,7 +269,7 @@ def our_adore(tower: Encoder, work: Work, vectors: Embeddings, batch: int, dtype
     data = Data(rows, relevant, None, vectors.manifest.rows, relevant)
     runtime = Runtime(checkpoint_seconds=1e9)
     setting = Setting(Towers(tower, tower), vectors, work.queries, data, runtime, work.device, dtype)
-    documents = exact(setting, work.folder)
+    documents = exact_documents(setting, work.folder)
 
     def run(steps: int) -> float:
         params = Adore(round="r", negatives="none", steps=steps, batch_queries=batch, depth=DEPTH, temperature=1.0, lr=LR, warmup=0.0)

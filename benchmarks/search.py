@@ -18,7 +18,7 @@ import faiss
 import numpy as np
 import torch
 
-from tasks.adore.documents import Exact, searched
+from tasks.adore.documents import Exact, search_documents
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, shard_name
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.stage.devices import choose_device, compute_dtype
@@ -77,7 +77,7 @@ def main() -> None:
             return exact_search(queries, embeddings.blocks(), args.depth, device)
 
         def step() -> tuple[np.ndarray, np.ndarray]:
-            return searched(documents, torch.from_numpy(few).to(device), args.depth)
+            return search_documents(documents, torch.from_numpy(few).to(device), args.depth)
 
         few, product = queries[: args.batch], torch.from_numpy(queries[:2048]).to(device)
         agree(every(), index.search(queries, args.depth), args.depth)

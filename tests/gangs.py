@@ -20,7 +20,7 @@ from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.compute import Compute
-from tasks.core.training.figures import Figures, read
+from tasks.core.training.figures import Figures, read_figures
 from tasks.core.training.loop import Journal, Schedule, Steps, fit
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.workers import gang as gang_module
@@ -88,7 +88,7 @@ def one_step(model: Path, folder: Path, exact: bool, device: torch.device, gang:
         seen[sha256(given[0].numpy().tobytes()).hexdigest()] = vectors.detach().clone()
 
     tower.register_forward_hook(keep)
-    loss = read(cached_backward(sides, contrast, BATCH_TOKENS, Compute(device, torch.float32, 40, gang), (1, 2, 3)))["loss"]
+    loss = read_figures(cached_backward(sides, contrast, BATCH_TOKENS, Compute(device, torch.float32, 40, gang), (1, 2, 3)))["loss"]
     if gang is not None:
         gang.sum_gradients(tower.parameters())
     place = 0 if gang is None else gang.rank
@@ -124,7 +124,7 @@ def small_training(
             cause(trouble, step, gang, scratch)
             loss = shares(module, step, gang.rank)
             loss.backward()
-            return gang.total({"loss": loss.detach()})
+            return gang.sum_figures({"loss": loss.detach()})
         total, found = 0.0, []
         for part in (0, 1):
             loss = shares(module, step, part)
@@ -170,10 +170,10 @@ class Threads(Gang):
 
     meeting: "Meeting"
 
-    def all(self, own: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, own: torch.Tensor) -> torch.Tensor:
         return torch.stack([found.detach().clone() for found in self.meeting.exchanged(self.rank, own)])
 
-    def said(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         found: Value = self.meeting.exchanged(self.rank, value)[0]
         return found
 

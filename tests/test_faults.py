@@ -20,11 +20,11 @@ PROGRAM = """
 from pathlib import Path
 from tasks.core.stage.errors import one_line_errors
 from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 with one_line_errors():
     piece = Path(".retemper/scratch/piece")
     piece.parent.mkdir(parents=True, exist_ok=True)
-    if not sealed(piece):
+    if not is_sealed(piece):
         piece.write_text("unfinished work " * 1000)
         seal(piece)
     with new_folder(Path("data/corpus")) as folder:

@@ -47,7 +47,7 @@ from flows.cli import (
 )
 from flows.cli.command import Check
 from flows.process.processes import ending_signals
-from tasks.core.stage.errors import one_line_errors, printable, reader_left
+from tasks.core.stage.errors import handle_broken_pipe, one_line_errors, printable
 
 NAME = "retemper"
 ESCAPED = "retemper-json"  # the name under which codecs know `_escape_missing`
@@ -121,7 +121,7 @@ class Root(TyperGroup):
                 print("\nretemper: stopped; finished stages are kept, and the same command resumes", file=sys.stderr)
             return 128 + int(stopped.args[0] if stopped.args else signal.SIGINT)
         except BrokenPipeError:
-            return reader_left()
+            return handle_broken_pipe()
 
 
 def examples() -> str:

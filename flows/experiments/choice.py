@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from flows.experiments.compare import Side, groups_of, rows, side_of
 from flows.experiments.store import PARAMS, Experiment
 from flows.experiments.table import Layout, Setting
-from tasks.core.metrics.selection import best_of, best_system, metric_of, ties
+from tasks.core.metrics.selection import best_of, best_system, is_tie, metric_of
 from tasks.core.metrics.tested import tests_of
 from tasks.core.stage.errors import UserError, counted, printable
 
@@ -58,7 +58,7 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
     if len(metrics) > 1 or len(found) < 2:
         return []
     heading = f"best on dev by {metric}{'' if all(one.experiment for one in tried) else ', of the points stored so far'}"
-    if all(ties(one.value, found[0].value) for one in found):
+    if all(is_tie(one.value, found[0].value) for one in found):
         return [f"{heading}: none, all {len(found)} settings have {found[0].value:.4f}"]
     first = _best(found)
     second = _best([one for one in found if one is not first])
@@ -67,7 +67,7 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
         f"{heading}: {first.name} with {first.value:.4f} ({first.model}{average}); next {second.name} with {second.value:.4f} "
         f"({second.model})",
         significance_note(first, second, metric=metric, layout=layout),
-        *edge_notes(tried, first, [one for one in found if ties(one.value, first.value)], check=check),
+        *edge_notes(tried, first, [one for one in found if is_tie(one.value, first.value)], check=check),
         " ".join(["to take it: retemper run", *(f"--set {shlex.quote(one)}" for one in first.runs[0].assignments)]),
     ]
     return [printable(line) for line in lines]

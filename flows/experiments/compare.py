@@ -224,7 +224,7 @@ def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False
 def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, alpha: float, split: str, fewer: bool) -> Row:
     from tasks.core.metrics.clusters import design_effect
     from tasks.core.metrics.paired_tests import paired_t_test
-    from tasks.core.metrics.power import effect, too_few
+    from tasks.core.metrics.power import effect, power_warning
 
     new, old, numbers = pair
     gains = old - new if fewer else new - old
@@ -250,7 +250,7 @@ def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, alpha:
         needed=size.needed if size else None,
         groups=int(numbers.max()) + 1,
         design_effect=design_effect(new - old, numbers),
-        warning="" if p_holm <= alpha else too_few(f"{split}, {side.name} against {first.name}", len(new), difference, size),
+        warning="" if p_holm <= alpha else power_warning(f"{split}, {side.name} against {first.name}", len(new), difference, size),
         differs=tuple(differences(first, side)),
     )
 
@@ -318,7 +318,7 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Tested, width: int | None = None) -> str:
     """The table, in lines of at most `width` if given, then the differences in making, and warnings of too few queries."""
-    from tasks.core.metrics.clusters import told as clustered
+    from tasks.core.metrics.clusters import describe_groups as clustered
 
     first = sides[0]
     mean = sum(first.values.values()) / len(first.values)

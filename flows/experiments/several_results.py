@@ -107,7 +107,7 @@ def combine(parts: Sequence[Found], order: Mapping[str, str]) -> Found:
 
 def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
     """The table, in lines of at most `width` if given, and how to read it."""
-    from tasks.core.metrics.clusters import told
+    from tasks.core.metrics.clusters import describe_groups
 
     several, body, lines = len(table.models) > 1, list[list[str]](), list[str]()
     tests = {(label, split): table.tests(label, split) for label, one in table.found.items() for split in one.splits}
@@ -119,7 +119,7 @@ def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
         groups = int(table.test.drawn(queries, found.groups[split]).max()) + 1
         body.append([label, split, f"{len(queries):,}", f"{groups:,}", *_cells(table, means, marks)])
         if several and groups == 1:
-            lines.append(f"{label}, {split}: {told(len(queries), 1, 1.0)}")
+            lines.append(f"{label}, {split}: {describe_groups(len(queries), 1, 1.0)}")
     if averages := table.means():
         taken = list(table.averaged.values())
         means = {model: one[table.metric] for model, one in averages.items()}

@@ -15,7 +15,7 @@ from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
 from tasks.core.stage.errors import counted
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.references import frozen_references, written
+from tasks.core.stage.references import frozen_references, without_digests
 
 DRAWS = (*TRAININGS, "mix")  # stages whose seed the repetitions change
 
@@ -105,7 +105,7 @@ def relevant_factors(old: Side, new: Side, factors: Sequence[Factor]) -> dict[st
 
 
 def _touches(factor: Factor, was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    sections = {key.partition(".")[0] for key in _differing(written(parameters(was)), written(parameters(now)))}
+    sections = {key.partition(".")[0] for key in _differing(without_digests(parameters(was)), without_digests(parameters(now)))}
     sources = {key.partition(".")[0] for key in _differing(_tracked(was, SOURCE), _tracked(now, SOURCE))}
     named, now_named = (frozen_references(dict(parameters(entry))) for entry in (was, now))
     code = {name for name in named.keys() & now_named.keys() if named[name] != now_named[name]}

@@ -26,7 +26,7 @@ from flows.intake.known import Known
 from flows.intake.places import new_place
 from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from tasks.core.metrics.confirmation import CLICKED
-from tasks.core.sources.delimiters import delimiter_of, to_header
+from tasks.core.sources.delimiters import delimiter_of, seek_header
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.tables.id_sets import hashes
@@ -263,7 +263,7 @@ def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
                 else path.open(encoding="utf-8-sig", newline="") as handle
             ):
                 delimiter = delimiter_of(path, handle)
-                before = to_header(handle)
+                before = seek_header(handle)
                 rows = csv.DictReader(handle, delimiter=delimiter)
                 if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
                     raise UserError(f"{path}:{before + 1}: no column {', '.join(missing)}, expected query, shown, and clicked or position")

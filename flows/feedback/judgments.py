@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from flows.intake.records import LARGEST_CELL, SHOWN
-from tasks.core.sources.delimiters import NAMES, delimiter_of, to_header
+from tasks.core.sources.delimiters import NAMES, delimiter_of, seek_header
 from tasks.core.sources.grades import MOST, is_grade
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
@@ -36,7 +36,7 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             delimiter = delimiter_of(path, handle)
-            before = to_header(handle)
+            before = seek_header(handle)
             reader = csv.DictReader(handle, delimiter=delimiter, strict=True)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
             if missing:

@@ -18,8 +18,8 @@ from flows.intake.pairs_files import origin
 from flows.intake.records import WEIGHT, Files, beir_lines, files_of, lines
 from tasks.core.sources.datasets import PATH_KINDS, local_path
 from tasks.core.sources.grades import is_heading
-from tasks.core.sources.pairs import divided
-from tasks.core.sources.qrels import wrong_order
+from tasks.core.sources.pairs import file_and_columns
+from tasks.core.sources.qrels import column_order_error
 from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder, read_json, write_json
 
@@ -35,7 +35,7 @@ def absolute(source: str, project: Path) -> str:
     """`source`, a SPEC of a data set or of articles, with its path made absolute from `project`."""
     kind, colon, place = source.partition(":")
     if colon and kind in (*PATH_KINDS, "dump", "jsonl"):
-        file, columns = divided(place) if kind == "pairs" else (place, "")
+        file, columns = file_and_columns(place) if kind == "pairs" else (place, "")
         return f"{kind}:{(project / local_path(file)).resolve()}{columns}"
     return source
 
@@ -158,6 +158,6 @@ def _judged(path: Path, number: int, line: str) -> str | None:
         )
     if number > 1 or not is_heading(fields[2]):
         return f"{fields[0]}\t{fields[1]}"
-    if wrong := wrong_order(fields):
+    if wrong := column_order_error(fields):
         raise UserError(f"{path}:1: {wrong}; swap them")
     return None

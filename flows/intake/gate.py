@@ -20,7 +20,7 @@ from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.trec_ids import WHITE
-from tasks.core.text.plain import named
+from tasks.core.text.plain import record_label
 
 Said: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgments
 VERSION = 3  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
@@ -94,7 +94,8 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         for document, repeated in zip(block, ids.add(keys).tolist(), strict=True):
             _check_id(document, findings, settings, repeated=repeated)
             if settings.empty and is_blank(document):
-                findings.add(EMPTY, f"{document.at}: {named('document', document.id, repr(document.id))} has an empty title and text")
+                name = record_label("document", document.id, repr(document.id))
+                findings.add(EMPTY, f"{document.at}: {name} has an empty title and text")
         texts.add(keys.tolist(), whole_texts)
 
     asked, queries = Seen(), 0
@@ -105,7 +106,7 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         for query, repeated in zip(some, is_repeated.tolist(), strict=True):
             _check_id(query, findings, settings, repeated=repeated)
             if settings.empty and is_blank(query):
-                findings.add(EMPTY, f"{query.at}: {named('query', query.id, repr(query.id))} has an empty text")
+                findings.add(EMPTY, f"{query.at}: {record_label('query', query.id, repr(query.id))} has an empty text")
         questions.add(keys.tolist(), [query.text for query in some])
 
     for split in files.qrels:

@@ -22,7 +22,7 @@ from tasks.core.sources.datasets import SPLIT_NAMES, refuse_unread_qrels
 from tasks.core.sources.delimiters import BLANK, delimiter_of, is_tabbed, tells_delimiter
 from tasks.core.sources.grades import EXPECTED, is_grade, is_heading
 from tasks.core.sources.json_lines import Repeated, parse_line
-from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of, wrong_order
+from tasks.core.sources.qrels import EXPECTED_WEIGHT, column_order_error, weight_of
 from tasks.core.stage.errors import UserError, counted
 
 NAMES = ("corpus", "queries")
@@ -162,7 +162,7 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
         at, cells = f"{path}:{number}", line.split("\t")
         if number == 1 and cells[3:] in ([], [WEIGHT]) and len(cells) > 2 and is_heading(cells[2]):
             wanted = len(cells)
-            if swapped := wrong_order(cells):
+            if swapped := column_order_error(cells):
                 wrong(f"{at}: {swapped}")
                 return
             continue

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tasks.core.sources.datasets import PATH_KINDS, SPEC_FORMS, local_path
-from tasks.core.sources.pairs import divided
+from tasks.core.sources.pairs import file_and_columns
 from tasks.core.stage.errors import UserError
 
 MARKS = {  # a file of a folder that says how to read it
@@ -31,7 +31,7 @@ def spec_of(named: str) -> str:
                 "or name a single file of questions and answers; see docs/data.md"
             )
         return f"{kinds[0]}:{named}"
-    if local_path(divided(named)[0]).is_file():
+    if local_path(file_and_columns(named)[0]).is_file():
         return f"pairs:{named}"
     if ":" not in named and named not in ("demo", *PATH_KINDS):  # a path
         raise UserError(f"{named}: no such folder or file, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")

@@ -16,7 +16,7 @@ from flows.parameters.needs import entries
 from flows.parameters.sources import STANDS
 from tasks.core.models.folder import ROUTER, read_shape
 from tasks.core.models.layers import last_width
-from tasks.core.retrieval.factories import fitting, misfit
+from tasks.core.retrieval.factories import nearest_factory, width_mismatch
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.params import read_yaml, validate
@@ -59,8 +59,8 @@ def refuse_unfit(stages: Collection[str]) -> None:
     for (key, factory), names in used.items():
         widths = {known[name].kept for name in names if name in known}
         for name in names:
-            if (wide := known.get(name)) and (why := misfit(factory, wide.kept)):
-                other = fitting(factory, widths)
+            if (wide := known.get(name)) and (why := width_mismatch(factory, wide.kept)):
+                other = nearest_factory(factory, widths)
                 raise UserError(
                     f"{PARAMS}: {key}: found {factory} for vectors of width {wide.kept} (round {name}: {wide.key}), {why}; "
                     f"expected one that suits this width{f', such as {other}' if other else ''}"

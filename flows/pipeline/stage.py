@@ -18,8 +18,8 @@ from flows.process.problems import Problems
 from flows.process.processes import Processes, Stopped, environment
 from flows.storage.remote import WARNING
 from flows.team.sync import LOST, REMOTE
-from tasks.core.stage.errors import USER_ERROR, DiskError, Problem, disk_words, printable
-from tasks.core.stage.files import partial
+from tasks.core.stage.errors import USER_ERROR, DiskError, Problem, parse_disk_fault, printable
+from tasks.core.stage.files import partial_path
 from tasks.core.stage.params import FROZEN, read_yaml
 from tasks.core.stage.runtime import Runtime, read_runtime
 
@@ -161,7 +161,7 @@ def run_stage(
     started = time.monotonic()
     log = logs / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    new_log, reported = partial(log), Problems(logs / f"{name}.problem.json")
+    new_log, reported = partial_path(log), Problems(logs / f"{name}.problem.json")
     for attempt in range(1, ATTEMPTS + 1):
         transcript = Transcript()
         with new_log.open("w", encoding="utf-8") as handle:
@@ -204,7 +204,7 @@ def _problem(name: str, transcript: Transcript, status: int, log: Path) -> Probl
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
         return Problem("stage", f"{name}: failed with status {transcript.exited}{killed}; its log: {log}", 1, where=name)
-    if told := next((line for line in transcript.errors if disk_words(line)[0]), ""):
-        return DiskError(f"{name}: {told}; nothing half-written was kept, {disk_words(told)[1]} and run again", where=name).problem
+    if told := next((line for line in transcript.errors if parse_disk_fault(line)[0]), ""):
+        return DiskError(f"{name}: {told}; nothing half-written was kept, {parse_disk_fault(told)[1]} and run again", where=name).problem
     reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
     return Problem("stage", f"{name}: {reason}; its log: {log}", 1, where=name)

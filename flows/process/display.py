@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
 from tasks.core.stage.errors import Problem, printable
-from tasks.core.stage.progress import LIVE, drawable, foot, say
+from tasks.core.stage.progress import LIVE, can_redraw, live_footer, print_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -69,7 +69,7 @@ class Display:
         self._doing: dict[str, TaskID | None] = {}
         self._foot: Progress | None = None
         self._listener: Listener | None = None
-        self._drawn = drawable(sys.stdout)
+        self._drawn = can_redraw(sys.stdout)
 
     @contextmanager
     def open(self, stages: Iterable[str], listener: Listener | None = None) -> Iterator[None]:
@@ -77,7 +77,7 @@ class Display:
         self._width = max(map(len, stages), default=0)
         self._listener = listener
         if self._drawn:
-            self._foot = foot(sys.stdout, "{task.description} {task.elapsed:>4.0f} s > {task.fields[text]}")
+            self._foot = live_footer(sys.stdout, "{task.description} {task.elapsed:>4.0f} s > {task.fields[text]}")
         try:
             yield
         finally:
@@ -149,10 +149,10 @@ class Display:
             listener.ended(stage, outcome)
 
     def _say(self, text: str, stream: TextIO) -> None:
-        if self._foot and drawable(stream):
+        if self._foot and can_redraw(stream):
             self._foot.console.out(text, highlight=False)
         else:
-            say(text, stream)
+            print_line(text, stream)
 
 
 def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: float) -> str:

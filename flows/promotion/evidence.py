@@ -15,7 +15,7 @@ from flows.promotion.vetoes import slices_of
 from flows.results.fusions import fusions, made_from, record_of
 from flows.results.metrics import Metrics, served_models
 from tasks.core.metrics.clusters import read_groups
-from tasks.core.metrics.confirmation import ONE_IN, chooses
+from tasks.core.metrics.confirmation import ONE_IN, is_selection_query
 from tasks.core.metrics.groups import read_columns
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
@@ -37,7 +37,7 @@ def choosing_metrics(found: Metrics, measure: str, rule: Promotion, *, groups: M
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
             continue
         every = values(VALUES / model, measure, splits)
-        those = [value for query, value in every.items() if chooses(query, groups)]
+        those = [value for query, value in every.items() if is_selection_query(query, groups)]
         if not those:
             none = f"none of its {len(every):,} judged queries is" if len(every) != 1 else "its only judged query is not"
             raise UserError(

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from flows.promotion import betting
-from tasks.core.metrics.clusters import Floats, Numbers, by_group, design_effect, numbered
+from tasks.core.metrics.clusters import Floats, Numbers, by_group, design_effect, group_numbers
 from tasks.core.metrics.paired_tests import no_spread
 from tasks.core.stage.errors import counted
 
@@ -78,7 +78,7 @@ class Draws:
 
 def draws(differences: Mapping[str, float], order: Sequence[str], groups: Mapping[str, str]) -> Draws:
     """The draws of the queries in `order`; a group takes the place of its first query."""
-    return Draws(np.asarray([differences[query] for query in order]), numbered(order, groups))
+    return Draws(np.asarray([differences[query] for query in order]), group_numbers(order, groups))
 
 
 def lower_bound(seen: Draws, alpha: float) -> float:

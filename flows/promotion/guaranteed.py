@@ -37,7 +37,7 @@ from flows.promotion import betting
 from flows.promotion.groups import draws
 from flows.promotion.rule import Evidence, Promotion, Verdict
 from flows.promotion.vetoes import find_vetoes
-from tasks.core.metrics.confirmation import confirming
+from tasks.core.metrics.confirmation import confirmation_queries
 from tasks.core.stage.errors import UserError, counted
 
 Values = Mapping[str, float]  # by query
@@ -130,7 +130,7 @@ def order_queries(queries: Collection[str], fresh: Collection[str], groups: Mapp
     A query that shares a relevant document with an older one is not fresh.
     """
     new = _all_new(queries, fresh, groups or {})
-    return sorted(confirming(queries, groups or {}), key=lambda query: query not in new)
+    return sorted(confirmation_queries(queries, groups or {}), key=lambda query: query not in new)
 
 
 def _all_new(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str]) -> set[str]:

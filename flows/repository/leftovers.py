@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from tasks.core.stage.files import partial, write_json
+from tasks.core.stage.files import partial_path, write_json
 from tasks.core.stage.params import read_yaml
 
 RECORDS = Path(".retemper")
@@ -50,11 +50,11 @@ def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
     """
     places = {RECORDS, *([cache] if cache.resolve().is_relative_to(Path.cwd().resolve()) else [])}
     for out in outs:
-        half = partial(out)
+        half = partial_path(out)
         shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
         places.add(out.parent)
     found = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
-    for path in [*found, *RECORDS.glob(".*.partial"), *RECORDS.glob("bin/.*.partial"), partial(LOCK)]:
+    for path in [*found, *RECORDS.glob(".*.partial"), *RECORDS.glob("bin/.*.partial"), partial_path(LOCK)]:
         path.unlink(missing_ok=True)
 
 

@@ -19,7 +19,7 @@ from flows.repository.lock import entry_digest, read_lock
 from flows.results import analyses, costs, environments, metrics, origins, quality, timing
 from flows.storage import makings
 from flows.storage.cache import cache_folder
-from tasks.core.charts.curves import load_curves, losses_apart
+from tasks.core.charts.curves import load_curves, losses_by_kind
 from tasks.core.charts.page import Cell, page, table
 from tasks.core.charts.vega import Line, Point, curve_lines, figure, legend, lines
 from tasks.core.charts.vega import Span as Bar
@@ -184,7 +184,7 @@ def pretraining(graph: Graph, sections: Mapping[str, Any]) -> Section:
     order = list(dict.fromkeys(curve.name for found in curves.values() for curve in found))
     charts = Markup("").join(
         figure(curve_lines(found, quantity.replace("_", " "), order), f"{quantity.replace('_', ' ')} over steps")
-        for quantity, found in losses_apart(curves, kinds).items()
+        for quantity, found in losses_by_kind(curves, kinds).items()
     )
     return Section(
         "pretraining",

@@ -15,7 +15,7 @@ from flows.results.fusions import BM25
 from flows.results.search import search_parts
 from flows.serving.card import without_folder, write_card
 from flows.serving.vectors import write_vectors
-from tasks.core.models.export import Export, listed, read_record, write_record
+from tasks.core.models.export import Export, file_digests, read_record, write_record
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_folder, read_json, write_json
 from tasks.core.stage.params import read_yaml
@@ -49,7 +49,7 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
         if vectors:
             write_vectors(partial(champion.get_out, project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)
         write_card(project, now, new)
-        write_record(new, replace(read_record(new), files=listed(new)))
+        write_record(new, replace(read_record(new), files=file_digests(new)))
     return now
 
 
@@ -69,7 +69,7 @@ def copy_champion(project: Path, now: Champion, folder: Path, *, documents: bool
     sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")
     described = serving_record(parts, now.model, texts, lock=lock, sections=sections)
     described |= {"label": f"champion/{now.number} {now.model}", "documents": "documents.parquet" if documents else None}
-    write_record(folder, Export(**described, files=listed(folder)))
+    write_record(folder, Export(**described, files=file_digests(folder)))
 
 
 def _put_part(get: Get, path: str, to: Path) -> None:

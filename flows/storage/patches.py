@@ -17,7 +17,7 @@ from typing import Any
 
 from flows.storage.remote import Download, md5
 from flows.storage.small_files import Place, copy
-from tasks.core.stage.errors import disk_words
+from tasks.core.stage.errors import parse_disk_fault
 from tasks.core.stage.files import new_file
 
 RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
@@ -130,7 +130,7 @@ def report_disk_errors() -> None:
         try:
             link(self, *rest, **named)
         except LinkError as error:
-            if disk_words(str(error.__cause__))[0]:
+            if parse_disk_fault(str(error.__cause__))[0]:
                 raise error.__cause__ from None  # type: ignore[misc]
             raise
 
@@ -138,7 +138,7 @@ def report_disk_errors() -> None:
         try:
             generic._try_links([kind], *places)
         except OSError as error:
-            if disk_words(str(error))[0]:
+            if parse_disk_fault(str(error))[0]:
                 raise
             return False
         *_, to_fs, to_file = places

@@ -7,7 +7,7 @@ from typing import Any
 from flows.process.processes import ask
 from flows.repository.git import git
 from tasks.core.sources.datasets import local_path
-from tasks.core.sources.pairs import divided, is_pairs_file
+from tasks.core.sources.pairs import file_and_columns, is_pairs_file
 from tasks.core.stage.errors import counted
 from tasks.core.stage.params import read_yaml
 
@@ -38,7 +38,7 @@ def inbox_entries() -> list[Path]:
 def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.withdraw; return its answer: records by file, and their texts. `dry`: change nothing."""
     own, _, place = _source().partition(":")
-    columns = divided(place)[1] if own == "pairs" else ""
+    columns = file_and_columns(place)[1] if own == "pairs" else ""
     asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
     return ask("tasks.prepare.withdraw", asked)
 

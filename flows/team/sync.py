@@ -16,7 +16,7 @@ from flows.storage import forgettings
 from flows.storage.cache import cache_folder, unwritable_folder
 from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
-from tasks.core.stage.errors import FULL, DiskError, disk_words, redacted
+from tasks.core.stage.errors import FULL, DiskError, parse_disk_fault, redacted
 from tasks.core.stage.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
@@ -74,7 +74,7 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
 
 def _is_ours(problem: str, remote: str, warn: Warn) -> bool:
     """Whether the cache is the cause. Warn if it is read-only, since all needed may be in it; raise DiskError if its disk is full."""
-    if disk_words(problem)[0] == FULL:
+    if parse_disk_fault(problem)[0] == FULL:
         raise DiskError(f"{cache_folder()}: {FULL}; what was pulled is kept, make room and run again")
     if place := unwritable_folder(cache_folder()):
         warn(f"{place}: no permission to write to the cache, so nothing is pulled from remote {remote}")
@@ -121,7 +121,7 @@ def remedy(remote: str, problem: str) -> str:
     if REFUSED.search(problem):
         keys = "--option access_key_id=- --option secret_access_key=- (ssh: password=-)"
         return f"; fix its credentials: retemper remote add {remote} URL {keys}"
-    _, fix = disk_words(problem)
+    _, fix = parse_disk_fault(problem)
     return f"; {fix}" if fix else ""
 
 

@@ -18,7 +18,7 @@ from tasks.core.charts.curves import Curve, load_curves
 from tasks.core.charts.page import ASKS, page, table
 from tasks.core.charts.vega import curve_lines, figure, legend
 from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import partial
+from tasks.core.stage.files import partial_path
 
 LOGS = Path(".retemper/logs")
 LAST_BYTES, LAST_LINES = 8192, 14  # of a log
@@ -143,7 +143,7 @@ def _at_work(seen: Seen, now: float) -> Markup:
 def last_lines(folder: Path, stage: str) -> list[str]:
     """The last lines that a stage and DVC have printed, in the current run, or else in the last one."""
     log = folder / LOGS / f"{stage}.log"
-    for path in (partial(log), log):
+    for path in (partial_path(log), log):
         try:
             with path.open("rb") as handle:
                 handle.seek(max(0, path.stat().st_size - LAST_BYTES))
@@ -176,7 +176,7 @@ def live_curves(folder: Path, names: Sequence[str]) -> dict[str, list[Curve]]:
     found: dict[str, list[Curve]] = {}
     for name in names:
         own: dict[str, list[Curve]] = {}
-        for place in (partial(folder / name).name, name):
+        for place in (partial_path(folder / name).name, name):
             with suppress(OSError, ValueError):  # being replaced, as at the end of a training
                 own = own or load_curves(folder, [place])
         for metric, lines in own.items():

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 
 from flows.process.display import Outcome
 from flows.process.processes import typed_command
-from tasks.core.stage.files import partial
+from tasks.core.stage.files import partial_path
 
 RECORD = Path(".retemper/run.json")
 BEFORE = Path(".retemper/before_run.json")  # the work of a command before its first run, such as checking batches
@@ -121,8 +121,9 @@ class Recorder:
         text = json.dumps(asdict(replace(self._run, stages=tuple(self._stages.values()))), ensure_ascii=False)
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial(self._path).write_text(text, encoding="utf-8", errors="replace")  # not flushed to disk: a power cut ends the run, too
-            partial(self._path).replace(self._path)
+            # not flushed to disk: a power cut ends the run, too
+            partial_path(self._path).write_text(text, encoding="utf-8", errors="replace")
+            partial_path(self._path).replace(self._path)
 
 
 @contextmanager

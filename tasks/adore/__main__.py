@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from tasks.adore.params import Adore, Study
-from tasks.adore.study import run_study, text
+from tasks.adore.study import run_study, study_markdown
 from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, given_index, read_setting
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.devices import choose_device
@@ -13,9 +13,9 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json, write_text
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.same_texts import near_duplicates
-from tasks.core.training.ranks import Ranks, alone, open_ranks, untrained
+from tasks.core.training.ranks import Ranks, open_ranks, single_rank, single_worker
 
 
 def arguments() -> Namespace:
@@ -58,11 +58,11 @@ def scratch_of(given: Namespace, params: Adore | Study, key: str, ranks: Ranks) 
     return scratch_folder(key, work_digest(params.model_dump(), *arithmetic, code_digest("adore"), *read, *ranks.counted))
 
 
-def one(given: Namespace) -> None:
+def train_entry(given: Namespace) -> None:
     key = f"adore.{given.name}"
     params = load(Adore, key)
     runtime = read_runtime()
-    with open_ranks(runtime if params.steps != 0 else untrained(runtime), params.precision) as ranks:
+    with open_ranks(runtime if params.steps != 0 else single_worker(runtime), params.precision) as ranks:
         scratch = scratch_of(given, params, key, ranks)
         if ranks.together and params.index != FLAT:  # before the ranks start: they would all wait for one of them
             embeddings = open_embeddings(given.embeddings)
@@ -72,25 +72,25 @@ def one(given: Namespace) -> None:
             function = partial(adore, given, params, ranks.runtime, scratch, Outs(curves, index, encoder))
             ranks.run(function, scratch=scratch, outs=(curves, index, encoder), what=f"adore {given.name}")
             write_json(given.state / "state.json", {"steps": 0})
-    finish(scratch)
+    mark_finished(scratch)
 
 
 def study(given: Namespace) -> None:
     key, runtime = f"study.{given.study}", read_runtime()
     params, device = load(Study, key), choose_device(runtime)
-    scratch = scratch_of(given, params, key, alone(runtime, params.precision))
+    scratch = scratch_of(given, params, key, single_rank(runtime, params.precision))
     setting = read_setting(given, params, key, runtime, scratch, device)
     with new_folder(given.out) as out:
         table = run_study(setting, params, scratch, out, given.tokens / "queries", given.corpus / "qrels", given.study)
         write_json(out / "table.json", table)
-        write_text(out / "table.md", text(table))
-    print(text(table))
-    finish(scratch)
+        write_text(out / "table.md", study_markdown(table))
+    print(study_markdown(table))
+    mark_finished(scratch)
 
 
 def main() -> None:
     given = arguments()
-    (study if given.study else one)(given)
+    (study if given.study else train_entry)(given)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,14 @@ from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.cpu.exact import search as search_cpu
 from tasks.core.retrieval.cpu.kept import ROWS, keep
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.exact import Reread, even
+from tasks.core.retrieval.exact import Reread, resize_blocks
 from tasks.core.retrieval.factories import is_plain_pq
 from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.ranked import MARGIN, Floats
 from tasks.core.retrieval.trained import Trained
-from tasks.core.stage.devices import compute_dtype, sent
+from tasks.core.stage.devices import compute_dtype, to_tensor
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
@@ -66,7 +66,9 @@ class Exact:
     @cached_property
     def kept(self) -> list[tuple[int, Rounded]]:
         """The vectors as a CPU searches them."""
-        return keep(even(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch)
+        return keep(
+            resize_blocks(self.embeddings.blocks(), ROWS, ROWS), self.embeddings.take, compute_dtype(self.device, "bf16"), self.scratch
+        )
 
     def _hold(self) -> None:
         """Move the vectors to the GPU, if they and (of float32 ones) their float16 copy take at most half of its free memory."""
@@ -111,8 +113,8 @@ class Exact:
     def vectors(self, rows: Ints) -> torch.Tensor:
         """The vectors of rows [N], float32 [N, D], on the device."""
         if self.resident is not None:
-            return self.resident[sent(rows, self.device)].float()
-        return sent(self.embeddings.take(rows), self.device)
+            return self.resident[to_tensor(rows, self.device)].float()
+        return to_tensor(self.embeddings.take(rows), self.device)
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class Shared:
         scores, rows = self.own.search(queries_BD, depth)
         scores_BK[:, : scores.shape[1]] = torch.from_numpy(scores)
         rows_BK[:, : rows.shape[1]] = torch.from_numpy(np.where(rows < 0, rows, rows + self.starts[self.gang.rank]))
-        scores_BM, rows_BM = (torch.cat(list(self.gang.all(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
+        scores_BM, rows_BM = (torch.cat(list(self.gang.all_gather(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
         best = np.argsort(-scores_BM, axis=1, kind="stable")[:, :kept]  # ties by row: rows ascend from rank to rank, and within each
         return np.take_along_axis(scores_BM, best, axis=1), np.take_along_axis(rows_BM, best, axis=1)
 
@@ -172,8 +174,8 @@ class Shared:
         ends = np.searchsorted(rows, self.starts)
         parts = [np.arange(first, end) for first, end in pairwise(ends.tolist())]
         own = parts[self.gang.rank]
-        vectors_ND = self.gang.joined(self.own.vectors(rows[own] - self.starts[self.gang.rank]), [[part] for part in parts])
-        wanted = vectors_ND[sent(places.ravel(), self.device)]
+        vectors_ND = self.gang.gather_vectors(self.own.vectors(rows[own] - self.starts[self.gang.rank]), [[part] for part in parts])
+        wanted = vectors_ND[to_tensor(places.ravel(), self.device)]
         return torch.einsum("bd,bld->bl", queries_BD, wanted.view(*rows_BL.shape, -1))
 
 
@@ -193,7 +195,7 @@ class Compressed:
         return search_index(self.searched, queries_BD, depth)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
-        vectors = sent(self._decoded(np.maximum(rows_BL, 0).ravel()), self.device)
+        vectors = to_tensor(self._decoded(np.maximum(rows_BL, 0).ravel()), self.device)
         return torch.einsum("bd,bld->bl", queries_BD, vectors.view(*rows_BL.shape, -1))
 
 
@@ -257,7 +259,7 @@ class Centroids(nn.Module):
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         M, _, S = self.weight.shape
-        codes = sent(self.codes[np.maximum(rows_BL, 0)].astype(np.int64), self.device)  # [B, L, M]
+        codes = to_tensor(self.codes[np.maximum(rows_BL, 0)].astype(np.int64), self.device)  # [B, L, M]
         codes += torch.arange(M, device=self.device) * 256
         decoded_BLD = F.embedding(codes, self.weight.view(M * 256, S)).flatten(2)
         rotated_BD = queries_BD if self.rotation is None else queries_BD @ self.rotation.T
@@ -286,14 +288,16 @@ def _quantizer(index: Any) -> tuple[Any, npt.NDArray[np.uint8]]:
     return quantizer, codes[order]  # a copy
 
 
-def searched(documents: Documents, queries_BD: torch.Tensor, depth: int, gang: "Gang | None" = None) -> tuple[Floats, Ints]:
+def search_documents(documents: Documents, queries_BD: torch.Tensor, depth: int, gang: "Gang | None" = None) -> tuple[Floats, Ints]:
     """Search with the tower's vectors, without gradients: scores (float32) and rows (int64; -1: none), both [B, K].
 
     In a `gang`, documents that are not `Shared` are searched by the first rank alone, because faiss on another GPU may break ties
     differently.
     """
     if gang is not None and not isinstance(documents, Shared):
-        return gang.said(searched(documents, queries_BD, depth) if gang.first else (np.empty(0, np.float32), np.empty(0, np.int64)))
+        return gang.broadcast(
+            search_documents(documents, queries_BD, depth) if gang.is_first else (np.empty(0, np.float32), np.empty(0, np.int64))
+        )
     vectors = queries_BD.detach()
     if isinstance(documents, Exact | Shared) and vectors.device.type == "cuda":
         return documents.search(vectors, depth)

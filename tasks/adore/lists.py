@@ -51,7 +51,7 @@ def best_documents(scores_BK: Floats, rows_BK: Ints, owners: npt.NDArray[np.int3
     return best
 
 
-def completed(
+def complete_lists(
     found_BN: Ints,
     owners: npt.NDArray[np.int32],
     positives: Sequence[Ints],
@@ -70,7 +70,7 @@ def completed(
     for b, found in enumerate(found_BN):
         rows = found[found >= 0]
         documents = owners[rows].astype(np.int64)
-        labels = graded(documents, known[b], grades[b])
+        labels = look_up_grades(documents, known[b], grades[b])
         absent = np.setdiff1d(positives[b], documents)
         if not len(absent) or (labels.any() and missing != "jpq"):
             added = absent[:0]
@@ -80,19 +80,19 @@ def completed(
                 rows, labels = rows[:-1], labels[:-1]
         else:
             added = absent
-        kept.append((rows, np.concatenate([labels, graded(added, known[b], grades[b])])))
+        kept.append((rows, np.concatenate([labels, look_up_grades(added, known[b], grades[b])])))
         more.append(added)
-    return padded([(np.concatenate([rows, best]), labels) for (rows, labels), best in zip(kept, best_rows(more), strict=True)])
+    return pad_lists([(np.concatenate([rows, best]), labels) for (rows, labels), best in zip(kept, best_rows(more), strict=True)])
 
 
-def graded(documents: Ints, known: Ints, grades: Floats) -> Ints:
+def look_up_grades(documents: Ints, known: Ints, grades: Floats) -> Ints:
     """The grade of each document [L], 0 if it is not among `known` [K]. `grades` [K]: the grades of `known`."""
     order = np.argsort(known, kind="stable")
     place = order[np.searchsorted(known, documents, sorter=order).clip(max=len(known) - 1)]
     return np.where(known[place] == documents, grades[place].astype(np.int64), 0)
 
 
-def unranked(
+def unranked_lists(
     positives: Sequence[Ints],
     known: Sequence[Ints],
     negatives: Sequence[Ints],
@@ -104,11 +104,11 @@ def unranked(
     Negatives that are `known` (positives, and documents with their texts) are left out.
     """
     lists = [np.concatenate([own, np.setdiff1d(given, alike)]) for own, alike, given in zip(positives, known, negatives, strict=True)]
-    labels = [graded(documents, alike, own) for documents, alike, own in zip(lists, known, grades, strict=True)]
-    return padded(list(zip(best_rows(lists), labels, strict=True)))
+    labels = [look_up_grades(documents, alike, own) for documents, alike, own in zip(lists, known, grades, strict=True)]
+    return pad_lists(list(zip(best_rows(lists), labels, strict=True)))
 
 
-def padded(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
+def pad_lists(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
     """Pad lists of (rows, grades) to one length: two int64 arrays [B, L], with row -1 and grade 0 as padding."""
     length = max(1, *(len(rows) for rows, _ in lists))
     rows_BL, grades_BL = np.full((len(lists), length), -1, dtype=np.int64), np.zeros((len(lists), length), dtype=np.int64)
@@ -117,7 +117,7 @@ def padded(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
     return Lists(rows_BL, grades_BL)
 
 
-def measured(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints], cut: int = 10) -> dict[str, float]:
+def search_metrics(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints], cut: int = 10) -> dict[str, float]:
     """MRR and hit rate at `cut` of a step's search, as DRhard logs them, and recall of the whole lists. All are means over queries."""
     ranks, hits, recalls = [], [], []
     for found, own in zip(found_BN, positives, strict=True):

@@ -6,20 +6,20 @@ B queries, L positions in a list, P positives in all lists. Position l is rank l
 import torch
 from torch.nn import functional as F
 
-from tasks.core.stage.devices import moved
+from tasks.core.stage.devices import to_device
 
 
-def gains(places: int, metric: str, cut: int) -> torch.Tensor:
+def rank_gains(places: int, metric: str, cut: int) -> torch.Tensor:
     """The gain of a document of grade 1 at each rank, [L]: 1/r (MRR) or 1/log2(1 + r) (DCG) up to rank `cut`, then 0."""
     ranks_L = torch.arange(1, places + 1, dtype=torch.float32)
     gains_L = 1 / ranks_L if metric == "mrr" else 1 / torch.log2(1 + ranks_L)
     return gains_L * (ranks_L <= cut)
 
 
-def ideal(grades_BK: torch.Tensor, cut: int) -> torch.Tensor:
+def ideal_dcg(grades_BK: torch.Tensor, cut: int) -> torch.Tensor:
     """The ideal DCG at `cut` of each query, [B], from the grades of its known positives (0: padding). 1 if it would be 0."""
     best_BK = grades_BK.sort(1, descending=True).values
-    dcg_BK = (best_BK.exp2() - 1) * gains(best_BK.shape[1], "ndcg", cut)
+    dcg_BK = (best_BK.exp2() - 1) * rank_gains(best_BK.shape[1], "ndcg", cut)
     ideal_B = dcg_BK.cumsum(1)[:, -1]
     return torch.where(ideal_B > 0, ideal_B, 1.0)
 
@@ -42,7 +42,7 @@ def pairwise(
     """
     query_P, place_P = ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True)
     weight_PL = pair_weights(query_P, place_P, grades_BL, valid_BL, gains_L, ideal_B)
-    query_P, place_P, weight_PL = (moved(given, scores_BL.device) for given in (query_P, place_P, weight_PL))
+    query_P, place_P, weight_PL = (to_device(given, scores_BL.device) for given in (query_P, place_P, weight_PL))
     losses_PL = F.softplus(scores_BL[query_P] - scores_BL[query_P, place_P].unsqueeze(1))
     return (losses_PL * weight_PL).sum() / len(scores_BL)
 

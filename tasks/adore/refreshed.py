@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.stage.files import new_file
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step
-from tasks.core.training.ranks import first_alone
+from tasks.core.training.ranks import first_rank_first
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
@@ -32,10 +32,10 @@ class Refreshed:
         """
         self.folder, self.steps, self.retrieve, self.gang = folder, steps, retrieve, gang
         self._first, self._documents = -1, np.empty((0, 0), dtype=np.int32)
-        if gang is not None and not gang.first:
+        if gang is not None and not gang.is_first:
             return
         resumed = checkpoint_step(folder / CHECKPOINT)
-        if resumed % steps and not sealed(self._path(resumed - resumed % steps)):
+        if resumed % steps and not is_sealed(self._path(resumed - resumed % steps)):
             print(f"{folder}: the lists for step {resumed} are corrupt and their tower is gone; starting again from the first step")
             (folder / CHECKPOINT).unlink()
 
@@ -53,11 +53,11 @@ class Refreshed:
 
     def _load(self, first: int) -> Ordinals:
         path = self._path(first)
-        writes = self.gang is None or self.gang.first
-        found = writes and sealed(path)
-        if not (found if self.gang is None else self.gang.said(found)):
+        writes = self.gang is None or self.gang.is_first
+        found = writes and is_sealed(path)
+        if not (found if self.gang is None else self.gang.broadcast(found)):
             documents = self.retrieve(first, first + self.steps)
-            with first_alone(self.gang):
+            with first_rank_first(self.gang):
                 if writes:
                     self._keep(path, documents)
         loaded: Ordinals = np.load(path, mmap_mode="r", allow_pickle=False)

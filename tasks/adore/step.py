@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 
 from tasks.adore.data import Data, batch_of, steps_of
-from tasks.adore.documents import Documents, searched
-from tasks.adore.lists import BestRows, Lists, best_documents, completed, measured, overlap, unranked
-from tasks.adore.losses import gains, ideal, pairwise
+from tasks.adore.documents import Documents, search_documents
+from tasks.adore.lists import BestRows, Lists, best_documents, complete_lists, overlap, search_metrics, unranked_lists
+from tasks.adore.losses import ideal_dcg, pairwise, rank_gains
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
 from tasks.core.encoding.encode import encode
@@ -23,7 +23,7 @@ from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
 from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures, Metrics
@@ -62,7 +62,9 @@ class Corpus:
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
-        scores, rows = best_passages(partial(searched, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows)
+        scores, rows = best_passages(
+            partial(search_documents, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows
+        )
         best = best_documents(scores, rows, self.owners, self.place, self.depth)
         self.told((best >= 0).sum(axis=1))
         return best
@@ -80,7 +82,7 @@ class Corpus:
                 return np.split(first, ends)
             starts = np.cumsum(count) - count  # of each document's passages, among all passages
             query_R = np.repeat(np.repeat(np.arange(len(sizes_B)), sizes_B), count)
-            rows_R = np.repeat(first, count) + spread(0, count)
+            rows_R = np.repeat(first, count) + concat_ranges(0, count)
             scores_R = self._scores(queries_BD.detach(), query_R, rows_R)
             order_R = np.lexsort((-scores_R, np.repeat(np.arange(len(count)), count)))  # by document, then best first
             return np.split(rows_R[order_R[starts]], ends)
@@ -91,7 +93,7 @@ class Corpus:
         """The score of each row for its query, [R]. Both are sorted by query."""
         lengths_B = np.bincount(query_R, minlength=len(queries_BD))
         rows_BL = np.full((len(queries_BD), int(lengths_B.max())), -1, dtype=np.int64)
-        place_R = spread(0, lengths_B)
+        place_R = concat_ranges(0, lengths_B)
         rows_BL[query_R, place_R] = rows_R
         step = max(1, ROWS // rows_BL.shape[1])
         with torch.no_grad():
@@ -113,8 +115,8 @@ def list_loss(queries_BD: torch.Tensor, lists: Lists, corpus: Corpus, grades_BK:
     if params.loss == "ranknet":
         return pairwise(scores_BL, grades_BL, valid_BL)
     cut = params.depth if params.cut is None else params.cut
-    gains_L = gains(scores_BL.shape[1], params.metric, cut)
-    ideal_B = ideal(torch.from_numpy(grades_BK), cut) if params.metric == "ndcg" else None
+    gains_L = rank_gains(scores_BL.shape[1], params.metric, cut)
+    ideal_B = ideal_dcg(torch.from_numpy(grades_BK), cut) if params.metric == "ndcg" else None
     return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B)
 
 
@@ -202,12 +204,14 @@ def make_step(
                 assert found is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
                 known, handling = drawn.known, params.handling
-                lists = completed(found, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
+                lists = complete_lists(found, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
             else:
-                lists = unranked(drawn.positives, drawn.known, fresh, best_rows, drawn.labels)
+                lists = unranked_lists(drawn.positives, drawn.known, fresh, best_rows, drawn.labels)
             metrics: Metrics = {}
             if found is not None and plotted(step):
-                metrics = measured(found, corpus.owners, drawn.positives) | {"overlap": overlap(lists, found, corpus.owners, drawn.known)}
+                metrics = search_metrics(found, corpus.owners, drawn.positives) | {
+                    "overlap": overlap(lists, found, corpus.owners, drawn.known)
+                }
             return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 
         return cached_backward([Side(tower, queries, drawn.queries)], loss, batch_tokens, compute, (params.seed, 3, step), unpadded)

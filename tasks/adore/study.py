@@ -95,7 +95,7 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     return {"round": params.round, "measures": list(params.measures), "indexes": indexes, "cells": cells}
 
 
-def text(table: Mapping[str, Any]) -> str:
+def study_markdown(table: Mapping[str, Any]) -> str:
     """Markdown: the indexes, then one table per split and measure, trained (rows) x served (columns), with each column's best in bold."""
     indexes, cells = table["indexes"], table["cells"]
     blocks = [_grid(list(indexes[0]), [[str(value) for value in index.values()] for index in indexes])]

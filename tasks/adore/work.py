@@ -16,7 +16,7 @@ from tasks.adore.data import Data, read_data, steps_of
 from tasks.adore.documents import Centroids, Compressed, Documents, Exact, Rescored, Shared
 from tasks.adore.params import Adore, QuerySide, Study
 from tasks.adore.step import make_corpus, make_step
-from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, odd_temperature, save_towers
+from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towers, temperature_warning
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.faiss_build import Recipe, build_file, trained_empty
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, save_index
@@ -25,13 +25,13 @@ from tasks.core.retrieval.trained import Trained, read_trained, write_trained
 from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import write_json
 from tasks.core.stage.runtime import Runtime
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
-from tasks.core.training.companions import LEARNED, pass_on
+from tasks.core.training.companions import LEARNED, copy_companions
 from tasks.core.training.compute import Compute
-from tasks.core.training.loop import Journal, Schedule, fit, plotted
+from tasks.core.training.loop import Journal, Schedule, fit, is_plotted
 from tasks.core.training.optimizers import make_optimizer
 from tasks.core.training.replay import replayed_from
 
@@ -86,20 +86,20 @@ def adore(
     """Run the entry `given.name` of `adore` on `device`, alone or as a rank of `gang`. In a gang, only the first rank writes."""
     key = f"adore.{given.name}"
     if params.steps == 0:
-        as_it_is(given, params, scratch, outs, key)
+        write_untrained(given, params, scratch, outs, key)
         return
     setting = read_setting(given, params, key, runtime, scratch, device, gang)
     documents = open_documents(setting, params, scratch, key, given_index(given, params, setting.embeddings, key))
     what = f"adore {given.name} ({device.type}, {str(setting.dtype).removeprefix('torch.')})"
-    if line := odd_temperature(setting.towers.document.shape, params.temperature):
+    if line := temperature_warning(setting.towers.document.shape, params.temperature):
         print(f"adore {given.name}: {line}")
     tower, steps = train_tower(setting, params, documents, scratch, outs.curves, what)
-    if gang is not None and not gang.first:
+    if gang is not None and not gang.is_first:
         return
     write_outs(given, params, scratch, outs, steps, Towers(tower, setting.towers.document), documents)
 
 
-def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
+def write_untrained(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
     """Write the outs of an entry with steps: 0: the round's towers, untrained, over the index of `params`."""
     embeddings, documents = open_embeddings(given.embeddings), None
     if params.index != FLAT:
@@ -107,8 +107,8 @@ def as_it_is(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: st
         index = built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)
         documents = Centroids.of(index, trained, torch.device("cpu"), f"{key}.index") if params.centroids else None
     write_outs(given, params, scratch, outs, 0, load_towers(given.round), documents)
-    pass_on(given.round_state, given.state)
-    pass_on(outs.index, given.state)  # the trained part of this entry's own index, if it has one
+    copy_companions(given.round_state, given.state)
+    copy_companions(outs.index, given.state)  # the trained part of this entry's own index, if it has one
 
 
 def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps: int, towers: Towers, documents: Documents | None) -> None:
@@ -145,7 +145,7 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, tr
     still empty: there may not be memory for two copies of the documents.
     """
     learned = path.with_name(LEARNED)
-    if not (sealed(path) and sealed(learned)):
+    if not (is_sealed(path) and is_sealed(learned)):
         index = trained.index if trained else trained_empty(embeddings, recipe, key)
         write_trained(learned, Trained(recipe.factory, index))
         seal(learned)
@@ -157,14 +157,14 @@ def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, tr
 def open_documents(setting: Setting, params: Adore, scratch: Path, key: str, trained: Trained | None) -> Documents:
     """Open the document side, to be searched as `params` (the entry `key`) says."""
     if params.index == FLAT:
-        return exact(setting, scratch)
+        return exact_documents(setting, scratch)
     index = built_index(setting.embeddings, params, scratch / INDEX, f"{key}.index", trained)
     if params.centroids:
         return Centroids.of(index, trained, setting.device, f"{key}.index")
-    return compressed_documents(index, partial(exact, setting, scratch), params, f"{key}.index", setting.device)
+    return compressed_documents(index, partial(exact_documents, setting, scratch), params, f"{key}.index", setting.device)
 
 
-def exact(setting: Setting, scratch: Path) -> Exact | Shared:
+def exact_documents(setting: Setting, scratch: Path) -> Exact | Shared:
     """The uncompressed vectors: all in this process, or shared among the ranks of a gang."""
     if setting.gang is None:
         return Exact(setting.embeddings, setting.device, scratch)
@@ -200,12 +200,12 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth, setting.gang)
     if corpus.depth < params.depth:
         print(f"{what}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
-    if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.first):
+    if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.is_first):
         corpus = replace(corpus, told=partial(_tell_first, ShortLists(corpus.depth), what, documents.index))
     steps = steps_of(setting.data, params)
     runtime, device = setting.runtime, setting.device
     compute = Compute(device, setting.dtype, kept_tokens(runtime, device, tower, tower.transformer.config), setting.gang)
-    each = make_step(tower, setting.queries, setting.data, corpus, params, lambda step: plotted(step, steps), scratch, compute)
+    each = make_step(tower, setting.queries, setting.data, corpus, params, lambda step: is_plotted(step, steps), scratch, compute)
     journal = Journal(what, scratch, curves, runtime.checkpoint_seconds)
     fit(module, optimizer, each, Schedule(steps, params.warmup, params.clip), journal, clipped=tower, gang=setting.gang)
     if isinstance(documents, Centroids):

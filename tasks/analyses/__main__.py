@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tasks.analyses.geometry import alignment, best_rows, flat_map, mean_vector, rows_at, uniformity
-from tasks.analyses.gradients import draw_batches, norms
+from tasks.analyses.gradients import draw_batches, gradient_norms
 from tasks.analyses.overlap import overlap
 from tasks.analyses.pairwise import errors_of, summary
 from tasks.analyses.params import Analysis
@@ -21,7 +21,7 @@ from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import search_embeddings
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.devices import best_batch_tokens, choose_device, place
+from tasks.core.stage.devices import best_batch_tokens, choose_device, move_module
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, counted
@@ -49,8 +49,8 @@ class Round:
         self.embeddings = open_embeddings(given.embeddings)
         self.device = choose_device(read_runtime())
         towers = load_towers(given.encoder)
-        query: Encoder = place(towers.query, self.device, torch.float32)
-        self.towers = Towers(query, query if towers.shared else place(towers.document, self.device, torch.float32))
+        query: Encoder = move_module(towers.query, self.device, torch.float32)
+        self.towers = Towers(query, query if towers.shared else move_module(towers.document, self.device, torch.float32))
 
     def queries(self, split: str) -> Tokens:
         """The tokens of a split's queries."""
@@ -106,7 +106,7 @@ def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], para
             seed=draw_seed(params.seed, 3),
         )
         if batches := list(drawn):
-            found[name] = norms(data.towers, queries, data.documents, batches, params.temperature)
+            found[name] = gradient_norms(data.towers, queries, data.documents, batches, params.temperature)
     return found
 
 

@@ -8,7 +8,7 @@ from tasks.core.retrieval.ranked import Floats
 from tasks.core.tables.ids import Ints
 
 
-def unit(vectors_ND: Floats) -> Floats:
+def normalize(vectors_ND: Floats) -> Floats:
     """Scale vectors to length 1; zero vectors stay 0."""
     norms = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     units: Floats = np.divide(vectors_ND, norms, out=np.zeros_like(vectors_ND), where=norms > 0)
@@ -17,12 +17,12 @@ def unit(vectors_ND: Floats) -> Floats:
 
 def alignment(queries_PD: Floats, documents_PD: Floats) -> float:
     """Mean squared distance of relevant pairs, as unit vectors (Wang, Isola: ICML 2020, arXiv:2005.10242, with alpha 2). 0 is best."""
-    return float(((unit(queries_PD) - unit(documents_PD)) ** 2).sum(1).mean())
+    return float(((normalize(queries_PD) - normalize(documents_PD)) ** 2).sum(1).mean())
 
 
 def uniformity(vectors_ND: Floats) -> float:
     """Log of the mean of exp(-2 distance^2) over all pairs of unit vectors (same paper, with t 2). Lower is more uniform."""
-    units = unit(vectors_ND).astype(np.float64)
+    units = normalize(vectors_ND).astype(np.float64)
     lengths = (units**2).sum(1)  # 1, or 0
     squared = np.maximum(0, lengths[:, None] + lengths - 2 * units @ units.T)
     pairs = np.triu_indices(len(units), 1)
@@ -65,7 +65,7 @@ def flat_map(vectors_ND: Floats, seed: int) -> list[tuple[float, float]]:
 
     Two points or fewer are placed on a line. Equal vectors, which crash scikit-learn with a segmentation fault, are placed at one point.
     """
-    units_ND = unit(vectors_ND)
+    units_ND = normalize(vectors_ND)
     if len(vectors_ND) < 3:
         return [(float(place), 0.0) for place in range(len(vectors_ND))]
     if (units_ND == units_ND[0]).all():

@@ -52,7 +52,7 @@ def _best(vectors_BD: torch.Tensor, tower: Encoder, tokens: Tokens, documents: I
     return torch.einsum("bd,bpd->bp", vectors_BD, found_RD[place_BP]).masked_fill(~held_BP, -torch.inf).max(1).values
 
 
-def norms(
+def gradient_norms(
     towers: Towers, queries: Tokens, documents: Tokens, batches: Sequence[tuple[Ints, Ints, Ints]], temperature: float
 ) -> dict[str, float]:
     """The loss, and the L2 norm of the gradient by part of the model; means over batches of (queries, positives, negatives), each [B].

@@ -15,8 +15,8 @@ from tasks.core.stage.files import file_stamp, new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import Progress
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tables.batching import joined
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
+from tasks.core.tables.batching import join_batches
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 
@@ -44,7 +44,8 @@ def main() -> None:
                 yield pa.table([list(column) for column in zip(*found.articles, strict=True)], schema=DOCUMENTS)
 
     with new_folder(arguments.out) as out:
-        articles = write_table(out / "articles.parquet", DOCUMENTS, joined(tables(), BATCH_ROWS))  # one row group per table, not per piece
+        # one row group per table, not per piece
+        articles = write_table(out / "articles.parquet", DOCUMENTS, join_batches(tables(), BATCH_ROWS))
         progress.close()
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
         if not articles:
@@ -52,7 +53,7 @@ def main() -> None:
         stats = {"articles": articles, "dropped": dict(sorted(dropped.items())), "lines": dict(lines)}
         write_json(out / "stats.json", stats)
     if scratch:
-        finish(scratch)
+        mark_finished(scratch)
     print(
         f"{counted(articles, 'articles')} from {params.source}; excluded: {left_out}; "
         f"{lines[WITH_MARKUP]:,} of {lines.total():,} lines with markup"

@@ -42,7 +42,7 @@ class Piece:
     xml: bytes
 
 
-def cut(path: Path) -> Iterator[Stream | Piece]:
+def split_dump(path: Path) -> Iterator[Stream | Piece]:
     """The pieces of a dump, in order. UserError if it is not a dump or is truncated."""
     with path.open("rb") as handle:
         head = handle.read(3)
@@ -54,7 +54,7 @@ def cut(path: Path) -> Iterator[Stream | Piece]:
         check_closing(path, decompressed(found[-1]))  # now, not after hours of work
         yield from found
     else:
-        yield from cut_blocks(path, blocks(path) if head == b"BZh" else raw_blocks(path))
+        yield from cut_blocks(path, decompressed_blocks(path) if head == b"BZh" else raw_blocks(path))
 
 
 def stream_starts(path: Path) -> list[int]:
@@ -86,16 +86,16 @@ def decompressed(stream: Stream) -> bytes:
         except OSError as error:
             raise UserError(f"{stream.path}: the bz2 stream at byte {start} is corrupt ({error}); download the file again") from None
         if not decompressor.eof:
-            raise UserError(broken(stream.path, stream.end, start))
+            raise UserError(corrupt_stream(stream.path, stream.end, start))
         raw = decompressor.unused_data
     return found
 
 
-def broken(path: Path, end: int, start: int) -> str:
+def corrupt_stream(path: Path, end: int, start: int) -> str:
     return f"{path}: truncated at byte {end}: the bz2 stream that begins at byte {start} has no end; download the file again"
 
 
-def blocks(path: Path) -> Iterator[bytes]:
+def decompressed_blocks(path: Path) -> Iterator[bytes]:
     """Decompress a bz2 file of one or more streams, BLOCK compressed bytes at a time. UserError if it is truncated or corrupt."""
     decompressor, start, read = bz2.BZ2Decompressor(), 0, 0
     with path.open("rb") as handle:
@@ -112,7 +112,7 @@ def blocks(path: Path) -> Iterator[bytes]:
                 if found:
                     yield found
     if not decompressor.eof:
-        raise UserError(broken(path, read, start))
+        raise UserError(corrupt_stream(path, read, start))
 
 
 def raw_blocks(path: Path) -> Iterator[bytes]:

@@ -14,13 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 from mwparserfromhell.parser import ParserError
 
-from tasks.articles.dump import Piece, Stream, cut, read_pages
+from tasks.articles.dump import Piece, Stream, read_pages, split_dump
 from tasks.articles.markup import plain_text
-from tasks.articles.pages import STUB, UNREADABLE, Article, Page, long_lines, unwanted
+from tasks.articles.pages import STUB, UNREADABLE, Article, Page, exclusion_reason, long_lines
 from tasks.articles.params import Articles
 from tasks.articles.readers import read_demo, read_jsonl, read_parquet
 from tasks.core.sources.wikipedia import ArticleSpec
-from tasks.core.stage.processes import in_order, resumable
+from tasks.core.stage.processes import map_in_order, resumable
 from tasks.core.tables.schemas import DOCUMENTS
 
 PAGES = 500  # of plain text, cleaned together
@@ -47,7 +47,7 @@ def clean(work: Work, params: Articles) -> Cleaned:
     """The articles among the pages of one piece of work."""
     found = Cleaned()
     for page in work if isinstance(work, list) else read_pages(work):
-        reason = unwanted(page, params)
+        reason = exclusion_reason(page, params)
         if reason is None:
             try:
                 text, removed = plain_text(page.text) if page.markup else (page.text, 0)
@@ -68,7 +68,7 @@ def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
     """A source cut into pieces of work, in order."""
     for path in files:
         if spec.kind == "dump":
-            yield from cut(path)
+            yield from split_dump(path)
         else:
             pages = READERS[spec.kind](path)
             while part := list(islice(pages, PAGES)):
@@ -79,10 +79,10 @@ def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processe
     """The articles of a source, piece by piece, in order, whatever the number of processes. `scratch`, if given, keeps finished pieces."""
     work = pieces(spec, files)
     if scratch is None:
-        yield from in_order(partial(clean, params=params), work, processes)
+        yield from map_in_order(partial(clean, params=params), work, processes)
         return
-    for path in resumable(partial(keep, params), grouped(work), scratch, processes):
-        yield from kept(path)
+    for path in resumable(partial(write_articles, params), grouped(work), scratch, processes):
+        yield from read_articles(path)
 
 
 def grouped(work: Iterable[Work]) -> Iterator[list[Work]]:
@@ -97,7 +97,7 @@ def grouped(work: Iterable[Work]) -> Iterator[list[Work]]:
         yield held
 
 
-def keep(params: Articles, group: list[Work], path: Path) -> None:
+def write_articles(params: Articles, group: list[Work], path: Path) -> None:
     """Write the articles of some pieces to a file, a batch for each, and their counts beside them."""
     found = [clean(piece, params) for piece in group]
     counts = json.dumps([[part.dropped, part.lines] for part in found]).encode()
@@ -108,8 +108,8 @@ def keep(params: Articles, group: list[Work], path: Path) -> None:
             out.write_batch(pa.record_batch(columns, schema=schema))
 
 
-def kept(path: Path) -> Iterator[Cleaned]:
-    """Read the pieces that `keep` wrote."""
+def read_articles(path: Path) -> Iterator[Cleaned]:
+    """Read the pieces that `write_articles` wrote."""
     with pa.memory_map(str(path)) as mapped, pa.ipc.open_file(mapped) as file:
         for number, (dropped, lines) in enumerate(json.loads(file.schema.metadata[b"counts"])):
             columns = [column.to_pylist() for column in file.get_batch(number).columns]

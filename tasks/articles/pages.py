@@ -42,7 +42,7 @@ class Article(NamedTuple):
     text: str
 
 
-def unwanted(page: Page, params: Articles) -> str | None:
+def exclusion_reason(page: Page, params: Articles) -> str | None:
     """Why a page is excluded, before its text is cleaned; None if it is an article."""
     if page.namespace != 0:
         return OTHER

@@ -1,14 +1,14 @@
 """Write an encoder from outside in the project's one folder format: the one that training starts from, and its tokenizer, or another."""
 
 from tasks.base.params import Another, Base, EncoderSource
-from tasks.base.shape import fitted_tokenizer, refuse_other_tokenizer, refuse_unlike, shaped_towers
+from tasks.base.shape import fitted_tokenizer, refuse_other_tokenizer, refuse_unusable, shaped_towers
 from tasks.core.models.bi_encoder import save_towers
-from tasks.core.models.mlm_head import find_head, lost_head, save_head
+from tasks.core.models.mlm_head import find_head, is_head_missing, save_head
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
-from tasks.core.training.companions import pass_on
+from tasks.core.training.companions import copy_companions
 
 
 def main() -> None:
@@ -28,19 +28,19 @@ def main() -> None:
     if any(prompts.values()):
         print(f"{key}: the source's own prompts are {prompts}; texts get those of tokenize.query_prefix and tokenize.document_prefix")
     tokenizer = fitted_tokenizer(folder, towers)
-    refuse_unlike(folder, towers, tokenizer)
+    refuse_unusable(folder, towers, tokenizer)
     if args.name:
         refuse_other_tokenizer(key, tokenizer, args.tokenizer)
     else:
         with new_folder(args.tokenizer) as out:
             tokenizer.save_pretrained(out)
     write_json(args.state / "state.json", {"steps": 0})
-    pass_on(folder, args.state)
+    copy_companions(folder, args.state)
     with new_folder(args.encoder) as out:
         save_towers(towers, tokenizer, out)
         if head := find_head(folder):  # a pre-training that starts here uses it
             save_head(head, out)
-        elif lost_head(folder):
+        elif is_head_missing(folder):
             print(
                 f"{key}: the source's MLM head is of another form, or has an output layer of its own; a pre-training begins with a new one"
             )

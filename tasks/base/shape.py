@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from tasks.base.params import Base
-from tasks.core.models.bi_encoder import Encoder, Towers, causal_first, load_towers, truncate
+from tasks.core.models.bi_encoder import Encoder, Towers, causal_cls_error, load_towers, truncate
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.models.limits import CLOSE, FAILURES, one_line
 from tasks.core.models.pooling import pool
@@ -39,7 +39,7 @@ def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
     return tokenizer
 
 
-def refuse_unlike(folder: Path, towers: Towers, tokenizer: Any) -> None:
+def refuse_unusable(folder: Path, towers: Towers, tokenizer: Any) -> None:
     """UserError if a transformer cannot be used to encode texts.
 
     That is: it fails on a text, its tokens do not see each other, or a text's vector depends on padding, as in ConvBERT and FNet, or on
@@ -89,7 +89,7 @@ def _refuse_blind(folder: Path, tower: Encoder, ids_1L: torch.Tensor) -> None:
     if not earlier:
         raise UserError(f"{folder}: found a transformer ({kind}) whose tokens see no others; expected one with attention, such as BERT")
     if "cls" in tower.shape.pooling.split("+"):
-        raise causal_first(folder, kind)
+        raise causal_cls_error(folder, kind)
 
 
 def _alike(ids_1L: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

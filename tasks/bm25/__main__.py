@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from tasks.bm25.negatives import ROWS, only_positives, without_positives
 from tasks.bm25.params import BM25
-from tasks.bm25.pieces import open_each, seal_index, searched, whole_index
+from tasks.bm25.pieces import open_each, seal_index, search_all, whole_index
 from tasks.core.lexical.build import build, save
-from tasks.core.lexical.search import known, load
+from tasks.core.lexical.search import load, term_ids
 from tasks.core.stage import params
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import Progress, track
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.tables.batching import joined
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
+from tasks.core.tables.batching import join_batches
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
 from tasks.core.text.analysis import analyzer
@@ -75,15 +75,15 @@ def main() -> None:
                 write_table(folder / f"{split}.parquet", RANKED, [])
                 continue
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            asked = ((name, known(terms(query), vocabulary)) for name, query in queries(path))
+            asked = ((name, term_ids(terms(query), vocabulary)) for name, query in queries(path))
             progress = Progress(f"bm25: {split} queries searched", count_rows(path), "queries")
-            write_table(folder / f"{split}.parquet", RANKED, searched(asked, built, depth, scratch / split, progress, each))
+            write_table(folder / f"{split}.parquet", RANKED, search_all(asked, built, depth, scratch / split, progress, each))
     with new_folder(arguments.negatives) as folder:
         qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
         for name, part in (("train", without_positives), ("positives", only_positives)):
-            candidates = joined(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
+            candidates = join_batches(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
             write_table(folder / f"{name}.parquet", RANKED, part(candidates, qrels))
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from tasks.core.lexical.search import Query, load, ranked
 from tasks.core.stage.files import folder_digest, read_json, write_json
-from tasks.core.stage.processes import in_order
+from tasks.core.stage.processes import map_in_order
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED
 
@@ -38,7 +38,7 @@ class Each(Protocol):
 def open_each(processes: int) -> Iterator[Each]:
     """Open the workers that search: `processes` of this machine, or with engine ray all CPUs of the cluster."""
     if read_runtime().engine != "ray":
-        yield partial(in_order, processes=processes)
+        yield partial(map_in_order, processes=processes)
         return
     from tasks.core.workers.cluster import open_cpus  # imports torch, which nothing else here needs
 
@@ -46,7 +46,7 @@ def open_each(processes: int) -> Iterator[Each]:
         yield workers.each
 
 
-def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: Each) -> Iterator[pa.Table]:
+def search_all(queries: Iterable[Query], index: Path, depth: int, scratch: Path, progress: Progress, each: Each) -> Iterator[pa.Table]:
     """Ranked documents (schema RANKED) of `queries` in their order, one table per piece, from the saved `index`.
 
     Pieces are kept in `scratch`, a folder for these queries only. Pieces that are intact there are not searched again. The number
@@ -59,7 +59,7 @@ def searched(queries: Iterable[Query], index: Path, depth: int, scratch: Path, p
         rest = iter(queries)
         while part := list(islice(rest, QUERIES)):
             paths.append(scratch / f"{len(paths):06}.parquet")
-            if sealed(paths[-1]):
+            if is_sealed(paths[-1]):
                 progress.skip(len(part))
             else:
                 yield Piece(paths[-1], part)
@@ -87,7 +87,7 @@ def seal_index(folder: Path) -> None:
 
 def whole_index(folder: Path) -> bool:
     """Whether an index is complete and unchanged since it was sealed."""
-    return folder.is_dir() and sealed(_mark(folder)) and read_json(_mark(folder)) == folder_digest(folder)
+    return folder.is_dir() and is_sealed(_mark(folder)) and read_json(_mark(folder)) == folder_digest(folder)
 
 
 def _mark(folder: Path) -> Path:

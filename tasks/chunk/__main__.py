@@ -13,11 +13,11 @@ from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.bare_tokenizer import known_of
-from tasks.core.text.tokenizer import kept_tokenizer
+from tasks.core.text.tokenizer import cached_tokenizer
 
 NAMES = {"articles": "articles.parquet", "corpus": "documents.parquet"}
 
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser(
         __doc__ or "", texts="folder of articles, or the corpus", tokenizer="tokenizer folder", out="folder to write"
     ).parse_args()
-    params, tokenizer = load(Chunk, "chunk"), kept_tokenizer(arguments.tokenizer)
+    params, tokenizer = load(Chunk, "chunk"), cached_tokenizer(arguments.tokenizer)
     if params.length > tokenizer.model_max_length:
         raise UserError(
             f"params.yaml: chunk.length: found {params.length}, expected at most {tokenizer.model_max_length}, the "
@@ -55,7 +55,7 @@ def main() -> None:
                 f"{params.least} tokens; decrease chunk.least" + (" or articles.least_words" if params.texts == "articles" else "")
             )
     if scratch:
-        finish(scratch)
+        mark_finished(scratch)
     print(", ".join(f"{count:,} {name}" for name, count in stats.items()))
 
 

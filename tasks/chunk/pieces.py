@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import Chunker, Part
-from tasks.core.stage.processes import in_order, resumable
+from tasks.core.stage.processes import map_in_order, resumable
 from tasks.core.text.bare_tokenizer import Known
-from tasks.core.text.tokenizer import kept_tokenizer
+from tasks.core.text.tokenizer import cached_tokenizer
 
 ARTICLES = 512  # in a piece; some may be long
 ALONE = 24  # pieces, seconds of work; fewer are not worth another process
@@ -31,7 +31,7 @@ class Job(NamedTuple):
 def chunked(job: Job, batches: Iterable[Batch], processes: int, scratch: Path | None) -> Iterator[Part]:
     """The chunks of all articles, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     if scratch is None:
-        yield from in_order(partial(chunk_batch, job), batches, processes, alone=ALONE)
+        yield from map_in_order(partial(chunk_batch, job), batches, processes, alone=ALONE)
         return
     for path in resumable(partial(keep_batch, job), batches, scratch, processes):
         yield load_part(path)
@@ -63,4 +63,4 @@ def load_part(path: Path) -> Part:
 @cache
 def _chunker(tokenizer: Path, known: Known | None, params: str) -> Chunker:
     """The chunker; one per process, because it caches words."""
-    return Chunker(kept_tokenizer(tokenizer, known), Chunk.model_validate_json(params))
+    return Chunker(cached_tokenizer(tokenizer, known), Chunk.model_validate_json(params))

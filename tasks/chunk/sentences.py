@@ -23,7 +23,7 @@ def sentences(text: str) -> Iterator[str]:
     for line in text.splitlines():
         start = 0
         for end in END.finditer(line):
-            if line[end.start()] == "." and abbreviated(line[start : end.start()]):
+            if line[end.start()] == "." and ends_in_abbreviation(line[start : end.start()]):
                 continue
             if found := line[start : end.end()].strip():
                 yield found
@@ -32,7 +32,7 @@ def sentences(text: str) -> Iterator[str]:
             yield rest
 
 
-def abbreviated(before: str) -> bool:
+def ends_in_abbreviation(before: str) -> bool:
     """Whether the period after `before` belongs to its last word, an abbreviation or an initial."""
     found = LAST_WORD.search(before)
     word = found[1].lstrip("\"'“‘([") if found else ""

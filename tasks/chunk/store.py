@@ -36,7 +36,7 @@ class Part(NamedTuple):
     chunks: npt.NDArray[np.int32]
 
 
-def frame(tokenizer: Any) -> tuple[int, int]:
+def special_tokens(tokenizer: Any) -> tuple[int, int]:
     """The special tokens before and after a text. UserError if the tokenizer does not add exactly these two."""
     special = tokenizer("")["input_ids"]
     if len(special) != 2 or special[0] != tokenizer.cls_token_id:
@@ -47,7 +47,7 @@ def frame(tokenizer: Any) -> tuple[int, int]:
     return special[0], special[1]
 
 
-def lead(tokenizer: Any) -> str:
+def sentence_prefix(tokenizer: Any) -> str:
     """The prefix that gives a sentence tokenized alone the same tokens as within a text.
 
     It is a space for a byte-level BPE such as RoBERTa's, whose tokens include the space before a word ("Ġthe"), except at the
@@ -57,9 +57,9 @@ def lead(tokenizer: Any) -> str:
     return "" if twice == alone * 2 else " "
 
 
-def tokenised(texts: list[str], tokenizer: Any, room: int, table: Words | None = None) -> Iterator[list[Sentence]]:
+def tokenize_sentences(texts: list[str], tokenizer: Any, room: int, table: Words | None = None) -> Iterator[list[Sentence]]:
     """The sentences of each text as tokens. Uses a `table` of words if there is one; else many at once, for the tokenizer's threads."""
-    space = lead(tokenizer)
+    space = sentence_prefix(tokenizer)
     split = [list(sentences(text)) for text in texts]
     flat = [space + sentence for found in split for sentence in found]
     place = iter(list(_by_words(flat, tokenizer, room, table) if table else _together(flat, tokenizer, room)))
@@ -85,7 +85,7 @@ class Chunker:
     """Cuts articles into chunks. It caches words, so use one for all articles of a process."""
 
     def __init__(self, tokenizer: Any, params: Chunk) -> None:
-        self.tokenizer, self.params, self.frame, self.dtype = tokenizer, params, frame(tokenizer), token_type(tokenizer)
+        self.tokenizer, self.params, self.frame, self.dtype = tokenizer, params, special_tokens(tokenizer), token_type(tokenizer)
         self.table = Words(tokenizer) if word_by_word(tokenizer) else None
 
     def __call__(self, ids: list[str], texts: list[str]) -> Part:
@@ -94,7 +94,7 @@ class Chunker:
         room = self.params.length - 2
         kept = [
             [chunk for chunk in pack(found, room) if len(chunk.ids) + 2 >= self.params.least]
-            for found in tokenised(texts, self.tokenizer, room, self.table)
+            for found in tokenize_sentences(texts, self.tokenizer, room, self.table)
         ]
         chunks = [chunk for found in kept for chunk in found]
         tokens = np.array([token for chunk in chunks for token in (before, *chunk.ids, behind)], dtype=self.dtype)

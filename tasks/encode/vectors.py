@@ -13,7 +13,7 @@ from tasks.core.encoding.encode import encode
 from tasks.core.encoding.packed import Layers, quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Block
-from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, hardware, place
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, hardware, move_module
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import new_file
 from tasks.core.stage.runtime import Runtime
@@ -85,7 +85,7 @@ class DocumentTower:
         name, layers = int8 or (str(compute).removeprefix("torch."), None)
         tokens = self.params.batch_tokens or best_batch_tokens(device, compute)
         found = Arithmetic(device.type, name, str(compute), hardware(device), tokens, tower.width)
-        return place(tower, device, compute), layers, device, found
+        return move_module(tower, device, compute), layers, device, found
 
 
 def _ignore(_: int) -> None:

@@ -17,7 +17,7 @@ from tasks.core.tables.trec import read_run
 WORDS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # SimpleTokenizer: runs of letters, digits, and marks, or one other sign
 
 
-def words(text: str) -> list[str]:
+def normalized_tokens(text: str) -> list[str]:
     """The tokens of `text`, normalized to NFD and lower-cased."""
     return [token.lower() for token in WORDS.findall(unicodedata.normalize("NFD", text))]
 
@@ -34,7 +34,7 @@ def read_answers(path: Path, judged: Collection[str]) -> dict[str, list[list[str
     answers: dict[str, list[list[str]]] = {}
     for query, given in zip(table["id"].to_pylist(), table["answers"].to_pylist(), strict=True):
         if query in judged:
-            answers[query] = [tokens for tokens in map(words, given or []) if tokens]
+            answers[query] = [tokens for tokens in map(normalized_tokens, given or []) if tokens]
             if not answers[query]:
                 raise UserError(
                     f"{path}: query {query} has no answers, expected at least one for Coverage; add `answers` to the source's queries, "
@@ -57,7 +57,7 @@ def first_hits(run: Path, documents: Path, answers: Mapping[str, list[list[str]]
     for batch in read_batches(documents, DOCUMENTS, ["id", "text"]):
         for doc, text in zip(batch["id"].to_pylist(), batch["text"], strict=True):
             if asked := ranked.get(doc):
-                tokens = words(text.as_py())
+                tokens = normalized_tokens(text.as_py())
                 for query, rank in asked:
                     if rank < hits.get(query, rank + 1) and any(contains(tokens, answer) for answer in answers[query]):
                         hits[query] = rank

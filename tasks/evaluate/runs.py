@@ -10,7 +10,7 @@ from tasks.core.tables.trec import read_run
 QUERY_BLOCK = 512  # queries measured at once
 
 
-def rankings(path: Path) -> Iterator[dict[str, list[str]]]:
+def read_rankings(path: Path) -> Iterator[dict[str, list[str]]]:
     """Document ids, best first, for QUERY_BLOCK queries of a run at a time; see `read_run`.
 
     UserError if the lines of a query are not together, or a query has a document twice.

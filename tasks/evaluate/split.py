@@ -6,7 +6,7 @@ from pathlib import Path
 from tasks.core.metrics.measures import Measure, Qrels, Values, means, needs_texts, per_query, value_schema, value_tables
 from tasks.core.tables.parquet import write_table
 from tasks.evaluate.answers import first_hits, read_answers
-from tasks.evaluate.runs import rankings
+from tasks.evaluate.runs import read_rankings
 
 
 def evaluate_split(
@@ -18,7 +18,7 @@ def evaluate_split(
     """
     ranked = {name: measure for name, measure in measures.items() if name not in needs_texts(measures)}
     found: dict[str, Values] = {}
-    for block in rankings(run):
+    for block in read_rankings(run):
         found |= per_query(ranked, {query: qrels[query] for query in block if query in qrels}, block)
     found |= per_query(ranked, {query: grades for query, grades in qrels.items() if query not in found}, {})
     if covers := {name: measures[name].cutoff for name in needs_texts(measures)}:

@@ -39,7 +39,7 @@ def relevant_of(qrels: Qrels, queries: Sequence[str], least: int) -> dict[str, l
     return {query: [doc for _, doc in rows] for query, rows in graded.items() if rows}
 
 
-def worst(
+def worst_entries(
     values: Values, texts: Mapping[str, str], relevant: Mapping[str, Sequence[str]], found: Found, documents: Path, words: Words
 ) -> list[dict[str, Any]]:
     """The entries of worst.json for the queries of `relevant`, in its order."""
@@ -55,7 +55,7 @@ def worst(
     return entries
 
 
-def told(groups: Sequence[Group], model: str, against: str | None, metric: str, split: str, alpha: float) -> Iterator[str]:
+def group_lines(groups: Sequence[Group], model: str, against: str | None, metric: str, split: str, alpha: float) -> Iterator[str]:
     """The groups, as lines for the terminal."""
     yield f"{metric} on {split} by groups of queries, {1 - alpha:.0%} intervals of the {'difference' if against else 'mean'}"
     other = f"{against[:10]:>10} {'difference':>10}" if against else ""
@@ -105,10 +105,10 @@ def main() -> None:
             groups[split] = [dataclasses.asdict(group) for group in found]
             runs = {name: given.runs / name / f"{split}.trec" for name in means if split in means[name]}
             if not lost:  # errors are studied on dev, not on test
-                print("\n".join(told(found, model, against, metric, split, params.alpha)))
+                print("\n".join(group_lines(found, model, against, metric, split, params.alpha)))
                 relevant = relevant_of(qrels, values.queries, least)
                 relevant = {query: relevant[query] for query in losers(values, params.worst, relevant)}
-                entries = worst(values, texts, relevant, found_by({name: runs[name] for name in names}, relevant), documents, words)
+                entries = worst_entries(values, texts, relevant, found_by({name: runs[name] for name in names}, relevant), documents, words)
                 lost = {"split": split, "queries": entries}
             searched = {name: path for name, path in runs.items() if name not in made}
             suspected = suspects(searched, qrels, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tasks.core.tables.trec import read_run
-from tasks.failures.worst import cut
+from tasks.failures.worst import truncate
 
 HEADER = ("query-id", "corpus-id", "score", "ranks", "query", "document")  # score is for a judge to fill in
 
@@ -50,4 +50,4 @@ def write_suspects(path: Path, found: Sequence[Suspect], questions: Mapping[str,
         writer.writerow(HEADER)
         for one in found:
             ranks = ", ".join(f"{name} {rank}" for name, rank in one.ranks.items())
-            writer.writerow([one.query, one.doc, "", ranks, questions[one.query], cut(" ".join(documents[one.doc]))])
+            writer.writerow([one.query, one.doc, "", ranks, questions[one.query], truncate(" ".join(documents[one.doc]))])

@@ -50,7 +50,7 @@ def read_documents(path: Path, wanted: Iterable[str]) -> dict[str, tuple[str, st
     return {row["id"]: (row["title"], row["text"]) for part in rows for row in part}
 
 
-def matched(query: str, document: str, words: Words) -> list[str]:
+def matched_words(query: str, document: str, words: Words) -> list[str]:
     """The words of `query` whose terms are in `document`, as BM25 analyses both, rarest first, each once.
 
     In scripts without blanks between words, the term itself is listed: text between two blanks is not a word there.
@@ -76,7 +76,12 @@ def describe(
 
     def shown(doc: str) -> dict[str, Any]:
         title, body = documents[doc]
-        return {"id": doc, "title": title, "text": cut(body), "matched": matched(text, document_text(title, body, settings), words)}
+        return {
+            "id": doc,
+            "title": title,
+            "text": truncate(body),
+            "matched": matched_words(text, document_text(title, body, settings), words),
+        }
 
     return {
         "text": text,
@@ -88,7 +93,7 @@ def describe(
     }
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """At most CHARACTERS characters of `text`, cut at a word boundary."""
     words = " ".join(text.split())
     return words if len(words) <= CHARACTERS else words[:CHARACTERS].rsplit(" ", 1)[0] + " …"

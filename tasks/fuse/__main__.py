@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.metrics.clusters import read_groups
-from tasks.core.metrics.confirmation import chooses
+from tasks.core.metrics.confirmation import is_selection_query
 from tasks.core.metrics.measures import parse
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
@@ -16,7 +16,7 @@ from tasks.core.stage.params import load, read_parameters
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QUERIES
 from tasks.core.tables.trec import write_run
-from tasks.fuse.grid import chosen, fused_batches, grid_means, side_by_side
+from tasks.fuse.grid import best_setting, fused_batches, grid_means, side_by_side
 from tasks.fuse.params import Fuse
 
 RECORD = "fusion.json"  # beside the runs: the two systems, the setting, and the whole grid
@@ -29,7 +29,7 @@ def queries_of(folder: Path, split: str) -> list[str]:
     return ids
 
 
-def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Path) -> dict[str, Any]:
+def choose_setting(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Path) -> dict[str, Any]:
     """Choose the setting, and return the content of RECORD.
 
     The setting is the one in params.yaml, if set, else the best on dev by report.metric, or UNTUNED if dev has no judgments. Only dev runs
@@ -40,7 +40,7 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     measure, judged = parse([name], relevance), load_qrels(qrels / "dev.parquet", "dev", relevance)
     if params.queries == "selection":
         groups = read_groups(qrels / "dev.parquet")
-        judged = {query: grades for query, grades in judged.items() if chooses(query, groups)}
+        judged = {query: grades for query, grades in judged.items() if is_selection_query(query, groups)}
     told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
     what = NAMES[params.method]
     if params.setting is not None:
@@ -50,10 +50,10 @@ def choose(first: Path, second: Path, params: Fuse, *, queries: Path, qrels: Pat
     pairs = side_by_side(queries_of(queries, "dev"), first / "dev.trec", second / "dev.trec", params.method)
     means = grid_means(pairs, params.method, params.depth, qrels=judged, measure=measure)
     grid = [{what: setting, name: mean} for setting, mean in means.items()]
-    return told | {what: chosen(means), "measure": name, "chosen_on": CHOSEN_ON[params.queries], "grid": grid}
+    return told | {what: best_setting(means), "measure": name, "chosen_on": CHOSEN_ON[params.queries], "grid": grid}
 
 
-def line(name: str, record: dict[str, Any]) -> str:
+def setting_line(name: str, record: dict[str, Any]) -> str:
     """A line to print: the chosen setting, its value on dev, and those at both ends of the grid."""
     what = NAMES[record["method"]]
     setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {what} {record[what]:g}"
@@ -78,8 +78,8 @@ def main() -> None:
     arguments.add_argument("--name", required=True, help="the entry of `fuse`")
     args = arguments.parse_args()
     params = load(Fuse, f"fuse.{args.name}")
-    record = choose(args.first, args.second, params, queries=args.queries, qrels=args.qrels)
-    print(line(args.name, record))
+    record = choose_setting(args.first, args.second, params, queries=args.queries, qrels=args.qrels)
+    print(setting_line(args.name, record))
     setting = record[NAMES[params.method]]
     with new_folder(args.out) as out:
         for split in MEASURED:

@@ -72,7 +72,7 @@ def grid_means(
     return {setting: math.fsum(found) / len(qrels) for setting, found in values.items()}
 
 
-def chosen(means: Mapping[float, float]) -> float:
+def best_setting(means: Mapping[float, float]) -> float:
     """The setting with the highest mean; on a tie, the first in the grid."""
     order = {setting: place for place, setting in enumerate(means)}
     return best_of(means, order.__getitem__)

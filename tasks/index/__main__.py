@@ -8,11 +8,11 @@ import numpy as np
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.faiss_build import build_file, recall
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
-from tasks.core.retrieval.gpu.indexes import demanded_gpu, on_device
+from tasks.core.retrieval.gpu.indexes import on_device, required_gpu
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.devices import choose_device
-from tasks.core.stage.entry import note, parser, stage
+from tasks.core.stage.entry import parser, record_cost, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
@@ -47,7 +47,7 @@ def main() -> None:
     ).parse_args()
     params, runtime = load(Index, "index"), read_runtime()
     device = choose_device(runtime if params.build == "gpu" else runtime.model_copy(update={"device": "cpu"}))  # a flow gives it no GPU
-    gpu = demanded_gpu(device) if params.build == "gpu" else None
+    gpu = required_gpu(device) if params.build == "gpu" else None
     embeddings, tokens = open_embeddings(arguments.embeddings), open_tokens(arguments.queries)
     with new_folder(arguments.out) as out:
         path = out / "index.faiss"
@@ -67,7 +67,7 @@ def main() -> None:
         found = search_index(on_device(index, device), queries, k)[1]
         figures[f"recall@{k}"] = round(recall(found, scores, rows, k), 6)
         ShortLists(k).count((found >= 0).sum(axis=1)).tell(f"recall@{k}", index, "index.")
-        note(**latencies(index, queries, k))
+        record_cost(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)
 
 

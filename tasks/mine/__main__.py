@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
+from tasks.core.retrieval.parts import Parts, QuerySearch, make_once, search_all, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
@@ -23,7 +23,7 @@ from tasks.core.tables.schemas import RANKED
 from tasks.core.text.same_texts import near_duplicates, same_texts
 from tasks.core.text.tokens import Tokens, open_tokens
 from tasks.core.workers.each import Machine, machine, open_workers, worker_files
-from tasks.mine.guard import guarded, ranked_positives, thresholds
+from tasks.mine.guard import filter_negatives, ranked_positives, thresholds
 from tasks.mine.params import Mine
 from tasks.mine.positives import Positives
 
@@ -68,7 +68,7 @@ def known_positives(args: Namespace, documents: Tokens, queries: Tokens, ids: St
     return Known(query, document, known_query * len(ids) + known_document, len(ids))
 
 
-def kept_work(args: Namespace, params: Mine, size: int, made: Machine) -> Path:
+def mining_scratch(args: Namespace, params: Mine, size: int, made: Machine) -> Path:
     """The scratch folder for finished parts of `size` queries, keyed by a digest of everything that they depend on."""
     digest = work_digest(
         params.model_dump(),
@@ -95,7 +95,7 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
         made = workers.agreed(partial(machine, workers.runtime, params.precision))
         size = size_of_parts(rows_at_first(depth, documents.owners), len(queries), "cpu" if indexed else made.device, workers)
         # With a single part, a kill costs less than a digest of all inputs.
-        scratch = kept_work(args, params, size, made) if len(queries) > size else None
+        scratch = mining_scratch(args, params, size, made) if len(queries) > size else None
         search = QuerySearch(
             encoder=args.encoder,
             queries=args.queries,
@@ -113,12 +113,12 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
         )
         positives = Positives(search, known.query, known.document)
         for make in (search.encode, positives.scores):
-            make_first(workers, make)
+            make_once(workers, make)
         own = positives.scores()
         bound = thresholds(known.query, own, len(queries), params.relative_margin, params.absolute_margin)
         with new_folder(args.out) as out:
-            tables = searched(workers, search, len(queries))
-            rows = write_table(out / "train.parquet", RANKED, guarded(tables, bound, queries.ids(), params.depth, params.skip))
+            tables = search_all(workers, search, len(queries))
+            rows = write_table(out / "train.parquet", RANKED, filter_negatives(tables, bound, queries.ids(), params.depth, params.skip))
             if not rows and len(queries) and not params.keeps_first_ranks:
                 raise UserError(
                     f"params.yaml: mine.{args.name}: found no negative for any of {len(queries):,} queries in {len(ids):,} documents, "
@@ -144,7 +144,7 @@ def main() -> None:
         print(f"mine {args.name}: {counted(same, 'pairs excluded for having the texts of known positives')}")
     print(f"mine {args.name}: {counted(rows, 'negatives')} for {counted(len(queries), 'queries')}")
     if scratch:
-        finish(scratch)
+        mark_finished(scratch)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ def _ordinals(names: pa.ChunkedArray, query_ids: pa.Array, start: int) -> Ints:
     return ordinals
 
 
-def guarded(tables: Iterable[pa.Table], bound: npt.NDArray[np.float64], query_ids: pa.Array, depth: int, skip: int) -> Iterator[pa.Table]:
+def filter_negatives(
+    tables: Iterable[pa.Table], bound: npt.NDArray[np.float64], query_ids: pa.Array, depth: int, skip: int
+) -> Iterator[pa.Table]:
     """Remove negatives that score above their query's bound, then the top `skip`; keep at most `depth` per query.
 
     `tables` (schema RANKED) have whole queries in the order of `query_ids`, best first.

@@ -10,7 +10,7 @@ from tasks.core.retrieval.faiss_search import index_scores
 from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.parts import QuerySearch
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 
 
 @dataclass(frozen=True)
@@ -37,5 +37,5 @@ def best_passages(index: Any, queries_QD: Floats, query: Ints, document: Ints, o
     first, count = np.searchsorted(owners, document.astype(owners.dtype), "left"), np.bincount(owners)[document]
     pair = np.repeat(np.arange(len(query)), count)
     scores = np.full(len(query), -np.inf, dtype=np.float32)
-    np.maximum.at(scores, pair, index_scores(index, queries_QD, query[pair], spread(first, count)))
+    np.maximum.at(scores, pair, index_scores(index, queries_QD, query[pair], concat_ranges(first, count)))
     return scores

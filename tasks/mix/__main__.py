@@ -13,7 +13,7 @@ from tasks.core.tables.ids import read_ids
 from tasks.core.tables.judgments import relevant_pairs
 from tasks.core.tables.parquet import count_rows, write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.mix.interleave import Source, Table, mixture, random_source
+from tasks.mix.interleave import Source, Table, mix_negatives, random_source
 from tasks.mix.params import Mix
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     first, second = (drawn if name == "random" and drawn else tables[name] for name in (params.first, params.second))
     with new_folder(args.out) as out:
         queries = track(read_ids(ids).to_pylist(), f"mix {args.name}", count_rows(ids), "queries")
-        rows = write_table(out / "train.parquet", RANKED, mixture(queries, first, second, params.ratio, params.depth))
+        rows = write_table(out / "train.parquet", RANKED, mix_negatives(queries, first, second, params.ratio, params.depth))
         for table in tables.values():
             table.close()
         if not rows and len(read_ids(ids)):

@@ -85,7 +85,7 @@ def interleave(first: list[Entry], second: list[Entry], ratio: float, depth: int
     return list(mixed.items())
 
 
-def mixture(queries: Iterable[str], first: Source, second: Source, ratio: float, depth: int) -> Iterator[pa.RecordBatch]:
+def mix_negatives(queries: Iterable[str], first: Source, second: Source, ratio: float, depth: int) -> Iterator[pa.RecordBatch]:
     """The mixed negatives of `queries` (schema RANKED), ranks from 1, in batches of whole queries."""
     rows: list[tuple[str, str, int, float]] = []
     for ordinal, query in enumerate(queries):

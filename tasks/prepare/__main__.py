@@ -9,11 +9,11 @@ from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load, read_parameters
 from tasks.prepare.corpus import write_corpus, write_weights
-from tasks.prepare.forgotten import without
-from tasks.prepare.negatives import write_none, write_official
+from tasks.prepare.forgotten import without_forgotten
+from tasks.prepare.negatives import write_empty, write_official
 from tasks.prepare.params import Dataset, Prepare
 from tasks.prepare.readers.kinds import read
-from tasks.prepare.stats import table
+from tasks.prepare.stats import stats_table
 
 
 def main() -> None:
@@ -32,13 +32,13 @@ def main() -> None:
             outs.enter_context(new_folder(path)) for path in (paths.out, paths.none, paths.random, paths.official, paths.weights)
         )
         marks = read_marks()
-        source = without(read(spec, needs_qrels=needs_qrels), marks)
+        source = without_forgotten(read(spec, needs_qrels=needs_qrels), marks)
         prepared = write_corpus(source, settings, corpus, needs_qrels=needs_qrels)
         weighted = write_weights(source, weights)
-        write_none(none)
-        write_none(random)
+        write_empty(none)
+        write_empty(random)
         counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
-    print(f"{spec}\n{table(prepared.stats)}")
+    print(f"{spec}\n{stats_table(prepared.stats)}")
     if marks:
         print(f"{FILE}: {counted(len(marks), 'records')} left out where the source has them")
     if weighted:

@@ -32,7 +32,7 @@ from tasks.core.stage.progress import track
 from tasks.core.tables.id_sets import Ids
 from tasks.core.tables.schemas import SPLITS
 from tasks.core.tables.trec_ids import WHITE
-from tasks.prepare.forgotten import without
+from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.readers.beir import WEIGHT
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.records import chunks
@@ -180,7 +180,7 @@ def _lines(path: Path, lines: Iterable[bytes]) -> int:
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    source = without(read(parse_dataset(asked["source"]), needs_qrels=False), read_marks())
+    source = without_forgotten(read(parse_dataset(asked["source"]), needs_qrels=False), read_marks())
     done = write_beir(source, Path(asked["folder"]))
     print(json.dumps({**vars(done), "left_out": {reason: count for reason, count in source.dropped.items() if count}}))
 

@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.core.tables.id_sets import Hashes, hashes
-from tasks.core.tables.parquet import open_parquet, readable
+from tasks.core.tables.parquet import open_parquet, parquet_errors
 from tasks.core.text.plain import plain
 from tasks.prepare.source import Document
 
 SAMPLED = 4  # words of a text in its sketch; up to 7, as every n-th is taken
 
 
-def sketched(documents: Iterable[Document]) -> tuple[list[int], Hashes]:
+def sketch_documents(documents: Iterable[Document]) -> tuple[list[int], Hashes]:
     """The number of words of each text, and the sketches. For a document without text, the title is sketched."""
     counts, some = list[int](), list[int]()
     for _, _, title, text in documents:
@@ -42,7 +42,7 @@ def count_copies(documents: Path, sketches: Sequence[Hashes]) -> int:
         return 0
     found = [every[:0]]
     start = 0
-    with readable(documents), open_parquet(documents) as file:
+    with parquet_errors(documents), open_parquet(documents) as file:
         for group in range(file.num_row_groups):
             end = start + file.metadata.row_group(group).num_rows
             alike = _among(every[start:end], shared)

@@ -31,7 +31,7 @@ from tasks.core.tables.weights import WEIGHTS
 from tasks.core.text.plain import plain
 from tasks.prepare.documents import write_documents
 from tasks.prepare.params import Prepare
-from tasks.prepare.records import Tally, WhiteId, all_white, batch_of, chunks, full
+from tasks.prepare.records import Tally, WhiteId, batch_of, chunks, white_space_error, with_text
 from tasks.prepare.source import At, Document, Qrel, Queries, Query, Source
 from tasks.prepare.stats import Stats, corpus_stats
 
@@ -91,7 +91,7 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
     positives = Ids()
     train = kept["train"].filter(pc.greater(kept["train"]["grade"], 0))
     for batch in train.to_batches(BATCH_ROWS):
-        positives.add(pairs(batch["query"].to_pylist(), batch["doc"].to_pylist()))
+        positives.add(pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist()))
     return Corpus(documents, empty, queries["train"], positives, stats)
 
 
@@ -103,7 +103,7 @@ def write_weights(source: Source, folder: Path) -> int:
     return write_table(folder / "train.parquet", WEIGHTS, tables)
 
 
-def pairs(queries: Sequence[str], docs: Sequence[str]) -> list[str]:
+def pair_ids(queries: Sequence[str], docs: Sequence[str]) -> list[str]:
     """One unique id per (query, document) pair."""
     return [f"{len(query)} {query}{doc}" for query, doc in zip(queries, docs, strict=True)]
 
@@ -174,9 +174,9 @@ def _write_queries(
 
 def _checked(read: Queries, what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Query]:
     try:
-        yield from full(track(read(), what), "query", settings, tally, empty)
+        yield from with_text(track(read(), what), "query", settings, tally, empty)
     except WhiteId as error:
-        raise all_white(error, read) from None
+        raise white_space_error(error, read) from None
 
 
 def _column_writer(path: Path) -> pq.ParquetWriter:
@@ -271,7 +271,7 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
     table = judged.table.take(pa.array(rows)).combine_chunks()
     ids = Ids()
     for batch in table.to_batches(BATCH_ROWS):
-        ids.add(pairs(batch["query"].to_pylist(), batch["doc"].to_pylist()))
+        ids.add(pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist()))
     repeated = ids.repeated()
     if not repeated:
         return table
@@ -279,7 +279,7 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
     first: dict[str, tuple[int, int, float]] = {}
     start = 0
     for batch in table.to_batches(BATCH_ROWS):
-        names = pairs(batch["query"].to_pylist(), batch["doc"].to_pylist())
+        names = pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist())
         for row in (place for place, value in enumerate(hashes(names).tolist()) if value in repeated):
             position, grade = start + row, batch["grade"][row].as_py()
             weight = judged.weights.get(int(rows[position]), 1.0)

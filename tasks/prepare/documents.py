@@ -12,15 +12,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.processes import in_order
+from tasks.core.stage.processes import map_in_order
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.tables.schemas import DOCUMENTS
-from tasks.prepare.copies import count_copies, sketched
+from tasks.prepare.copies import count_copies, sketch_documents
 from tasks.prepare.params import Prepare
-from tasks.prepare.records import Tally, WhiteId, all_white, batch_of, full
+from tasks.prepare.records import Tally, WhiteId, batch_of, white_space_error, with_text
 from tasks.prepare.source import Document, Documents, Source
 
 ALONE = 8  # parts of a few MiB, a second or two of work; fewer are not worth another process
@@ -42,14 +42,14 @@ class Checked:
     empty: frozenset[str] = frozenset()
 
 
-def check(read: Documents, settings: Prepare) -> Checked:
+def check_part(read: Documents, settings: Prepare) -> Checked:
     """Read and check one part."""
     tally, empty = Tally(), set[str]()
     with _no_collection():
-        rows = list(full(read(), "document", settings, tally, empty))
+        rows = list(with_text(read(), "document", settings, tally, empty))
     batch = batch_of(DOCUMENTS, rows)
     lengths = Lengths()
-    counts, sketches = sketched(rows)
+    counts, sketches = sketch_documents(rows)
     lengths.counts.update(counts)
     return Checked(
         batch,
@@ -87,7 +87,7 @@ def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tal
     progress = Progress("documents", None)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for part in in_order(partial(check, settings=settings), parts, processes if source.parts else 1, alone=ALONE):
+        for part in map_in_order(partial(check_part, settings=settings), parts, processes if source.parts else 1, alone=ALONE):
             ids.extend(part.hashes)
             sketches.append(part.sketches)
             tally.documents.counts.update(part.lengths.counts)
@@ -100,9 +100,9 @@ def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tal
             yield part.rows
 
     try:
-        count = write_table(path, DOCUMENTS, regrouped(batches()))
+        count = write_table(path, DOCUMENTS, rebatch(batches()))
     except WhiteId as error:
-        raise all_white(error, source.documents) from None
+        raise white_space_error(error, source.documents) from None
     progress.close()
     if not count:
         raise UserError(f"{source.name} has no documents, expected at least one; fix the source")
@@ -110,7 +110,7 @@ def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tal
     return ids, empty
 
 
-def regrouped(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
+def rebatch(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
     """The same rows in tables of `rows` rows, each contiguous, so that the file does not depend on the sizes of `batches`."""
     held = DOCUMENTS.empty_table()
     for batch in batches:

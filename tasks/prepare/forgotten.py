@@ -11,7 +11,7 @@ from tasks.prepare.source import Document, Documents, Negative, Negatives, Parts
 Judged = TypeVar("Judged", Qrel, Negative)
 
 
-def without(source: Source, marks: Collection[str]) -> Source:
+def without_forgotten(source: Source, marks: Collection[str]) -> Source:
     """`source` without forgotten documents and queries, and without all judgments and negatives that name one."""
     if not marks:
         return source

@@ -19,7 +19,7 @@ from tasks.core.stage.progress import track
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import QUERIES, RANKED
 from tasks.core.tables.trec_ids import escape, unescape
-from tasks.prepare.corpus import Corpus, pairs
+from tasks.prepare.corpus import Corpus, pair_ids
 from tasks.prepare.params import Prepare
 from tasks.prepare.records import chunks
 from tasks.prepare.source import Negative, Source
@@ -27,7 +27,7 @@ from tasks.prepare.source import Negative, Source
 BUCKETS = 64
 
 
-def write_none(folder: Path) -> None:
+def write_empty(folder: Path) -> None:
     """Write an empty train.parquet, for rounds that train on in-batch negatives only, or do not train at all."""
     write_table(folder / "train.parquet", RANKED, [])
 
@@ -41,7 +41,7 @@ def write_official(source: Source, corpus: Corpus, queries: Path, settings: Prep
     """
     counts: Counter[str] = Counter()
     if not settings.official_depth or next(source.negatives(), None) is None:  # as in most sources; nothing is printed then
-        write_none(folder)
+        write_empty(folder)
         return counts
     with TemporaryDirectory(dir=folder, prefix=".buckets") as scratch:
         width = -(-len(corpus.train_queries) // BUCKETS) or 1
@@ -60,7 +60,7 @@ def _spread(negatives: Iterator[Negative], corpus: Corpus, settings: Prepare, sc
         files = [stack.enter_context((scratch / str(b)).open("w", encoding="utf-8", newline="\n")) for b in range(BUCKETS)]
         for chunk in chunks(track(negatives, "official negatives")):
             ordinals = corpus.train_queries.ordinals([n.query for n in chunk])
-            positive = corpus.train_positives.contain(pairs([n.query for n in chunk], [n.doc for n in chunk]))
+            positive = corpus.train_positives.contain(pair_ids([n.query for n in chunk], [n.doc for n in chunk]))
             known = corpus.documents.contain([n.doc for n in chunk])
             for negative, ordinal, is_positive, is_known in zip(chunk, ordinals.tolist(), positive.tolist(), known.tolist(), strict=True):
                 if ordinal < 0:

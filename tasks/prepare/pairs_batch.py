@@ -21,7 +21,7 @@ from tasks.core.stage.errors import Invalid, UserError
 from tasks.core.tables.schemas import SPLITS
 from tasks.core.text.plain import digest
 from tasks.prepare.beir_folder import write_beir
-from tasks.prepare.forgotten import without
+from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.readers import kinds, pairs
 from tasks.prepare.readers.pairs import Beside, columns_in, rows
 from tasks.prepare.source import Document, Query, Source
@@ -115,7 +115,7 @@ def _refuse_other_names(spec: DatasetSpec, columns: Columns, base: DatasetSpec) 
 def main(asked: str) -> None:
     told = json.loads(Path(asked).read_text(encoding="utf-8"))
     base = parse_dataset(told["base"]) if told["base"] else None
-    write(without(read(parse_dataset(told["source"]), base), frozenset(told["marks"])), Path(told["folder"]))
+    write(without_forgotten(read(parse_dataset(told["source"]), base), frozenset(told["marks"])), Path(told["folder"]))
 
 
 if __name__ == "__main__":

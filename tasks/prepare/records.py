@@ -15,7 +15,7 @@ from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS
 from tasks.core.tables.schemas import SPLITS
 from tasks.core.tables.trec_ids import WHITE
-from tasks.core.text.plain import named
+from tasks.core.text.plain import record_label
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import Document, Query
 
@@ -39,7 +39,7 @@ class Tally:
 
 
 class WhiteId(UserError):
-    """An id with white space. The code that can read all records turns it into an error with their number (`all_white`)."""
+    """An id with white space. The code that can read all records turns it into an error with their number (`white_space_error`)."""
 
     what: str
     record: Document | Query
@@ -52,7 +52,7 @@ def chunks(items: Iterable[T], size: int = BATCH_ROWS) -> Iterator[list[T]]:
         yield chunk
 
 
-def full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
+def with_text(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
     """The records that have a text, with their ids checked. A record without text is refused, or counted and its id added to `empty`."""
     for record in records:
         if not record.id:
@@ -67,7 +67,7 @@ def full(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, em
             yield record
         elif settings.empty_texts == "refuse":
             fields = "title and text" if what == "document" else "text"
-            raise UserError(f"{record.at}: {named(what, record.id)} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
+            raise UserError(f"{record.at}: {record_label(what, record.id)} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
         else:
             tally.dropped[f"{'documents' if what == 'document' else 'queries'} without text"] += 1
             empty.add(record.id)
@@ -79,7 +79,7 @@ def _white(record: Document | Query, what: str) -> WhiteId:
     return error
 
 
-def all_white(error: WhiteId, read: Callable[[], Iterable[Document | Query]]) -> UserError:
+def white_space_error(error: WhiteId, read: Callable[[], Iterable[Document | Query]]) -> UserError:
     """The error to show, with the number of ids in the stream that have white space. Counting ends at another mistake in the stream."""
     count = 0
     with suppress(UserError):

@@ -56,7 +56,7 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
     return figures | {name: count for name, count in found.items() if count}
 
 
-def table(stats: Stats) -> str:
+def stats_table(stats: Stats) -> str:
     """The statistics as a small table for the terminal."""
     documents = stats["documents"]
     words = documents["words"]

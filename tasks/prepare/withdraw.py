@@ -30,11 +30,11 @@ from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
 Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays
 
 
-def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> tuple[dict[str, int], list[str]]:
+def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> tuple[dict[str, int], list[str]]:
     """Remove the records of `marks` from the files of a folder. Return how many, by file, and their texts. `dry`: change nothing."""
     counts: dict[str, int] = {}
     texts: list[str] = []
-    for form in forms(folder) if kind == "batch" else (kind,):
+    for form in batch_forms(folder) if kind == "batch" else (kind,):
         for name, path in files(form, folder):
             taken = [text for _, text in records(form, name, path, marks) if text is not None]
             if taken:
@@ -45,7 +45,7 @@ def withdraw(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> t
     return counts, texts
 
 
-def held(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, int], list[str]]:
+def count_in_pairs(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, int], list[str]]:
     """The number of records of `marks` in a file of pairs, as {file: number}, and their texts.
 
     Empty if it has none; {file: 0} if it cannot be read. `columns`: the columns that the data set's SPEC names.
@@ -59,7 +59,7 @@ def held(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, in
     return ({str(file): len(texts)} if texts else {}), texts
 
 
-def forms(folder: Path) -> tuple[str, ...]:
+def batch_forms(folder: Path) -> tuple[str, ...]:
     """The forms of a batch's files, csv or beir, as flows.intake.records tells them apart. A batch that mixes them, and so is never merged,
     has both."""
     names = [path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()]
@@ -173,9 +173,9 @@ def main() -> None:
     marks = frozenset(asked["marks"])
     for folder in map(Path, asked["folders"]):
         if asked["kind"] == "pairs":
-            more, found = held(folder, asked["columns"], marks)
+            more, found = count_in_pairs(folder, asked["columns"], marks)
         else:
-            more, found = withdraw(asked["kind"], folder, marks, dry=asked["dry"])
+            more, found = withdraw_records(asked["kind"], folder, marks, dry=asked["dry"])
         counts |= more
         texts += found
     print(json.dumps({"files": counts, "texts": texts}))

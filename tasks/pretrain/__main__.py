@@ -6,7 +6,7 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.training.ranks import open_ranks
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.work import Outs, pretrain
@@ -32,7 +32,7 @@ def main() -> None:
             function = partial(pretrain, args, params, ranks.runtime, scratch, Outs(encoder, curves))
             ranks.run(function, scratch=scratch, outs=(curves, encoder), what=f"pretrain {args.name}")
             write_json(args.state / "state.json", {"steps": 0})
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

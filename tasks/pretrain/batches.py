@@ -12,8 +12,8 @@ from tasks.core.stage.draws import draw_seed, epoch_order
 from tasks.core.stage.errors import UserError, counted
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
-from tasks.pretrain.decoder import visible
-from tasks.pretrain.masking import hide
+from tasks.pretrain.decoder import decoder_mask
+from tasks.pretrain.masking import mask_tokens
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.spans import draw_spans
 from tasks.pretrain.words import Bools, Vocabulary
@@ -85,21 +85,21 @@ def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretr
         for row, ids in zip(chosen, clean, strict=True):
             rng = np.random.default_rng(draw_seed(params.seed, CLOZE, epoch, row))
             bounds = chunks.sentences(row)
-            pairs.append(take_out(ids, bounds, int(rng.integers(len(bounds) - 1))))
+            pairs.append(take_out_sentence(ids, bounds, int(rng.integers(len(bounds) - 1))))
         clean = [sentence for sentence, _ in pairs] + [passage for _, passage in pairs]
     masked = [
-        hide(ids, vocabulary, params.mask_share, np.random.default_rng(draw_seed(params.seed, MASKS, epoch, place, number)))
+        mask_tokens(ids, vocabulary, params.mask_share, np.random.default_rng(draw_seed(params.seed, MASKS, epoch, place, number)))
         for number, ids in enumerate(clean if params.masked else [])
     ]
     shown, told = list[Bools](), list[Bools]()
     if params.objective == "retromae":
         rngs = [np.random.default_rng(draw_seed(params.seed, DECODED, epoch, row)) for row in chosen]
-        shown = [visible(ids, vocabulary, params.decoder_mask_share, rng) for ids, rng in zip(clean, rngs, strict=True)]
+        shown = [decoder_mask(ids, vocabulary, params.decoder_mask_share, rng) for ids, rng in zip(clean, rngs, strict=True)]
         told = [~vocabulary.special[ids] for ids in clean]
     return Batch(clean, [seen for seen, _ in masked], [hidden for _, hidden in masked], spans, shown, told)
 
 
-def take_out(ids: Ints, bounds: Ints, number: int) -> tuple[Ints, Ints]:
+def take_out_sentence(ids: Ints, bounds: Ints, number: int) -> tuple[Ints, Ints]:
     """Split a chunk into sentence `number` and the rest, each between the chunk's special tokens (inverse cloze task)."""
     start, end = bounds[number], bounds[number + 1]
     return np.concatenate([ids[:1], ids[start:end], ids[-1:]]), np.concatenate([ids[:start], ids[end:]])

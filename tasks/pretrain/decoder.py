@@ -30,7 +30,7 @@ SETTINGS = (
 )  # settings of the layer, by their names in BERT's configuration
 
 
-def visible(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Bools:
+def decoder_mask(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> Bools:
     """Eq. 7 as a mask [L, L]: which positions j position i sees. It never sees its own token, but all see the first (the text's vector).
 
     Other special tokens are always seen. Each remaining token is hidden with probability `share`, drawn separately for each i, as in the
@@ -78,12 +78,12 @@ class Decoder(nn.Module):
         return finished_BLH
 
 
-def streams(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def decoder_inputs(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """H1: the text's vector plus each position's embedding (Eq. 5). H2: the vector, then the embedded tokens with positions (Eq. 6).
 
     As in the released code, H2 uses the encoder's own embedding layer with its layer norm, and H1 has no layer norm.
     """
-    places_L = positions(transformer, ids_BL.shape[1], ids_BL.device)
+    places_L = position_ids(transformer, ids_BL.shape[1], ids_BL.device)
     asking_BLH = text_BH.unsqueeze(1) + transformer.embeddings.position_embeddings(places_L)
     embedded_BLH = transformer.embeddings(input_ids=ids_BL)
     return asking_BLH, torch.cat([text_BH.unsqueeze(1).to(embedded_BLH.dtype), embedded_BLH[:, 1:]], dim=1)
@@ -98,7 +98,7 @@ def refuse_unlike_bert(transformer: Any) -> None:
         raise UserError(f"objective retromae: a {config.model_type} model has no {missing[0]}; expected one like BERT or RoBERTa")
 
 
-def positions(transformer: Any, length: int, device: torch.device) -> torch.Tensor:
+def position_ids(transformer: Any, length: int, device: torch.device) -> torch.Tensor:
     """The ids of the first `length` positions: from 0, or from the padding id + 1 (RoBERTa)."""
     embeddings = transformer.embeddings.position_embeddings
     first = 0 if embeddings.padding_idx is None else embeddings.padding_idx + 1

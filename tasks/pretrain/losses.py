@@ -30,7 +30,7 @@ def masked_tokens(logits_MV: torch.Tensor, tokens_M: torch.Tensor) -> torch.Tens
     return F.cross_entropy(logits_MV, tokens_M, reduction="none")
 
 
-def first_own(text_NH: torch.Tensor, spans_NSH: torch.Tensor) -> torch.Tensor:
+def nearest_span_accuracy(text_NH: torch.Tensor, spans_NSH: torch.Tensor) -> torch.Tensor:
     """Fraction of texts whose nearest span, of all N S, is one of their own: how well texts are distinguished. A scalar."""
     nearest_N = (text_NH @ spans_NSH.flatten(0, 1).T).argmax(1)
     own_N = torch.arange(len(text_NH), device=text_NH.device)

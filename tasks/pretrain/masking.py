@@ -8,7 +8,7 @@ from tasks.pretrain.words import Bools, Vocabulary
 MASKED, RANDOM = 0.8, 0.1  # of the tokens to predict; the rest stay unchanged
 
 
-def hide(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> tuple[Ints, Bools]:
+def mask_tokens(ids: Ints, vocabulary: Vocabulary, share: float, rng: np.random.Generator) -> tuple[Ints, Bools]:
     """Mask a row of tokens: the row as the model sees it, and a mask of the positions to predict, both [L].
 
     Every non-special token is chosen with probability `share`, independently. A chosen token becomes [MASK] with

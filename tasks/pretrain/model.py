@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
-from tasks.core.models.bi_encoder import Encoder, Towers, causal_first, load_towers
+from tasks.core.models.bi_encoder import Encoder, Towers, causal_cls_error, load_towers
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.models.head import Head
 from tasks.core.models.limits import FAILURES, one_line
@@ -71,7 +71,7 @@ def span_means(hidden_BLH: torch.Tensor, spans_BS2: torch.Tensor) -> torch.Tenso
     return weights_BSL @ hidden_BLH.float()
 
 
-def similar(vectors: torch.Tensor, similarity: Literal["dot", "cosine"]) -> torch.Tensor:
+def scale_vectors(vectors: torch.Tensor, similarity: Literal["dot", "cosine"]) -> torch.Tensor:
     """Scale vectors so that their dot product is the similarity."""
     return F.normalize(vectors, dim=-1) if similarity == "cosine" else vectors
 
@@ -131,7 +131,7 @@ def make_pretrainer(towers: Towers, head: MLMHead | None, params: Pretrain) -> P
     if "+" in pooling:
         raise UserError(f"pretrain: found an encoder of several poolings ({pooling}), expected one; set pooling: cls or mean in its entry")
     if pooling == "cls" and encoder.causal:
-        raise causal_first("pretrain", encoder.transformer.config.model_type)
+        raise causal_cls_error("pretrain", encoder.transformer.config.model_type)
     decoder = None
     if params.objective == "retromae":
         refuse_unlike_bert(encoder.transformer)

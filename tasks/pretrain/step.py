@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tasks.core.stage.devices import moved, sent
+from tasks.core.stage.devices import to_device, to_tensor
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
 from tasks.core.text.chunks import Chunks
 from tasks.core.text.tokens import cut_by_budget
 from tasks.core.training.figures import Figures
-from tasks.core.training.gradient_cache import backward_to, joined
+from tasks.core.training.gradient_cache import backward_to, gather_vectors
 from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import Unpadded, best_training_tokens
 from tasks.pretrain.batches import Batch, draw_batch
-from tasks.pretrain.decoder import streams
-from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
-from tasks.pretrain.model import Pretrainer, similar, span_means
+from tasks.pretrain.decoder import decoder_inputs
+from tasks.pretrain.losses import alignment, group_contrastive, inverse_cloze, masked_tokens, nearest_span_accuracy, uniformity
+from tasks.pretrain.model import Pretrainer, scale_vectors, span_means
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary
 
@@ -63,7 +63,7 @@ class Work:
     gang: "Gang | None" = None
 
 
-def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_rows(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad rows of tokens to one length: ids and attention mask, both [B, L]."""
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     mask_BL = np.arange(lengths.max()) < lengths[:, None]
@@ -72,7 +72,7 @@ def padded(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
 
 
-def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
+def reduce_losses(losses: torch.Tensor, how: str) -> torch.Tensor:
     """The mean or the sum of losses; 0 if there are none."""
     return losses.sum() if how == "sum" else losses.sum() / max(1, losses.numel())
 
@@ -80,19 +80,19 @@ def reduced(losses: torch.Tensor, how: str) -> torch.Tensor:
 def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The contrastive loss of a step, reduced but not weighted, and its metrics."""
     if vectors.spans is not None:
-        text_NH, own_NSH = similar(module.projected(vectors.text), params.similarity), similar(vectors.spans, params.similarity)
+        text_NH, own_NSH = scale_vectors(module.projected(vectors.text), params.similarity), scale_vectors(vectors.spans, params.similarity)
         losses_N = group_contrastive(text_NH, own_NSH, params.tau)
     else:
-        queries_NH, passages_NH = similar(vectors.text, params.similarity).chunk(2)
+        queries_NH, passages_NH = scale_vectors(vectors.text, params.similarity).chunk(2)
         text_NH, own_NSH = queries_NH, passages_NH.unsqueeze(1)
         losses_N = inverse_cloze(queries_NH, passages_NH, params.tau)
     with torch.no_grad():
-        accuracy = first_own(text_NH, own_NSH)
-    loss = reduced(losses_N, params.contrastive_reduction)
+        accuracy = nearest_span_accuracy(text_NH, own_NSH)
+    loss = reduce_losses(losses_N, params.contrastive_reduction)
     return loss, {"contrastive_loss": loss.detach(), "accuracy": accuracy}
 
 
-def geometry(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
+def geometry_metrics(vectors: Vectors, params: Pretrain) -> dict[str, torch.Tensor]:
     """Alignment and uniformity of the transformer's own vectors, before the projector and encoder.head.
 
     COSTA aligns texts with their spans. The inverse cloze task aligns queries with their passages, and measures uniformity of passages
@@ -116,7 +116,7 @@ class Step:
         self.cuts = cut_by_budget(batch.lengths, budget, least)
         self.one_pass = params.masked and (not params.contrastive or params.contrastive_input == "masked")
         self.sizes = [len(cut) * int(batch.lengths[cut].max()) for cut in self.cuts]
-        self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.dealt(self.sizes)
+        self.shares = [list(range(len(self.cuts)))] if work.gang is None else work.gang.deal(self.sizes)
         self.own = self.shares[0 if work.gang is None else work.gang.rank]  # the cuts that this rank computes
         self.masked_count = sum(int(hidden.sum()) for hidden in batch.hidden)
 
@@ -125,12 +125,12 @@ class Step:
         torch.manual_seed(draw_seed(*self.key, number, masked))
         texts = self.batch.seen if masked else self.batch.clean
         rows, device = [texts[k] for k in self.cuts[number]], self.work.device
-        ids_BL, mask_BL = padded(rows, self.work.pad)
-        mask_BL = moved(mask_BL, device)
+        ids_BL, mask_BL = pad_rows(rows, self.work.pad)
+        mask_BL = to_device(mask_BL, device)
         if self.unpadded is not None:
             return self.unpadded.padded(rows), mask_BL
         with torch.autocast(device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
-            return self.module.hidden(moved(ids_BL, device), mask_BL), mask_BL
+            return self.module.hidden(to_device(ids_BL, device), mask_BL), mask_BL
 
     def leave(self, term: torch.Tensor) -> None:
         """Run the backward pass of `term`, which adds its gradients to the module's."""
@@ -142,7 +142,7 @@ class Step:
         """The vectors of cut `number`."""
         spans = None
         if self.batch.spans is not None:
-            spans = span_means(hidden_BLH, sent(self.batch.spans[self.cuts[number]], self.work.device))
+            spans = span_means(hidden_BLH, to_tensor(self.batch.spans[self.cuts[number]], self.work.device))
         return Vectors(self.module.pool(hidden_BLH, mask_BL), spans)
 
     def predict(self, number: int, hidden_BLH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,8 +152,8 @@ class Step:
         rows = np.concatenate([np.full(int(self.batch.hidden[k].sum()), b) for b, k in picked])
         places = np.concatenate([np.flatnonzero(self.batch.hidden[k]) for _, k in picked])
         truth = np.concatenate([self.batch.clean[k][self.batch.hidden[k]] for _, k in picked])
-        truth_M = sent(truth, self.work.device)
-        hidden_MH = hidden_BLH[sent(rows, self.work.device), sent(places, self.work.device)]
+        truth_M = to_tensor(truth, self.work.device)
+        hidden_MH = hidden_BLH[to_tensor(rows, self.work.device), to_tensor(places, self.work.device)]
         losses_M, right = self.predicted(hidden_MH, truth_M)
         share = losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, self.masked_count)
         return share, right
@@ -186,11 +186,11 @@ class Step:
         for place, text in enumerate(cut):
             size = len(self.batch.clean[text])
             visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
-        ids_BL = moved(padded([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
-        told = tuple(sent(places, self.work.device) for places in told_BL.nonzero())
+        ids_BL = to_device(pad_rows([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
+        told = tuple(to_tensor(places, self.work.device) for places in told_BL.nonzero())
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
-            asking_BLH, context_BLH = streams(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
-            decoded_BLH = module.decoder(asking_BLH, context_BLH, sent(visible_BLL, self.work.device))
+            asking_BLH, context_BLH = decoder_inputs(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
+            decoded_BLH = module.decoder(asking_BLH, context_BLH, to_tensor(visible_BLL, self.work.device))
         losses_M, _ = self.predicted(decoded_BLH[told], ids_BL[told])
         count = sum(int(one.sum()) for one in self.batch.told)
         return losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, count)
@@ -209,7 +209,7 @@ class Step:
             [torch.empty(0, math.prod(shape[1:]), device=self.work.device), *(parts[number].flatten(1) for number in self.own)]
         )
         places = [[self.cuts[number] for number in share] for share in self.shares]
-        return joined(own_MD, places, self.work.gang).view(shape)
+        return gather_vectors(own_MD, places, self.work.gang).view(shape)
 
     def contrast(self, kept: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
         """Compute the contrastive loss.
@@ -234,7 +234,7 @@ class Step:
 
     def through(self, number: int, encoded: Encoded, leaves: Vectors) -> torch.Tensor:
         """A scalar whose gradient is that of the contrastive loss through cut `number`."""
-        cut = sent(self.cuts[number], self.work.device)
+        cut = to_tensor(self.cuts[number], self.work.device)
         pairs = zip(self.vectors(number, *encoded).tensors(), leaves.tensors(), strict=True)
         return torch.stack([(vectors * leaf.grad[cut]).sum() for vectors, leaf in pairs if leaf.grad is not None]).sum()
 
@@ -267,7 +267,7 @@ class Step:
                 parts[number] = self.vectors(number, *encoded).detached()
             self.leave(torch.stack(terms).sum())
         if self.work.gang is not None:
-            mlm, decoded, found = self.work.gang.total({"mlm": mlm, "decoded": decoded, "found": found}).values()
+            mlm, decoded, found = self.work.gang.sum_figures({"mlm": mlm, "decoded": decoded, "found": found}).values()
         if params.masked:
             metrics |= {"mlm_loss": mlm, "token_accuracy": found / max(1, self.masked_count)}
         if params.objective == "retromae":
@@ -276,7 +276,7 @@ class Step:
         loss = params.contrastive_weight * contrasted + params.mlm_weight * mlm + decoded
         with torch.no_grad():
             shown = self.gathered(parts) if leaves is None else leaves.detached()
-            return {"loss": loss, **metrics, **geometry(shown, params)}
+            return {"loss": loss, **metrics, **geometry_metrics(shown, params)}
 
 
 def make_step(module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work) -> Steps[Batch]:

@@ -59,7 +59,7 @@ def pretrain(
     each = make_step(module, chunks, rows, vocabulary, params, work)
     schedule = Schedule(steps, params.warmup, params.clip)
     fit(module, optimizer, each, schedule, Journal(what, scratch, outs.curves, runtime.checkpoint_seconds), gang=gang)
-    if gang is not None and not gang.first:
+    if gang is not None and not gang.is_first:
         return
     write_json(outs.curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})
     module.to("cpu")

@@ -23,7 +23,7 @@ from tasks.core.stage.files import new_folder, read_json, write_json
 from tasks.core.stage.params import load
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
@@ -31,15 +31,15 @@ from tasks.core.text.document import Text, document_text
 from tasks.core.text.token_params import Tokenize
 from tasks.pseudo.generator import Writer, make_writer
 from tasks.pseudo.journal import Journal
-from tasks.pseudo.judges import Encoder, agreeing, by_bm25, by_encoder
+from tasks.pseudo.judges import Encoder, consistent_ids, search_bm25, search_dense
 from tasks.pseudo.making import CHOICE, Candidate, candidates, id_hash, is_dev, plain
 from tasks.pseudo.params import Pseudo
-from tasks.pseudo.splits import Split, as_split, counted
+from tasks.pseudo.splits import Split, count_kept, make_split
 
 KINDS = pa.schema([("query", pa.string()), ("kind", pa.string())])
 
 
-def make(path: Path, params: Pseudo, text: Text, write: Writer | None = None) -> list[Candidate]:
+def make_queries(path: Path, params: Pseudo, text: Text, write: Writer | None = None) -> list[Candidate]:
     """Make the queries of the chosen documents, in the order of the file. `write`: the generator, if any. UserError if no query is made."""
     last = _last_chosen(path, params)
     made: list[Candidate] = []
@@ -65,7 +65,7 @@ def _last_chosen(path: Path, params: Pseudo) -> int | None:
 
 
 @contextmanager
-def writing(generator: Path, params: Pseudo, documents: Path, device: torch.device, scratch: Path) -> Iterator[Writer]:
+def open_generator(generator: Path, params: Pseudo, documents: Path, device: torch.device, scratch: Path) -> Iterator[Writer]:
     """Open the generator. It resumes from the batches that an interrupted run left in `scratch`."""
     count = min(count_rows(documents), params.documents or count_rows(documents))
     progress = Progress(f"generate queries ({device.type})", count, "documents")
@@ -93,7 +93,7 @@ def dev_from(params: Pseudo, corpus: Path) -> str:
     return params.dev or ("corpus" if own else "pseudo")
 
 
-def split_up(
+def divide_queries(
     made: list[Candidate], lexical: set[str], dense: set[str], params: Pseudo, *, corpus: Path
 ) -> tuple[dict[str, Split], dict[str, Any]]:
     """Divide the queries that BM25 (`lexical`) and the encoder (`dense`) kept into splits, and count each kind.
@@ -101,7 +101,7 @@ def split_up(
     UserError if no query was kept by both, or if train or dev is empty.
     """
     source = dev_from(params, corpus)
-    kinds, both = counted(made, lexical, dense), lexical & dense
+    kinds, both = count_kept(made, lexical, dense), lexical & dense
     kept = [one for one in made if one.id in both]
     if not kept:
         raise UserError(
@@ -113,11 +113,11 @@ def split_up(
     if source == "corpus":
         splits["dev"] = read_split(corpus, "dev")
     else:
-        splits["dev"], merged, _ = as_split(
+        splits["dev"], merged, _ = make_split(
             (one for one in made if one.id in lexical | dense and is_dev(one.doc, params)), texts(splits["test"])
         )
         kept = [one for one in kept if not is_dev(one.doc, params)]
-    splits["train"], more, barred = as_split(kept, texts(splits["dev"]) | texts(splits["test"]))
+    splits["train"], more, barred = make_split(kept, texts(splits["dev"]) | texts(splits["test"]))
     for name in ("train", "dev"):
         if not len(splits[name].queries):
             raise UserError(
@@ -140,7 +140,7 @@ def statistics(corpus: Path, splits: dict[str, Split], told: dict[str, Any]) -> 
     return {"documents": read_json(corpus / "stats.json")["documents"], "splits": rows, "dropped": {}, "pseudo": told}
 
 
-def told_lines(told: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:
+def summary_lines(told: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:
     """The numbers of queries made and kept, as lines for the terminal."""
     names = ("made", "bm25", "encoder", "both", "train", "dev")
     yield f"{'kind':<9} " + " ".join(f"{'BM25' if name == 'bm25' else name:>10}" for name in names)
@@ -168,13 +168,13 @@ def main() -> None:
     written = scratch_folder("pseudo-generated", work_digest(params.model_dump(), text.model_dump(), *arithmetic, documents, generator))
     settings = tokenize.model_dump(), text.model_dump(), *arithmetic
     scratch = scratch_folder("pseudo", work_digest(*settings, documents, arguments.encoder, arguments.tokenizer))
-    with writing(generator, params, documents, device, written) if generator else nullcontext() as write:
-        made = make(documents, params, text, write)
+    with open_generator(generator, params, documents, device, written) if generator else nullcontext() as write:
+        made = make_queries(documents, params, text, write)
     depth = params.agree_depth
-    lexical = agreeing(made, by_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
+    lexical = consistent_ids(made, search_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
     encoder = Encoder(arguments.encoder, arguments.tokenizer, tokenize, params.precision, device)
-    dense = agreeing(made, by_encoder(made, documents, encoder, text, depth=depth, scratch=scratch))
-    splits, told = split_up(made, lexical, dense, params, corpus=corpus)
+    dense = consistent_ids(made, search_dense(made, documents, encoder, text, depth=depth, scratch=scratch))
+    splits, told = divide_queries(made, lexical, dense, params, corpus=corpus)
     with new_folder(arguments.out) as out:
         shutil.copyfile(documents, out / "documents.parquet")
         for name, split in splits.items():
@@ -182,9 +182,9 @@ def main() -> None:
             write_table(out / "qrels" / f"{name}.parquet", QRELS, [split.qrels])
             write_table(out / "kinds" / f"{name}.parquet", KINDS, [pa.table([split.queries["id"], split.kinds], schema=KINDS)])
         write_json(out / "stats.json", statistics(corpus, splits, told))
-    print("\n".join(told_lines(told, splits)))
-    finish(written)
-    finish(scratch)
+    print("\n".join(summary_lines(told, splits)))
+    mark_finished(written)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

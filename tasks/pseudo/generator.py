@@ -15,11 +15,11 @@ from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from tasks.core.models.folder import refuse_adapters
-from tasks.core.stage.devices import place
+from tasks.core.stage.devices import move_module
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
-from tasks.core.text.tokenizer import drop_code, load_tokenizer
+from tasks.core.text.tokenizer import drop_remote_code, load_tokenizer
 from tasks.pseudo.journal import Journal, Written
 from tasks.pseudo.params import Pseudo
 
@@ -42,7 +42,7 @@ def load_generator(folder: Path) -> Any:
             f"pseudo.generator: {folder}: cannot be loaded ({reason}); expected a sequence-to-sequence model, such as T5, with "
             "config.json and model.safetensors"
         ) from None
-    drop_code(model.config)
+    drop_remote_code(model.config)
     return model.eval()
 
 
@@ -51,7 +51,7 @@ def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch
 
     The draws of a batch depend only on the seed and its first text, so the same texts give the same queries on the same kind of hardware.
     """
-    tokenizer, model = load_tokenizer(folder), place(load_generator(folder), device, dtype)
+    tokenizer, model = load_tokenizer(folder), move_module(load_generator(folder), device, dtype)
     sampling = GenerationConfig.from_dict(
         model.generation_config.to_dict()
         | {

@@ -17,17 +17,17 @@ import torch
 from tasks.core.encoding.encode import encode
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
-from tasks.core.lexical.search import known, load, ranked
+from tasks.core.lexical.search import load, ranked, term_ids
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import encode_queries
 from tasks.core.retrieval.ranked import ranked_tables
-from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
+from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, move_module
 from tasks.core.stage.files import folder_digest, new_file
 from tasks.core.stage.progress import Progress, track
-from tasks.core.stage.scratch import seal, sealed
-from tasks.core.tables.batching import cut
+from tasks.core.stage.scratch import is_sealed, seal
+from tasks.core.tables.batching import split_batch
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
@@ -53,7 +53,7 @@ class Encoder:
     device: torch.device
 
 
-def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
+def consistent_ids(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
     """The ids of the queries whose own document is in their list. `found` has schema RANKED."""
     source = {candidate.id: candidate.doc for candidate in made}
     kept: set[str] = set()
@@ -63,7 +63,7 @@ def agreeing(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
     return kept
 
 
-def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
+def search_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
     """The `depth` best documents of every query, ties by id, from an index of the corpus as stage bm25 builds it."""
     terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
     with TemporaryDirectory(dir=scratch, prefix=".bm25") as folder:
@@ -75,11 +75,13 @@ def by_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, 
         ids = (batch["id"] for batch in read_batches(documents, DOCUMENTS, ["id"]))
         save(built, build(analysed, terms, bm25, postings), ids, bm25)
         index, stored, _ = load(built)
-        asked = ((one.id, known(terms(one.text), index.vocab_dict)) for one in track(made, "pseudo: queries searched by BM25", len(made)))
+        asked = (
+            (one.id, term_ids(terms(one.text), index.vocab_dict)) for one in track(made, "pseudo: queries searched by BM25", len(made))
+        )
         yield from ranked(asked, index, stored, depth)
 
 
-def by_encoder(
+def search_dense(
     made: Sequence[Candidate], documents: Path, encoder: Encoder, text: Text, *, depth: int, scratch: Path
 ) -> Iterator[pa.Table]:
     """The `depth` best documents of every query, by exact search with `encoder`, ties by id. `scratch` keeps finished blocks of vectors."""
@@ -93,13 +95,13 @@ def by_encoder(
         write_tokens(place_of / "documents", everything, tokenizer, tokenize.document, digest=digest, total=count_rows(documents))
         queries, passages = open_tokens(place_of / "queries"), open_tokens(place_of / "documents")
         vectors = encode_queries(encoder.folder, queries, encoder.precision, device)
-        tower = place(load_towers(encoder.folder).document, device, compute_dtype(device, encoder.precision))
+        tower = move_module(load_towers(encoder.folder).document, device, compute_dtype(device, encoder.precision))
         progress = Progress("pseudo: documents encoded", len(passages), "passages")
 
         def blocks() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
             for first in range(0, len(passages), ROWS):
                 rows, path = np.arange(first, min(first + ROWS, len(passages))), scratch / f"{first:010}.npy"
-                if sealed(path):
+                if is_sealed(path):
                     progress.skip(len(rows))
                 else:
                     block = encode(tower, passages, rows, best_batch_tokens(device, tower.transformer.dtype), device, progress.advance)
@@ -118,6 +120,6 @@ def by_encoder(
 
 def _documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
     for batch in read_batches(path, DOCUMENTS):
-        for part in cut(batch, ["title", "text"]):
+        for part in split_batch(batch, ["title", "text"]):
             rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
             yield part["id"].to_pylist(), [document_text(title, body, text) for title, body in rows]

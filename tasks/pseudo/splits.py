@@ -18,14 +18,14 @@ class Split(NamedTuple):
     kinds: list[str]
 
 
-def counted(made: Sequence[Candidate], lexical: set[str], dense: set[str]) -> dict[str, dict[str, int]]:
+def count_kept(made: Sequence[Candidate], lexical: set[str], dense: set[str]) -> dict[str, dict[str, int]]:
     """For each kind, the numbers of queries made, kept by BM25, kept by the encoder, and kept by both."""
     judged = {"made": {one.id for one in made}, "bm25": lexical, "encoder": dense, "both": lexical & dense}
     counts = {name: Counter(one.kind for one in made if one.id in ids) for name, ids in judged.items()}
     return {kind: {name: count[kind] for name, count in counts.items()} for kind in dict.fromkeys(one.kind for one in made)}
 
 
-def as_split(kept: Iterable[Candidate], barred: set[str]) -> tuple[Split, int, int]:
+def make_split(kept: Iterable[Candidate], barred: set[str]) -> tuple[Split, int, int]:
     """Make a split of `kept`. Equal texts (see `plain`) become one query, with each of their documents relevant.
 
     Texts in `barred` are left out. Also return how many queries were merged into an earlier one, and how many were left out.

@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from tasks.core.charts.curves import load_curves, losses_apart
+from tasks.core.charts.curves import load_curves, losses_by_kind
 from tasks.core.metrics.clusters import read_groups
 from tasks.core.metrics.mteb import task_result
 from tasks.core.metrics.power import WANTED
@@ -19,9 +19,9 @@ from tasks.report.examples import load_examples
 from tasks.report.learning import learning_curves, loss_kinds, steps_of
 from tasks.report.page import Contents, render
 from tasks.report.params import Report
-from tasks.report.significance import PAPERS, compare, headline, shared
-from tasks.report.systems import SPLITS, best, cut_short, in_common, load_systems, opponents, ordered, reported_split
-from tasks.report.table import build, caption, legend, letters, text, unjudged
+from tasks.report.significance import PAPERS, compare, headline, shared_documents_note
+from tasks.report.systems import SPLITS, best, depth_note, load_systems, opponents, order_names, reported_split, shared_settings_text
+from tasks.report.table import build, caption, legend, letters, text, unjudged_note
 from tasks.report.weaknesses import load_weaknesses
 
 
@@ -61,14 +61,14 @@ def read_contents(arguments: Namespace) -> Contents:
     pairs = {name: compare(systems, name, params, groups[name]) for name in SPLITS if any(name in s.values for s in systems)}
     duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
     shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # errors are studied on dev, not on test
-    trained = ordered({path.name for path in arguments.curves.glob("*")}, sections)
+    trained = order_names({path.name for path in arguments.curves.glob("*")}, sections)
     statistics = read_json(arguments.corpus / "stats.json")
     return Contents(
         dataset=str((sections.get("dataset") or {}).get("source", "")),
         encoder=str((sections.get("encoder") or {}).get("source", "")),
-        in_common=in_common(sections),
-        cut_short=cut_short(systems, sections),
-        unjudged=unjudged(statistics),
+        in_common=shared_settings_text(sections),
+        cut_short=depth_note(systems, sections),
+        unjudged=unjudged_note(statistics),
         titles=settings.titles,
         statistics=statistics,
         sections=sections,
@@ -81,11 +81,11 @@ def read_contents(arguments: Namespace) -> Contents:
         letters=lettered,
         pairs=pairs,
         duel=duel,
-        curves=losses_apart(load_curves(arguments.curves, trained), loss_kinds(trained, sections)),
+        curves=losses_by_kind(load_curves(arguments.curves, trained), loss_kinds(trained, sections)),
         learning=learning_curves(systems, params.metric, steps_of(arguments.curves), sections),
         indexes={
             name: read_json(arguments.index_metrics / f"{name}.json")
-            for name in ordered({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)
+            for name in order_names({p.stem for p in arguments.index_metrics.glob("*.json")}, sections)
         },
         fusions={name: read_json(path) for name in sections.get("fuse") or {} if (path := arguments.runs / name / "fusion.json").exists()},
         weaknesses=load_weaknesses(arguments.failures),
@@ -102,7 +102,7 @@ def terminal_table(contents: Contents) -> str:
     queries = len(next(system.queries[split] for system in contents.systems if split in system.queries))
     above = caption(contents.dataset, contents.statistics["documents"]["count"], contents.titles, split, queries)
     first = headline(pairs, contents.duel)
-    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, shared(first), first.warning if first else "")))
+    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, shared_documents_note(first), first.warning if first else "")))
     tests = f"{params.tests} on {params.metric}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}" if pairs else ""
     return text(contents.table, above, legend(params.metric, contents.chosen_on, tests, short))
 

@@ -31,13 +31,13 @@ def compare(model: System, reference: System, split: str) -> Duel:
     differences = first - second
     won, lost = int((differences > EQUAL).sum()), int((differences < -EQUAL).sum())
     tied = len(differences) - won - lost
-    spec = steps(model.queries[split], first, second, (model.name, reference.name))
+    spec = difference_chart(model.queries[split], first, second, (model.name, reference.name))
     chart = figure(spec, f"difference on every query, {model.name} minus {reference.name}")
     median = float(np.median(np.abs(differences[np.abs(differences) > EQUAL]))) if won + lost else 0.0
-    return Duel(won, tied, lost, median, shares(won, tied, lost) + chart)
+    return Duel(won, tied, lost, median, share_bar(won, tied, lost) + chart)
 
 
-def steps(queries: Sequence[str], first: Floats, second: Floats, names: tuple[str, str]) -> Spec:
+def difference_chart(queries: Sequence[str], first: Floats, second: Floats, names: tuple[str, str]) -> Spec:
     """A chart of each query's difference as a step, largest first. The pointer shows ids, not texts, so that nobody tunes on test."""
     order = np.argsort(second - first, kind="stable")
     drawn = np.unique(np.linspace(0, len(order) - 1, min(len(order), STEPS)).round().astype(int)).tolist()
@@ -57,7 +57,7 @@ def steps(queries: Sequence[str], first: Floats, second: Floats, names: tuple[st
     return area(rows, "queries, the largest gain first", f"{names[0]} minus {names[1]}", told)
 
 
-def shares(won: int, tied: int, lost: int) -> Markup:
+def share_bar(won: int, tied: int, lost: int) -> Markup:
     """One bar, divided into the shares of queries won, tied, and lost."""
     total = won + tied + lost
     parts = [

@@ -49,7 +49,7 @@ class Examples:
     texts: Mapping[str, tuple[str, str]]
 
 
-def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[str], list[str]]:
+def draw_queries(model: System, reference: System, split: str, seed: int) -> tuple[list[str], list[str]]:
     """Sample up to SHOWN ids of queries won, and of queries lost, uniformly by `seed`."""
     differences = model.values[split] - reference.values[split]
     pick = random.Random(seed)
@@ -62,7 +62,7 @@ def draw(model: System, reference: System, split: str, seed: int) -> tuple[list[
 
 def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text, least: int) -> Examples:
     """Draw examples and read their texts. Grades >= `least` are relevant. Runs and documents are read once, keeping only those shown."""
-    won, lost = draw(model, reference, split, seed)
+    won, lost = draw_queries(model, reference, split, seed)
     wanted = set(won + lost)
     relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted, least)
     questions = _texts(read_batches(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"]), wanted)
@@ -115,10 +115,10 @@ def document_texts(path: Path, wanted: set[str], text: Text) -> dict[str, tuple[
     """The title and text of the wanted documents. The text is as the systems saw it, cut to CHARACTERS."""
     ids = pa.array(sorted(wanted), pa.string())
     rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
-    return {row["id"]: (row["title"], cut(document_text("", row["text"], text))) for part in rows for row in part}
+    return {row["id"]: (row["title"], truncate(document_text("", row["text"], text))) for part in rows for row in part}
 
 
-def cut(text: str) -> str:
+def truncate(text: str) -> str:
     """At most CHARACTERS characters of `text`, cut at a word boundary."""
     text = " ".join(text.split())
     return text if len(text) <= CHARACTERS else text[:CHARACTERS].rsplit(" ", 1)[0] + " …"

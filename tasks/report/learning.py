@@ -36,7 +36,7 @@ def learning_curves(systems: Sequence[System], metric: str, taken: Mapping[str, 
     untrained = {str(entry.get("init")): name for name, entry in rounds.items() if entry.get("steps") == 0}
     lines = []
     for leaf in begun.keys() - set(begun.values()):
-        chain = [name for name in way(leaf, begun) if name in taken]
+        chain = [name for name in training_chain(leaf, begun) if name in taken]
         if len(chain) < 2 or not set(chain) <= dev.keys():
             continue
         points, done = [], 0
@@ -45,13 +45,13 @@ def learning_curves(systems: Sequence[System], metric: str, taken: Mapping[str, 
             points.append(Point(0, dev[start], note=f"{start} {dev[start]:.4f}"))
         for name in chain:
             done += taken[name]
-            points.append(Point(done, dev[name], note=f"{name} {dev[name]:.4f}{refreshed(rounds.get(name) or adore[name])}"))
+            points.append(Point(done, dev[name], note=f"{name} {dev[name]:.4f}{negatives_note(rounds.get(name) or adore[name])}"))
         lines.append(Line(leaf, points))
     order = [system.name for system in systems]
     return sorted(lines, key=lambda line: order.index(line.name))
 
 
-def way(name: str, begun: Mapping[str, str]) -> list[str]:
+def training_chain(name: str, begun: Mapping[str, str]) -> list[str]:
     """The chain of trainings that ends with `name`; each starts from the one before it."""
     return list(reversed(list(_back(name, begun))))
 
@@ -62,6 +62,6 @@ def _back(name: str, begun: Mapping[str, str]) -> Iterator[str]:
         name = begun[name]
 
 
-def refreshed(entry: Mapping[str, Any]) -> str:
+def negatives_note(entry: Mapping[str, Any]) -> str:
     """The negatives of a training, shown under the pointer."""
     return f", negatives {entry['negatives']}" if entry.get("negatives") else ""

@@ -19,7 +19,7 @@ from tasks.report import summary, weaknesses
 from tasks.report.duel import compare
 from tasks.report.examples import Examples
 from tasks.report.params import Report
-from tasks.report.significance import PAPERS, Pair, headline, shared
+from tasks.report.significance import PAPERS, Pair, headline, shared_documents_note
 from tasks.report.systems import System
 from tasks.report.table import Table
 
@@ -75,9 +75,9 @@ def render(contents: Contents) -> str:
     filters: dict[str, Callable[..., str]] = {
         "counted": counted,
         "p": p_value,
-        "figure": number,
-        "source": source,
-        "placeless": summary.placeless,
+        "figure": format_value,
+        "short_source": short_source,
+        "without_folders": summary.without_folders,
         "percent": percent,
     }
     environment.filters |= filters | {"signed": lambda value: f"{value:+.4f}"}
@@ -86,7 +86,7 @@ def render(contents: Contents) -> str:
     fought = contents.duel and all(split in system.values for system in contents.duel)
     return environment.get_template("page.html").render(
         c=contents,
-        head=head(f"Retemper: {source(contents.dataset)}"),
+        head=head(f"Retemper: {short_source(contents.dataset)}"),
         scripts=scripts(),
         summary=summary.rows(
             contents.sections,
@@ -112,7 +112,7 @@ def render(contents: Contents) -> str:
         fusions={name: fusion(name, told) for name, told in contents.fusions.items()},
         headline=headline(contents.pairs[split], contents.duel),
         p_value=p_value,
-        shared={name: shared(headline(pairs, contents.duel)) for name, pairs in contents.pairs.items()},
+        shared={name: shared_documents_note(headline(pairs, contents.duel)) for name, pairs in contents.pairs.items()},
         tests=contents.params.tests,
         levels=PAPERS,
         wanted=percent(WANTED),
@@ -143,7 +143,7 @@ def learning(contents: Contents) -> Markup | None:
 def indexes(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
     """A table of the indexes' figures; None if there are no indexes."""
     columns = list(dict.fromkeys(key for figures in found.values() for key in figures))
-    rows = [[name, *(number(figures[key]) if key in figures else "-" for key in columns)] for name, figures in found.items()]
+    rows = [[name, *(format_value(figures[key]) if key in figures else "-" for key in columns)] for name, figures in found.items()]
     return table(["round", *(column.replace("_", " ") for column in columns)], rows) if rows else None
 
 
@@ -165,13 +165,13 @@ def p_value(p: float) -> str:
     return "<\u00a00.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def source(spec: str) -> str:
+def short_source(spec: str) -> str:
     """A SPEC without parent folders: `beir:scifact`."""
     named = parse_dataset(spec)
     return f"{named.kind}:{named.place.rstrip('/').rpartition('/')[2]}{named.columns}" if named.kind in PATH_KINDS else spec
 
 
-def number(value: object) -> str:
+def format_value(value: object) -> str:
     """Format a number or text of a JSON file for a table cell."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)

@@ -6,9 +6,9 @@ Each split is one family of tests: every tested pair of systems, each unordered 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.core.metrics.clusters import Numbers, design_effect, told
+from tasks.core.metrics.clusters import Numbers, describe_groups, design_effect
 from tasks.core.metrics.paired_tests import holm, paired_t_test
-from tasks.core.metrics.power import Effect, effect, too_few
+from tasks.core.metrics.power import Effect, effect, power_warning
 from tasks.report.params import Report
 from tasks.report.systems import System
 
@@ -81,7 +81,7 @@ def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: flo
     _, low, high = paired_t_test(first, second, alpha, numbers)
     difference, size = float((first - second).mean()), effect(first - second, alpha, numbers)
     significant = p_holm <= alpha
-    warning = "" if significant else too_few(f"{split}, {system.name} against {baseline.name}", len(first), difference, size)
+    warning = "" if significant else power_warning(f"{split}, {system.name} against {baseline.name}", len(first), difference, size)
     return Pair(
         system=system.name,
         baseline=baseline.name,
@@ -102,14 +102,14 @@ def _pair(system: System, baseline: System, split: str, *, p: float, p_holm: flo
     )
 
 
-def shared(pair: Pair | None) -> str:
+def shared_documents_note(pair: Pair | None) -> str:
     """A sentence on the effect of queries that share relevant documents, for the tests of a pair.
 
     Empty if all queries are treated as independent. For a single query, it says that nothing can be tested.
     """
     if pair is None or pair.groups == pair.queries > 1:
         return ""
-    return f"{pair.system} against {pair.baseline}: {told(pair.queries, pair.groups, pair.design_effect)}"
+    return f"{pair.system} against {pair.baseline}: {describe_groups(pair.queries, pair.groups, pair.design_effect)}"
 
 
 def headline(pairs: Sequence[Pair], duel: tuple[System, System] | None) -> Pair | None:

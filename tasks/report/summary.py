@@ -6,10 +6,10 @@ from typing import Any
 from tasks.core.stage.errors import counted
 from tasks.report.significance import Pair
 from tasks.report.systems import System
-from tasks.report.weaknesses import Weaknesses, told
+from tasks.report.weaknesses import Weaknesses, weakness_sentence
 
 
-def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder: str) -> str:
+def training_sentence(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder: str) -> str:
     """A sentence on the number of trainings, their queries, and the encoder they started from."""
     counts = [
         (len([entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]), "round", "rounds"),
@@ -25,18 +25,18 @@ def trained(sections: Mapping[str, Any], statistics: Mapping[str, Any], encoder:
         else ""
     )
     encoders = " and ".join(
-        [placeless(encoder), *(placeless(str(entry.get("source"))) for entry in (sections.get("encoders") or {}).values())]
+        [without_folders(encoder), *(without_folders(str(entry.get("source"))) for entry in (sections.get("encoders") or {}).values())]
     )
     return f"{made}{queries}{f', from {encoders}' if encoder else ''}."
 
 
-def placeless(source: str) -> str:
+def without_folders(source: str) -> str:
     """A source without the folders of one machine: an absolute path becomes its last part, anything else stays."""
     kind, colon, place = source.rpartition(":")
     return f"{kind}{colon}{place.rstrip('/').rpartition('/')[2]}" if place.startswith(("/", "~")) else source
 
 
-def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, Pair]]:
+def baseline_differences(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, Pair]]:
     """The best system against each baseline: yield the baseline, the best system's difference, and the pair."""
     for pair in pairs:
         if best.name in (pair.system, pair.baseline):
@@ -44,13 +44,15 @@ def compared(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[str, float, 
             yield other, sign * pair.difference + 0.0, pair  # -0.0 + 0.0 is 0.0
 
 
-def better(best: System, pairs: Sequence[Pair], p_value: Any) -> str:
+def comparison_sentence(best: System, pairs: Sequence[Pair], p_value: Any) -> str:
     """A sentence on whether the best system is above the baselines; empty without pairs."""
-    parts = [f"{difference:+.4f} against {other} ({pair.verdict(p_value)})" for other, difference, pair in compared(best, pairs)]
+    parts = [
+        f"{difference:+.4f} against {other} ({pair.verdict(p_value)})" for other, difference, pair in baseline_differences(best, pairs)
+    ]
     return f"{best.name} has {', '.join(parts)}." if parts else ""
 
 
-def index(best: System, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> str:
+def index_sentence(best: System, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> str:
     """A sentence on the size of the index, or indexes, that the best system searches; empty if it has none."""
     held = {name: size for name in _searched(best.name, sections, indexes) if (size := indexes[name].get("bytes_per_vector"))}
     one = len(held) == 1
@@ -85,9 +87,9 @@ def rows(
 ) -> list[tuple[str, str]]:
     """The questions and their answers. Questions without an answer are left out."""
     found = [
-        ("Trained", trained(sections, statistics, encoder)),
-        ("Better?", better(best, pairs, p_value)),
-        ("Size", index(best, sections, indexes)),
-        ("Where it fails", told(weaknesses) if weaknesses else ""),
+        ("Trained", training_sentence(sections, statistics, encoder)),
+        ("Better?", comparison_sentence(best, pairs, p_value)),
+        ("Size", index_sentence(best, sections, indexes)),
+        ("Where it fails", weakness_sentence(weaknesses) if weaknesses else ""),
     ]
     return [(question, answer) for question, answer in found if answer]

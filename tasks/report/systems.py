@@ -37,7 +37,7 @@ class System:
 
 def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str, Any]) -> list[System]:
     """Every system with a JSON file in `metrics`, in table order. UserError if their measures or queries do not match."""
-    names = ordered({path.stem for path in metrics.glob("*.json")}, sections)
+    names = order_names({path.stem for path in metrics.glob("*.json")}, sections)
     if not names:
         raise UserError(f"{metrics}: found no JSON file, expected one for each system; run evaluate first")
     systems = [_load(name, metrics, values, metric, sections) for name in names]
@@ -63,13 +63,13 @@ def _load(name: str, metrics: Path, values: Path, metric: str, sections: Mapping
     return System(name, recipe(name, sections), means, queries, {split: table[metric].to_numpy() for split, table in tables.items()})
 
 
-def ordered(names: set[str], sections: Mapping[str, Any]) -> list[str]:
+def order_names(names: set[str], sections: Mapping[str, Any]) -> list[str]:
     """Order names: bm25, then rounds, query towers, fusions, and reordered runs as in params.yaml, then the rest by name."""
     known = ["bm25", *(name for section in SYSTEMS for name in sections.get(section) or {})]
     return [name for name in known if name in names] + sorted(names - set(known))
 
 
-def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
+def depth_note(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
     """A note on reordered runs that have fewer ranks than a measure uses, with these measures; empty if there are none."""
     told = []
     for system in systems:
@@ -84,14 +84,14 @@ def cut_short(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
     """One line with a system's parameters, `from warmup, negatives warmup, loss ranknet`, and those of its pre-training.
 
-    Left out are settings that all trained rounds share (see `shared`), and epochs that steps override.
+    Left out are settings that all trained rounds share (see `shared_settings`), and epochs that steps override.
     """
     entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
     values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
     words = {"init": "from"} if name != "bm25" else {}
     own = _effective(values or {})
     pretrained = _effective((sections.get("pretrain") or {}).get(own.get("init")) or {})
-    common = shared(sections) if name in (sections.get("rounds") or {}) else {}
+    common = shared_settings(sections) if name in (sections.get("rounds") or {}) else {}
 
     def told(entry: Mapping[str, Any]) -> str:
         return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in entry.items())
@@ -100,7 +100,7 @@ def recipe(name: str, sections: Mapping[str, Any]) -> str:
     return told(different) + (f" ({own['init']}: {told(pretrained)})" if pretrained else "")
 
 
-def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
+def shared_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all trained rounds share, except init and negatives; empty with fewer than four such rounds."""
     trained = [_effective(entry) for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]
     if len(trained) < 4:
@@ -109,9 +109,9 @@ def shared(sections: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in first.items() if all(key in entry and entry[key] == value for entry in trained)}
 
 
-def in_common(sections: Mapping[str, Any]) -> str:
-    """The settings of `shared` as text: `batch_queries 32, lr 5e-05`."""
-    return ", ".join(f"{key} {_plain(value)}" for key, value in shared(sections).items())
+def shared_settings_text(sections: Mapping[str, Any]) -> str:
+    """`shared_settings` as text: `batch_queries 32, lr 5e-05`."""
+    return ", ".join(f"{key} {_plain(value)}" for key, value in shared_settings(sections).items())
 
 
 def _effective(entry: Mapping[str, Any]) -> Mapping[str, Any]:

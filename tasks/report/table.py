@@ -118,7 +118,7 @@ def caption(dataset: str, documents: int, titles: bool, split: str, queries: int
     return f"{dataset}, {counted(documents, 'documents')}, titles {'on' if titles else 'off'}; {split}, {counted(queries, 'queries')}"
 
 
-def unjudged(statistics: Mapping[str, Any]) -> str:
+def unjudged_note(statistics: Mapping[str, Any]) -> str:
     """A note on queries that no human judged, from the corpus's stats.json; empty if the queries are the source's own."""
     made = statistics.get("pseudo")
     if not made:

@@ -77,7 +77,7 @@ def _kind(group: Mapping[str, Any], found: Weaknesses) -> str:
     return "won" if group["difference"] > 0 else "lost"
 
 
-def told(found: Weaknesses) -> str:
+def weakness_sentence(found: Weaknesses) -> str:
     """One or two sentences on where the model fails."""
     tested = [group for group in found.groups if group["p_holm"] is not None]
     parts = []

@@ -25,7 +25,7 @@ from tasks.rerank.params import Rerank
 QUERIES = 16  # in a piece of work, which takes seconds
 
 
-def listed(run: Path, corpus: Path, depth: int) -> list[Listed]:
+def read_lists(run: Path, corpus: Path, depth: int) -> list[Listed]:
     """The best `depth` documents of every query of a run."""
     lists = list(read_run(run, depth))
     documents = pa.chunked_array([[doc for _, docs in lists for doc in docs]], pa.string())
@@ -34,7 +34,7 @@ def listed(run: Path, corpus: Path, depth: int) -> list[Listed]:
     return [Listed(query, queries[query], docs, [next(rows) for _ in docs]) for query, docs in lists]
 
 
-def reranked(lists: list[Listed], split: str, model: Model, workers: Workers, seconds: list[float]) -> Iterator[pa.RecordBatch]:
+def rerank_lists(lists: list[Listed], split: str, model: Model, workers: Workers, seconds: list[float]) -> Iterator[pa.RecordBatch]:
     """The reranked run (schema RANKED), one query at a time. The time of each is appended to `seconds`."""
     pieces = [lists[first : first + QUERIES] for first in range(0, len(lists), QUERIES)]
     found = (one for made in workers.each(model, pieces) for one in made)
@@ -75,8 +75,8 @@ def main() -> None:
             run, seconds = args.run / f"{split}.trec", list[float]()
             if not run.exists():
                 continue
-            lists = listed(run, args.corpus, params.depth)
-            write_run(out / run.name, reranked(lists, split, model, workers, seconds), args.name)
+            lists = read_lists(run, args.corpus, params.depth)
+            write_run(out / run.name, rerank_lists(lists, split, model, workers, seconds), args.name)
             if seconds:
                 taken[split] = latency(seconds)
     write_json(args.latency, {"device": made.hardware, "depth": params.depth, "milliseconds a query": taken})

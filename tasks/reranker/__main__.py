@@ -7,9 +7,9 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.document import Text
-from tasks.core.training.ranks import open_ranks, untrained
+from tasks.core.training.ranks import open_ranks, single_worker
 from tasks.reranker.params import Reranker
 from tasks.reranker.work import Work, train
 
@@ -26,7 +26,7 @@ def main() -> None:
     args = arguments.parse_args()
     params, text, runtime = load(Reranker, f"rerankers.{args.name}"), load(Text, "text"), read_runtime()
     source = encoder_folder(params.source)
-    with open_ranks(runtime if params.steps else untrained(runtime), params.precision) as ranks:
+    with open_ranks(runtime if params.steps else single_worker(runtime), params.precision) as ranks:
         digest = work_digest(
             params.model_dump(),
             text.model_dump(),
@@ -42,7 +42,7 @@ def main() -> None:
         with new_folder(args.curves) as curves, new_folder(args.out) as out:
             work = Work(args, params, text, ranks.runtime, source, scratch, out, curves)
             ranks.run(partial(train, work), scratch=scratch, outs=(curves, out), what=f"reranker {args.name}")
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

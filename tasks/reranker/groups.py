@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.batching import joined
+from tasks.core.tables.batching import join_batches
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, SameTexts, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_batches
@@ -65,7 +65,7 @@ def same_fields(path: Path, schema: pa.Schema, of: Ints) -> SameTexts:
         start += len(batch)
     wanted = pa.chunked_array(texts, pa.large_string()).unique()
     members, groups, start = list[Ints](), list[Ints](), 0
-    for table in joined(read_batches(path, schema, ["text"]), ROWS):
+    for table in join_batches(read_batches(path, schema, ["text"]), ROWS):
         group = pc.index_in(table["text"].cast(pa.large_string()), value_set=wanted).fill_null(-1).to_numpy().astype(np.int64)
         places = np.flatnonzero(group >= 0)
         members.append(places + start)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.cross_encoder import CrossEncoder
-from tasks.core.stage.devices import moved
+from tasks.core.stage.devices import to_device
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.mapped import Texts
 from tasks.core.training.figures import Figures
@@ -65,14 +65,14 @@ def make_step(
     def draw(step: int) -> Drawn:
         drawn = draw_groups(groups, params, step)
         parts = parts_of(len(drawn), at_once, 0 if gang is None or device.type == "cpu" else gang.size)
-        own = range(len(parts)) if gang is None else gang.dealt([end - start for start, end in parts])[gang.rank]
+        own = range(len(parts)) if gang is None else gang.deal([end - start for start, end in parts])[gang.rank]
         return Drawn(len(drawn), [(parts[number][0], tokens_of(drawn[slice(*parts[number])])) for number in own])
 
     def backward(step: int, drawn: Drawn) -> Figures:
         total, first = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
         for start, part in drawn.parts:
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
-            tensors = {name: moved(tensor, device) for name, tensor in part.items()}
+            tensors = {name: to_device(tensor, device) for name, tensor in part.items()}
             with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
                 logits_BG = encoder.logits(tensors).float().view(-1, width)
             target_B = torch.zeros(len(logits_BG), dtype=torch.int64, device=device)
@@ -81,7 +81,7 @@ def make_step(
             total = total + loss.detach()
             first = first + (logits_BG.argmax(1) == 0).sum()
         if gang is not None:
-            total, first = gang.total({"loss": total, "first": first}).values()
+            total, first = gang.sum_figures({"loss": total, "first": first}).values()
         return {"loss": total, "accuracy": first.double() / drawn.groups}
 
     return Steps(draw, backward)

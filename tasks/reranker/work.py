@@ -15,7 +15,7 @@ from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts, query_texts
 from tasks.core.training.loop import Journal, Schedule, fit
 from tasks.core.training.optimizers import make_optimizer
-from tasks.core.training.ranks import first_alone
+from tasks.core.training.ranks import first_rank_first
 from tasks.reranker.groups import read_groups
 from tasks.reranker.params import Reranker
 from tasks.reranker.step import make_step
@@ -50,7 +50,7 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
         longest = longest_pair(model, tokenizer, params.max_length)
         encoder = CrossEncoder(model.to(device).train(), tokenizer, longest, batch_tokens, device)
         groups = read_groups(args.corpus, args.negatives / "train.parquet", params.window, scratch)
-        with first_alone(gang):
+        with first_rank_first(gang):
             texts = corpus_texts(args.corpus, work.text, scratch / "texts.bin", lasting=True)
         queries = [query for _, query in query_texts(args.corpus, "train")]
         optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)
@@ -58,7 +58,7 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
         what = f"reranker {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
         schedule = Schedule(params.steps, params.warmup, params.clip)
         fit(model, optimizer, each, schedule, Journal(what, scratch, work.curves, work.runtime.checkpoint_seconds), gang=gang)
-    if gang is not None and not gang.first:
+    if gang is not None and not gang.is_first:
         return
     write_json(work.curves / "round.json", {"steps": params.steps})
     model.save_pretrained(work.out)

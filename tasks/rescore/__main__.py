@@ -28,7 +28,7 @@ from tasks.rescore.params import Rescore
 BLOCK = 1024  # queries whose lists are Python objects at a time
 
 
-def columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArray]:
+def read_columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArray]:
     """Read a run as columns, in file order: its queries [Q], the number of documents of each (at most `depth`), and these documents [P]."""
     lists, counts = read_run(run, depth), array("q")
     names, found = [pa.array([], pa.string())], [pa.array([], pa.string())]
@@ -39,14 +39,14 @@ def columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArr
     return pa.chunked_array(names), np.array(counts, dtype=np.int64), pa.chunked_array(found)
 
 
-def rescored(
+def rescore_run(
     run: Path, encoder: Path, tower: Encoder, embeddings: Embeddings, tokens: Path, params: Rescore, device: torch.device
 ) -> tuple[Iterator[pa.RecordBatch], float]:
     """The rescored run (schema RANKED), BLOCK queries at a time, and the milliseconds per query for encoding and scoring.
 
     The time excludes startup. `tower` is the query tower of `encoder`. All of `embeddings` must have been read once before.
     """
-    names, counts, found = columns(run, params.depth)
+    names, counts, found = read_columns(run, params.depth)
     queries = open_tokens(tokens)
     query = np.repeat(ordinals(names, tokens / "ids.parquet"), counts)
     document = ordinals(found, embeddings.folder / "ids.parquet")
@@ -86,7 +86,7 @@ def main() -> None:
         for split in MEASURED:
             run = args.run / f"{split}.trec"
             if run.exists():
-                batches, taken = rescored(run, args.encoder, tower, embeddings, args.queries / split, params, device)
+                batches, taken = rescore_run(run, args.encoder, tower, embeddings, args.queries / split, params, device)
                 latency[split] = {"milliseconds a query": taken}
                 write_run(out / run.name, batches, args.name)
     write_json(args.latency, {"device": hardware(device), "depth": params.depth, **latency})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.parts import Parts, QuerySearch, make_first, searched, searchers, size_of_parts
+from tasks.core.retrieval.parts import Parts, QuerySearch, make_once, search_all, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.parquet import BATCH_ROWS
@@ -46,6 +46,6 @@ def dense_run(
                 runtime=workers.runtime,
                 parts=Parts(folder),
             )
-            make_first(workers, search.encode)
-            for table in searched(workers, search, len(queries)):
+            make_once(workers, search.encode)
+            for table in search_all(workers, search, len(queries)):
                 yield from table.to_batches(BATCH_ROWS)

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, escaped, reader_left
+from tasks.core.stage.errors import UserError, escaped, handle_broken_pipe
 from tasks.core.tables.documents import shortened, texts_of
 from tasks.search.lists import DenseSystem, LexicalSystem, Systems, texts_of_tokens
 
@@ -104,7 +104,7 @@ def main() -> None:
             print(headline(rank, score, doc, title))
             print(paragraph(text), flush=True)
     except BrokenPipeError:
-        raise SystemExit(reader_left()) from None
+        raise SystemExit(handle_broken_pipe()) from None
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def query_vector(encoder: Path, text: str, max_length: int) -> Floats | None:
     have no token at all), or cannot be read. Then use `tasks.core.models.bi_encoder`, which loads it or says what is wrong.
     """
     try:
-        built = described(encoder)
+        built = read_tower(encoder)
         if built is None:
             return None
         tokenizer = read_tokenizer(encoder, max_length)
@@ -49,7 +49,7 @@ def resident_vector(encoder: Path, max_length: int) -> Callable[[str], Floats] |
 
     None if `query_vector` returns None.
     """
-    if query_vector(encoder, "a query", max_length) is None or (built := described(encoder)) is None:
+    if query_vector(encoder, "a query", max_length) is None or (built := read_tower(encoder)) is None:
         return None
     tokenizer, held = read_tokenizer(encoder, max_length), dict[Path, Held]()
 
@@ -94,7 +94,7 @@ class Built:
     shape: Shape
 
 
-def described(encoder: Path) -> Built | None:
+def read_tower(encoder: Path) -> Built | None:
     """The query tower of an encoder folder; None if it is not built like BERT, or has a pooling or head that is not supported here."""
     tower = encoder / "query" if (encoder / ROUTER).exists() else encoder
     config, shape = read_json(tower / "config.json"), read_shape(tower)
@@ -111,7 +111,7 @@ def vector(built: Built, tokenizer: Tokenizer, text: str, opened: Open) -> Float
     with opened(built.tower / "model.safetensors") as weights:
         hidden_LH = last_hidden(weights, built.config, ids)
     pooled_H = hidden_LH[0] if built.shape.pooling == "cls" else hidden_LH.mean(axis=0)
-    return finished(pooled_H, built.shape, built.tower, opened)[None].astype(np.float32)
+    return finish_vector(pooled_H, built.shape, built.tower, opened)[None].astype(np.float32)
 
 
 def read_tokenizer(encoder: Path, max_length: int) -> Tokenizer:
@@ -131,7 +131,7 @@ def read_tokenizer(encoder: Path, max_length: int) -> Tokenizer:
 
 def last_hidden(weights: Any, config: Mapping[str, Any], ids_L: list[int]) -> Floats:
     """The last hidden states, [L, H]. `weights` is an open safetensors file."""
-    read, epsilon = reader(weights), config["layer_norm_eps"]
+    read, epsilon = tensor_reader(weights), config["layer_norm_eps"]
     heads, first = config["num_attention_heads"], FAMILY[config["model_type"]]
     words, positions = (weights.get_slice(f"embeddings.{name}_embeddings.weight") for name in ("word", "position"))
     if first is None:  # as in fairseq, padding tokens within a text do not count
@@ -157,7 +157,7 @@ def last_hidden(weights: Any, config: Mapping[str, Any], ids_L: list[int]) -> Fl
     return x_LH
 
 
-def reader(weights: Any) -> Read:
+def tensor_reader(weights: Any) -> Read:
     """Make a function that reads a tensor by its current name, even if the file has TensorFlow's names for LayerNorm weights."""
     names = set(weights.keys())
 
@@ -169,7 +169,7 @@ def reader(weights: Any) -> Read:
     return read
 
 
-def finished(pooled_H: Floats, shape: Shape, tower: Path, opened: Open = _open) -> Floats:
+def finish_vector(pooled_H: Floats, shape: Shape, tower: Path, opened: Open = _open) -> Floats:
     """Turn a pooled vector [H] into a text's vector [D]: apply the head, and scale to length 1 for cosine (`Encoder.finish`)."""
     found = pooled_H
     if shape.head != "none":

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.lexical.search import known, load, ranked
+from tasks.core.lexical.search import load, ranked, term_ids
 from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
 from tasks.core.retrieval.fusion import DEPTH, NAMES, Ranked, fuse, pair
 from tasks.core.retrieval.passages import best_passages, rows_needed
@@ -130,7 +130,7 @@ class LexicalSystem:
 
     def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
         """The `depth` best documents for each query."""
-        asked = [(str(number), known(self.terms(query), self._index.vocab_dict)) for number, query in enumerate(queries)]
+        asked = [(str(number), term_ids(self.terms(query), self._index.vocab_dict)) for number, query in enumerate(queries)]
         return _split(ranked(asked, self._index, self._ids, depth), len(queries))
 
 

@@ -8,14 +8,14 @@ from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.judgments import ranked_groups
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts
 from tasks.core.workers.each import machine, open_workers
-from tasks.teacher.pairs import apart, asked, positives_of, rescored
+from tasks.teacher.pairs import filter_by_margin, positives_of, query_ids, replace_scores
 from tasks.teacher.params import Teacher
 from tasks.teacher.pieces import Model, Pieces, Score
 
@@ -32,7 +32,7 @@ def main() -> None:
     args = arguments.parse_args()
     params, text = load(Teacher, f"teacher.{args.name}"), load(Text, "text")
     negatives, documents, window = args.negatives / "train.parquet", args.corpus / "documents.parquet", (1, params.depth)
-    names, count = asked(ranked_groups(negatives, window))
+    names, count = query_ids(ranked_groups(negatives, window))
     positives = positives_of(names, read_table(args.corpus / "qrels" / "train.parquet", QRELS), documents)
     with open_workers(read_runtime()) as workers:
         made = workers.agreed(partial(machine, workers.runtime, params.precision))
@@ -51,8 +51,8 @@ def main() -> None:
         model = Model(args.reranker, args.corpus, scratch / "texts.bin", params, text, workers.runtime)
         pieces = Pieces(len(positives) + count, documents, scratch)
         scored = pieces.scored(chain([positives], ranked_groups(negatives, window)), workers, Score(model))
-        positives = rescored(*next(scored))
-        kept = (apart(rescored(group, scores), positives, params.absolute_margin) for group, scores in scored)
+        positives = replace_scores(*next(scored))
+        kept = (filter_by_margin(replace_scores(group, scores), positives, params.absolute_margin) for group, scores in scored)
         with new_folder(args.out) as out:
             write_table(out / "positives.parquet", RANKED, [positives])
             rows = write_table(out / "train.parquet", RANKED, kept)
@@ -61,7 +61,7 @@ def main() -> None:
         f"teacher {args.name}: {counted(len(positives) + count, 'pairs scored')}, "
         f"{count - rows:,} of {counted(count, 'negatives discarded')}"
     )
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

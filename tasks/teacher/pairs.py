@@ -14,7 +14,7 @@ from tasks.core.tables.schemas import RANKED
 Floats = npt.NDArray[np.float32]
 
 
-def asked(tables: Iterable[pa.Table]) -> tuple[pa.Array, int]:
+def query_ids(tables: Iterable[pa.Table]) -> tuple[pa.Array, int]:
     """The ids of all queries in `tables`, each once, and the total number of rows."""
     names, rows = pa.array([], pa.string()), 0
     for table in tables:
@@ -31,12 +31,12 @@ def positives_of(queries: pa.Array, qrels: pa.Table, documents: Path) -> pa.Tabl
     return pa.table([judged["query"], judged["doc"], pa.array(zeros, pa.int32()), pa.array(zeros, pa.float32())], schema=RANKED)
 
 
-def rescored(table: pa.Table, scores: Floats) -> pa.Table:
+def replace_scores(table: pa.Table, scores: Floats) -> pa.Table:
     """Replace the scores of `table`. Ranks stay those of the source, so that a window keeps its meaning."""
     return table.set_column(3, RANKED.field("score"), pa.array(scores, pa.float32()))
 
 
-def apart(negatives: pa.Table, positives: pa.Table, margin: float | None) -> pa.Table:
+def filter_by_margin(negatives: pa.Table, positives: pa.Table, margin: float | None) -> pa.Table:
     """The negatives that score at most their query's best positive minus `margin`; all if `margin` is None.
 
     RocketQA (arXiv:2010.08191) denoises by a fixed bound on a re-ranker's score. Here the bound is the positive's score minus `margin`.

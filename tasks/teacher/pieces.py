@@ -16,7 +16,7 @@ from tasks.core.stage.devices import choose_device, compute_dtype
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.runtime import Runtime
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import ordinals
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import Texts, corpus_texts, query_texts
@@ -88,7 +88,7 @@ class Score:
     model: Scores
 
     def __call__(self, piece: Piece) -> Scored:
-        if sealed(piece.path):
+        if is_sealed(piece.path):
             return Scored(len(piece.places), False)
         found = np.concatenate([self.model.scores(pairs) for pairs in self._pairs(piece)])
         with new_file(piece.path) as temporary, temporary.open("wb") as handle:

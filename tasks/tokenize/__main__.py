@@ -13,7 +13,7 @@ from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import folder_digest, new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.processes import cores
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables import batching
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import QUERIES, SPLITS
@@ -21,17 +21,17 @@ from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
 from tasks.core.text.same_texts import SAME
 from tasks.core.text.token_store import write_rows, write_tokens
-from tasks.core.text.tokenizer import kept_tokenizer
+from tasks.core.text.tokenizer import cached_tokenizer
 from tasks.core.text.tokens import open_tokens
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
-from tasks.tokenize.pieces import Job, large, tokenized
+from tasks.tokenize.pieces import Job, is_large, tokenize_documents
 
 
 def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of one split's queries, a batch at a time."""
     for batch in read_batches(path, QUERIES):
-        for part in batching.cut(batch, ["text"]):
+        for part in batching.split_batch(batch, ["text"]):
             yield part["id"].to_pylist(), part["text"].to_pylist()
 
 
@@ -51,7 +51,7 @@ def refuse_no_room(tokenizer: Any, text: Text, params: Tokenize) -> None:
 def main() -> None:
     arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
-    tokenizer = kept_tokenizer(arguments.tokenizer)
+    tokenizer = cached_tokenizer(arguments.tokenizer)
     most = tokenizer.model_max_length
     for name, length in (("query", params.query_length), ("document", params.document_length)):
         if length > most:
@@ -61,12 +61,12 @@ def main() -> None:
     with new_folder(arguments.out) as out:
         path = arguments.corpus / "documents.parquet"
         scratch = None
-        if large(path):
+        if is_large(path):
             settings = [params.model_dump(), text.model_dump(), code_digest("tokenize"), version("tokenizers"), digest, path]
             scratch = scratch_folder("tokenize", work_digest(*settings))
         os.environ.setdefault("RAYON_NUM_THREADS", str(cores()))  # the tokenizer's own threads
         job = Job(path, arguments.tokenizer, text, params.document, known_of(tokenizer, arguments.tokenizer))
-        rows = tokenized(job, cores(), scratch)
+        rows = tokenize_documents(job, cores(), scratch)
         write_rows(out / "documents", rows, tokenizer, digest=digest, cut=params.document, total=count_rows(path))
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
@@ -78,7 +78,7 @@ def main() -> None:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             write_tokens(out / "queries" / split, queries(path), tokenizer, params.query, digest=digest, total=count_rows(path))
     if scratch:
-        finish(scratch)
+        mark_finished(scratch)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.tables.parquet import count_rows
 from tasks.core.text.same_texts import HASHED_ROWS, first_of_same
 from tasks.core.text.tokens import Tokens
@@ -99,7 +99,7 @@ def _shingles(tokens: Tokens, start: int, end: int) -> tuple[Hashes, Ints]:
         moved[: len(flat) - step] = flat[step:]
         hashes = (hashes ^ np.where(there, moved, np.uint64(0))) * np.uint64(0xBF58476D1CE4E5B9)
         hashes ^= hashes >> np.uint64(29)
-    place = spread(0, lengths)
+    place = concat_ranges(0, lengths)
     whole = (place + SHINGLE <= np.repeat(lengths, lengths)) | (place == 0)
     return hashes[whole], row[whole]
 

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.core.stage.processes import in_order, resumable
-from tasks.core.tables.batching import cut
+from tasks.core.stage.processes import map_in_order, resumable
+from tasks.core.tables.batching import split_batch
 from tasks.core.tables.row_groups import count_groups, read_group
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.document import Text, document_text
 from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import Rows, rows_by
-from tasks.core.text.tokenizer import kept_tokenizer
+from tasks.core.text.tokenizer import cached_tokenizer
 
 ALONE = 16  # row groups, seconds of work; fewer are not worth another process
 
@@ -32,16 +32,16 @@ class Job(NamedTuple):
     known: Known | None = None  # of the tokenizer
 
 
-def large(documents: Path) -> bool:
+def is_large(documents: Path) -> bool:
     """Whether there is enough work to use several processes and to keep finished pieces."""
     return count_groups(documents) > ALONE
 
 
-def tokenized(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
+def tokenize_documents(job: Job, processes: int, scratch: Path | None) -> Iterator[Rows]:
     """The rows of all documents, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     groups = range(count_groups(job.documents))
     if scratch is None:
-        for found in in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
+        for found in map_in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
             yield from found
         return
     for group, path in enumerate(resumable(partial(keep_group, job), groups, scratch, processes)):
@@ -57,7 +57,7 @@ def tokenize_group(job: Job, group: int) -> list[Rows]:
 def texts_of(job: Job, group: int) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of one row group, a part at a time."""
     for batch in read_group(job.documents, DOCUMENTS, group):
-        for part in cut(batch, ["title", "text"]):
+        for part in split_batch(batch, ["title", "text"]):
             rows = zip(part["title"].to_pylist(), part["text"].to_pylist(), strict=True)
             yield part["id"].to_pylist(), [document_text(title, body, job.text) for title, body in rows]
 
@@ -83,4 +83,4 @@ def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
 @cache
 def _rows(tokenizer: Path, known: Known | None, settings: Cut) -> Any:
     """The tokenizing function; one per process, because it caches words."""
-    return rows_by(kept_tokenizer(tokenizer, known), settings)
+    return rows_by(cached_tokenizer(tokenizer, known), settings)

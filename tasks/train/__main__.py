@@ -7,8 +7,8 @@ from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.files import new_folder
 from tasks.core.stage.params import load
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import code_digest, finish, scratch_folder, work_digest
-from tasks.core.training.ranks import open_ranks, untrained
+from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
+from tasks.core.training.ranks import open_ranks, single_worker
 from tasks.train.lora import peft_version
 from tasks.train.params import Round
 from tasks.train.round import Outs, train_round
@@ -30,7 +30,7 @@ def main() -> None:
     arguments.add_argument("--init-state", type=Path, help="optimizer state of --init, for a round that carries it on")
     args = arguments.parse_args()
     params, runtime = load(Round, f"rounds.{args.name}"), read_runtime()
-    with open_ranks(runtime if params.steps != 0 else untrained(runtime), params.precision) as ranks:
+    with open_ranks(runtime if params.steps != 0 else single_worker(runtime), params.precision) as ranks:
         digest = work_digest(
             params.model_dump(),
             ranks.machine.dtype,
@@ -50,7 +50,7 @@ def main() -> None:
         with new_folder(args.curves) as curves, new_folder(args.state) as state, new_folder(args.encoder) as encoder:
             function = partial(train_round, args, params, ranks.runtime, scratch, Outs(encoder, state, curves))
             ranks.run(function, scratch=scratch, outs=(curves, state, encoder), what=f"train {args.name}")
-    finish(scratch)
+    mark_finished(scratch)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 
 from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.references import written
+from tasks.core.stage.references import without_digests
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_table
@@ -203,7 +203,7 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     if (params.distilled or params.sampling == "simans") and (
         data.positives.scores is None or not np.isfinite(data.positives.scores).any()
     ):
-        wish = f"loss {written(params.loss)}" if params.distilled else "sampling simans"
+        wish = f"loss {without_digests(params.loss)}" if params.distilled else "sampling simans"
         raise UserError(f"negatives {params.negatives}: no scores of positives, which {wish} requires; name a mine or a teacher")
     if counts.max() < params.hard:
         raise UserError(

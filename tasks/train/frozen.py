@@ -7,7 +7,7 @@ import torch
 
 from tasks.core.encoding.encode import Vectors, encode
 from tasks.core.models.bi_encoder import Encoder, Towers
-from tasks.core.stage.devices import best_batch_tokens, place
+from tasks.core.stage.devices import best_batch_tokens, move_module
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 from tasks.train.batches import Floats
@@ -31,7 +31,7 @@ class Frozen:
         copied = copy.deepcopy(towers)  # shared towers stay shared
         merge(copied)
         for tower in (copied.query, copied.document):
-            place(tower, device, dtype).eval()
+            move_module(tower, device, dtype).eval()
         return cls(copied, queries, documents, device, dtype)
 
     def scores(self, queries: Ints, documents: Ints) -> Floats:

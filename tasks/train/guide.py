@@ -13,7 +13,7 @@ from tasks.train.frozen import Frozen
 Guide = Callable[[Batch], Batch]
 
 
-def guided(batch: Batch, scores_BU: Floats, margin: float) -> Batch:
+def mask_by_guide(batch: Batch, scores_BU: Floats, margin: float) -> Batch:
     """Mask the negatives that the guide scores above the query's positive - `margin`. `scores_BU`: its scores of the batch's documents."""
     scores_BS = scores_BU[:, batch.slots]
     likely_BS = scores_BS > scores_BS.diagonal()[:, None] - margin
@@ -22,4 +22,4 @@ def guided(batch: Batch, scores_BU: Floats, margin: float) -> Batch:
 
 def make_guide(guide: Frozen, margin: float) -> Guide:
     """Make the function that masks a batch by `guide`. It encodes the batch's texts once more, without gradients."""
-    return lambda batch: guided(batch, guide.scores(batch.queries, batch.documents), margin)
+    return lambda batch: mask_by_guide(batch, guide.scores(batch.queries, batch.documents), margin)

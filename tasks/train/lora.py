@@ -18,7 +18,7 @@ from tasks.train.params import Lora
 
 STREAM = 7  # of draws
 LINEAR = (nn.Linear, Conv1D)  # Conv1D: GPT-2's linear layer, with transposed weights
-PROBED = 8  # tokens of each text in the probe of read_uncalled
+PROBED = 8  # tokens of each text in the probe of uncalled_layers
 
 
 def peft_version() -> str:
@@ -43,7 +43,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
     for tower in _each(towers):
         tower.requires_grad_(False)
         names = adapted_layers(tower.transformer, lora.targets, where)
-        if uncalled := read_uncalled(tower, names):
+        if uncalled := uncalled_layers(tower, names):
             if lora.targets is not None:
                 raise UserError(
                     f"{where}.targets: found {uncalled[0]}, whose weights {tower.transformer.config.model_type} reads without calling the "
@@ -77,7 +77,7 @@ def adapted_layers(transformer: nn.Module, targets: Sequence[str] | None, where:
     return [name for name in linear if targets is None or any(_ends(name, target) for target in targets)]
 
 
-def read_uncalled(tower: Encoder, names: Sequence[str]) -> list[str]:
+def uncalled_layers(tower: Encoder, names: Sequence[str]) -> list[str]:
     """The layers among `names` whose weights get a gradient although the layer is never called, such as `dt_proj` of Mamba and Jamba.
 
     Probed with a few tokens. A layer that they do not reach at all, such as an expert, is not listed: other tokens may call it. The weights

@@ -39,7 +39,7 @@ def nll(scores_BS: torch.Tensor, negative_BS: torch.Tensor, weight_B: Weights = 
     return (F.cross_entropy(logits_BS, target_B, reduction="none") * weight_B).sum() / weight_B.sum()
 
 
-def hardest(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
+def hardest_negatives(scores_BS: torch.Tensor, negative_BS: torch.Tensor) -> torch.Tensor:
     """A mask [B, S] of each query's highest-scoring negative (of equals, the first). The row of a query without negatives is empty.
 
     NCE Neg, ANCE (arXiv:2007.00808), section 5: only the hardest negative of the batch is in the loss.

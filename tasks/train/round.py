@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tasks.core.models.bi_encoder import Towers, average_with, load_towers, odd_temperature, save_towers, truncate
+from tasks.core.models.bi_encoder import Towers, interpolate_weights, load_towers, save_towers, temperature_warning, truncate
 from tasks.core.models.projector import add_projector
 from tasks.core.stage.devices import compute_dtype, kept_tokens
 from tasks.core.stage.files import read_json, write_json
 from tasks.core.stage.runtime import Runtime
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.core.text.tokens import Tokens, open_tokens
-from tasks.core.training.companions import pass_on
+from tasks.core.training.companions import copy_companions
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Validation, fit, load_state, read_state, save_state
 from tasks.core.training.optimizers import make_optimizer
@@ -57,7 +57,7 @@ def train_round(
     name, dtype = args.name, compute_dtype(device, params.precision)
     documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
     towers, tokenizer = load_towers(args.init), load_tokenizer(args.init)
-    shape(towers, args, params)
+    shape_towers(towers, args, params)
     module = nn.ModuleDict({"document": towers.document} if towers.shared else {"document": towers.document, "query": towers.query})
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
@@ -65,7 +65,7 @@ def train_round(
     order: dict[str, int] = {}
     if params.steps != 0:
         data, sample = training_data(args, params, queries, documents, scratch)
-        if line := odd_temperature(towers.document.shape, params.temperature):
+        if line := temperature_warning(towers.document.shape, params.temperature):
             print(f"{name}: {line}")
         steps = steps_of(data, params)
         if args.init_state and (line := seen_before(read_json(args.init_state / "state.json"), data, params)):
@@ -87,21 +87,21 @@ def train_round(
         journal = Journal(what, scratch, outs.curves, runtime.checkpoint_seconds)
         steps = fit(module, optimizer, each, schedule, journal, validation=validation, gang=gang)
         order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
-    if gang is not None and not gang.first:
+    if gang is not None and not gang.is_first:
         return
     save_state(outs.state, before + steps, module, optimizer, **order)
     if params.steps == 0:
-        pass_on(args.init_state, outs.state)
+        copy_companions(args.init_state, outs.state)
     if params.adapters:
         merge(towers)
     if params.start_share:
-        average_with(towers, load_towers(args.init), params.start_share)
+        interpolate_weights(towers, load_towers(args.init), params.start_share)
     write_json(outs.curves / "round.json", {"steps": steps})  # without steps there is no curve, and DVC does not keep an empty folder
     texts = {"max_length": documents.max_length, "query_prefix": queries.prefix, "document_prefix": documents.prefix}
     save_towers(towers, tokenizer, outs.encoder, queries.max_length, **texts)
 
 
-def shape(towers: Towers, args: Namespace, params: Round) -> None:
+def shape_towers(towers: Towers, args: Namespace, params: Round) -> None:
     """Give the initial towers, in place, the width, adapters, and projector that the round asks for."""
     if params.width is not None:
         truncate(towers, params.width, f"params.yaml: rounds.{args.name}.width")

@@ -8,10 +8,10 @@ import torch
 from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Towers
-from tasks.core.stage.devices import sent
+from tasks.core.stage.devices import to_tensor
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.references import named_code, written
+from tasks.core.stage.references import named_code, without_digests
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures
@@ -19,7 +19,7 @@ from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Steps
 from tasks.core.training.unpadded import best_training_tokens, unpadded_towers
 from tasks.train.batches import Batch, TrainingSet, draw_batch
-from tasks.train.losses import Weights, hardest, hinge, kl, margin_mse, nll, ranknet, star
+from tasks.train.losses import Weights, hardest_negatives, hinge, kl, margin_mse, nll, ranknet, star
 from tasks.train.params import Round
 
 Rows = npt.NDArray[np.int64]  # [U, P]: the rows of each document of a batch, -1 where it has fewer
@@ -50,19 +50,19 @@ def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generato
 def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, Figures]:
     """The round's loss for one batch, and its accuracy: the fraction of queries whose positive scores above all negatives."""
     device = scores_BU.device
-    scores_BS = scores_BU[:, sent(batch.slots, device)] / params.temperature
-    own_BS = sent(batch.own, device)
-    negative_BS = ~sent(batch.positive, device)
+    scores_BS = scores_BU[:, to_tensor(batch.slots, device)] / params.temperature
+    own_BS = to_tensor(batch.own, device)
+    negative_BS = ~to_tensor(batch.positive, device)
     if not params.in_batch:
         negative_BS = negative_BS & own_BS
     if params.hardest:
-        negative_BS = hardest(scores_BS, negative_BS)
-    weight_B = None if batch.weights is None else sent(batch.weights, device)
+        negative_BS = hardest_negatives(scores_BS, negative_BS)
+    weight_B = None if batch.weights is None else to_tensor(batch.weights, device)
     if params.distilled:
-        own_BH = sent(own_slots(batch.own), device)
-        loss = distillation(scores_BS, negative_BS, own_BH, sent(batch.scores, device), params, weight_B)
+        own_BH = to_tensor(own_slots(batch.own), device)
+        loss = distillation(scores_BS, negative_BS, own_BH, to_tensor(batch.scores, device), params, weight_B)
     elif own := named_code(params.loss):
-        loss = own_loss(own(scores_BS, negative_BS, own_BS, weight_B), written(params.loss))
+        loss = checked_loss(own(scores_BS, negative_BS, own_BS, weight_B), without_digests(params.loss))
     elif params.loss == "nll":
         loss = nll(scores_BS, negative_BS, weight_B)
     elif params.loss == "hinge":
@@ -77,7 +77,7 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
     return loss, {"accuracy": accuracy}
 
 
-def own_loss(loss: object, name: str) -> torch.Tensor:
+def checked_loss(loss: object, name: str) -> torch.Tensor:
     """Check the value that a loss named in params.yaml returned: UserError if it is not a tensor of no dimensions."""
     if not isinstance(loss, torch.Tensor) or loss.dim():
         found = f"shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
@@ -109,7 +109,7 @@ def distillation(
     valid_BG = allowed_BG & torch.isfinite(teacher_BG)
     teacher_BG = teacher_BG.nan_to_num() / params.teacher_temperature
     if own := named_code(params.loss):
-        loss = own_loss(own(group_BG, teacher_BG, valid_BG, weight_B), written(params.loss))
+        loss = checked_loss(own(group_BG, teacher_BG, valid_BG, weight_B), without_digests(params.loss))
     else:
         loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG, weight_B)
     return loss + params.nll_weight * nll(scores_BS, negative_BS, weight_B) if params.nll_weight else loss
@@ -147,7 +147,7 @@ def make_step(
         sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
-            return batch_loss(best_passage(queries_BD @ documents_RD.T, sent(held_UP, compute.device)), masked, params)
+            return batch_loss(best_passage(queries_BD @ documents_RD.T, to_tensor(held_UP, compute.device)), masked, params)
 
         return cached_backward(sides, loss, batch_tokens, compute, (params.seed, 3, behind + own), unpadded)
 

@@ -100,7 +100,7 @@ def test_a_gpu_finds_what_a_cpu_finds(
         assert (documents.resident is None) == (room == 0)
         assert len(list(documents.blocks())) == (1 if room and (at_once > ROWS or dtype == "float16") else 3)
         for _ in range(2):  # the second time with what is known of the vectors
-            found = module.searched(documents, torch.from_numpy(queries).to(GPU), 20)
+            found = module.search_documents(documents, torch.from_numpy(queries).to(GPU), 20)
             np.testing.assert_array_equal(found[1], rows)
             np.testing.assert_allclose(found[0], scores, rtol=1e-5, atol=1e-6)
         assert bool(documents.halved) == (room > 0), "what is read from disk is not kept in another form"
@@ -193,7 +193,7 @@ def test_ranks_on_gpus_find_what_one_gpu_finds(embeddings: Embeddings, queries: 
 
     def found(documents: module.Documents) -> list[np.ndarray]:
         asked = torch.from_numpy(queries).to(GPU)
-        return [*module.searched(documents, asked, 20), documents.scores(asked[:2], rows).cpu().numpy()]
+        return [*module.search_documents(documents, asked, 20), documents.scores(asked[:2], rows).cpu().numpy()]
 
     def rank(gang: Gang) -> list[np.ndarray]:
         with FakeGpu():  # a mode is of one thread

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tasks.adore.lists import Lists, best_documents, completed, measured, overlap, unranked
+from tasks.adore.lists import Lists, best_documents, complete_lists, overlap, search_metrics, unranked_lists
 
 OWNERS = np.arange(20, dtype=np.int32)  # a row is a document, where nothing else is said
 
@@ -25,7 +25,7 @@ def itself(wanted: list[np.ndarray]) -> list[np.ndarray]:
 
 def complete(found: list[int], positives: list[int], missing: str, seed: int = 0) -> list[tuple[int, bool]]:
     known, rng = [ints(*positives)], np.random.default_rng(seed)
-    lists = completed(ints(*found)[None], OWNERS, known, known, itself, missing, rng, ones(*known))  # type: ignore[arg-type]
+    lists = complete_lists(ints(*found)[None], OWNERS, known, known, itself, missing, rng, ones(*known))  # type: ignore[arg-type]
     return [(row, mark) for row, mark in zip(lists.rows[0].tolist(), lists.positive[0].tolist(), strict=True) if row >= 0]
 
 
@@ -62,7 +62,7 @@ def test_lists_shorter_than_requested() -> None:
 def test_passages_are_judged_by_their_document() -> None:
     owners = np.array([0, 0, 1, 1, 1, 2], dtype=np.int32)
     known, rng = [ints(1)], np.random.default_rng(0)
-    lists = completed(
+    lists = complete_lists(
         ints(5, 1)[None], owners, known, known, lambda wanted: [documents * 2 + 1 for documents in wanted], "drhard", rng, ones(*known)
     )
     assert lists.rows.tolist() == [[5, 1, 3]] and lists.positive.tolist() == [[False, False, True]]
@@ -91,27 +91,27 @@ def test_best_documents_equal_a_plain_ranking() -> None:
 
 
 def test_unranked_lists_hold_every_positive_and_no_positive_twice() -> None:
-    lists = unranked([ints(4, 2), ints(9)], [ints(4, 2), ints(9)], [ints(1, 2, 1, 8), ints()], itself, ones(ints(4, 2), ints(9)))
+    lists = unranked_lists([ints(4, 2), ints(9)], [ints(4, 2), ints(9)], [ints(1, 2, 1, 8), ints()], itself, ones(ints(4, 2), ints(9)))
     assert [[row for row in rows if row >= 0] for rows in lists.rows.tolist()] == [[4, 2, 1, 8], [9]]
     assert lists.positive.tolist() == [[True, True, False, False], [True, False, False, False]]
     assert lists.valid.tolist() == [[True] * 4, [True, False, False, False]]
     assert lists.rows[1].tolist() == [9, -1, -1, -1]
-    one = unranked([ints(9), ints()], [ints(9)] * 2, [ints()] * 2, itself, ones(ints(9), ints(9)))
+    one = unranked_lists([ints(9), ints()], [ints(9)] * 2, [ints()] * 2, itself, ones(ints(9), ints(9)))
     assert (one.rows.tolist(), one.grades.tolist()) == ([[9], [-1]], [[1], [0]])
 
 
 def test_measures_by_hand() -> None:
     found = np.array([[1, 2, 3, 4], [5, 6, 7, -1], [8, 9, 10, 11]])
-    figures = measured(found, OWNERS, [ints(2, 4), ints(0), ints(11)], cut=3)
+    figures = search_metrics(found, OWNERS, [ints(2, 4), ints(0), ints(11)], cut=3)
     assert figures == pytest.approx({"mrr_3": (1 / 2 + 0 + 0) / 3, "hit_3": 1 / 3, "recall": (1 + 0 + 1) / 3})
 
 
 def test_overlap_by_hand() -> None:
-    lists = unranked([ints(0), ints(5)], [ints(0), ints(5)], [ints(1, 2, 9), ints(6)], itself, ones(ints(0), ints(5)))
+    lists = unranked_lists([ints(0), ints(5)], [ints(0), ints(5)], [ints(1, 2, 9), ints(6)], itself, ones(ints(0), ints(5)))
     found = np.array([[0, 1, 2, 3], [7, 8, -1, -1]])  # of query 0 the dynamic negatives are 1, 2, 3: two of three; of query 1 none of two
     assert overlap(lists, found, OWNERS, [ints(0), ints(5)]) == pytest.approx((2 / 3 + 0) / 2)
     assert overlap(lists, np.array([[0], [5]]), OWNERS, [ints(0), ints(5)]) == 1.0
-    first = unranked([ints(5)], [ints(5)], [ints(0, 1)], itself, ones(ints(5)))
+    first = unranked_lists([ints(5)], [ints(5)], [ints(0, 1)], itself, ones(ints(5)))
     assert overlap(first, np.array([[0, 2, 5]]), OWNERS, [ints(5)]) == 0.5, "row 0 is a document, not padding"
 
 
@@ -127,7 +127,7 @@ def test_figures_of_a_search_equal_plain_python() -> None:
         firsts = np.array([owners.index(d) for d in range(5)])
         as_rows = lambda wanted, firsts=firsts: [firsts[documents] for documents in wanted]  # noqa: E731
         positives, given = [ints(*own) for own in known], [ints(*own) for own in negatives]
-        lists = unranked(positives, positives, given, as_rows, ones(*positives))
+        lists = unranked_lists(positives, positives, given, as_rows, ones(*positives))
         mrr, hits, recalls, shares = [], [], [], []
         for rows, own, others in zip(found, known, negatives, strict=True):
             documents = [owners[row] for row in rows if row >= 0]
@@ -137,7 +137,7 @@ def test_figures_of_a_search_equal_plain_python() -> None:
             recalls.append(len(set(documents) & set(own)) / len(own))
             if dynamic := set(documents) - set(own):
                 shares.append(len(dynamic & set(others)) / len(dynamic))
-        figures = measured(np.array(found), np.array(owners, dtype=np.int32), positives, cut=2)
+        figures = search_metrics(np.array(found), np.array(owners, dtype=np.int32), positives, cut=2)
         assert figures == pytest.approx({"mrr_2": np.mean(mrr), "hit_2": np.mean(hits), "recall": np.mean(recalls)})
         wanted = np.mean(shares) if shares else 1
         assert overlap(lists, np.array(found), np.array(owners, dtype=np.int32), positives) == pytest.approx(wanted)
@@ -145,15 +145,15 @@ def test_figures_of_a_search_equal_plain_python() -> None:
 
 def test_a_document_with_the_text_of_a_positive_is_labelled_like_it() -> None:
     """Document 6 has the text of the positive 3, and is not added where 3 is missing."""
-    lists = completed(ints(5, 6, 1)[None], OWNERS, [ints(3)], [ints(3, 6)], itself, "jpq", np.random.default_rng(0), ones(ints(3, 6)))  # type: ignore[arg-type]
+    lists = complete_lists(ints(5, 6, 1)[None], OWNERS, [ints(3)], [ints(3, 6)], itself, "jpq", np.random.default_rng(0), ones(ints(3, 6)))  # type: ignore[arg-type]
     assert (lists.rows.tolist(), lists.positive.tolist()) == ([[5, 6, 1, 3]], [[False, True, False, True]])
-    assert unranked([ints(3)], [ints(3, 6)], [ints(6, 2)], itself, ones(ints(3, 6))).rows.tolist() == [[3, 2]]
+    assert unranked_lists([ints(3)], [ints(3, 6)], [ints(6, 2)], itself, ones(ints(3, 6))).rows.tolist() == [[3, 2]]
 
 
 def test_lists_have_the_grades_of_known_documents() -> None:
     grades = [np.array([3, 1, 2], dtype=np.float32)]
     known = [ints(3, 6, 8)]
-    lists = completed(ints(5, 6, 1)[None], OWNERS, [ints(3, 8)], known, itself, "jpq", np.random.default_rng(0), grades)  # type: ignore[arg-type]
+    lists = complete_lists(ints(5, 6, 1)[None], OWNERS, [ints(3, 8)], known, itself, "jpq", np.random.default_rng(0), grades)  # type: ignore[arg-type]
     assert (lists.rows.tolist(), lists.grades.tolist()) == ([[5, 6, 1, 3, 8]], [[0, 1, 0, 3, 2]])
     assert lists.positive.tolist() == [[False, True, False, True, True]]
-    assert unranked([ints(8)], known, [ints(6, 2)], itself, grades).grades.tolist() == [[2, 0]]
+    assert unranked_lists([ints(8)], known, [ints(6, 2)], itself, grades).grades.tolist() == [[2, 0]]

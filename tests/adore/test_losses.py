@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from tasks.adore.losses import gains, ideal, pairwise
+from tasks.adore.losses import ideal_dcg, pairwise, rank_gains
 
 Case = tuple[list[list[float]], list[list[int]], list[list[int]]]  # scores, grades, those of all known positives; lists of own lengths
 CPU = torch.device("cpu")
@@ -69,10 +69,10 @@ def ours(case: Case, metric: str | None, cut: int) -> tuple[torch.Tensor, torch.
         scores_BL[b, : len(row)], valid_BL[b, : len(row)] = torch.tensor(row), True
         grades_BL[b, : len(row)] = torch.tensor(marks)
     scores_BL.requires_grad_()
-    gains_L = gains(length, metric, cut) if metric else None
+    gains_L = rank_gains(length, metric, cut) if metric else None
     most = max(map(len, known))
     grades_BK = torch.tensor([[*grades, *[0] * (most - len(grades))] for grades in known])
-    ideal_B = ideal(grades_BK, cut) if metric == "ndcg" else None
+    ideal_B = ideal_dcg(grades_BK, cut) if metric == "ndcg" else None
     return pairwise(scores_BL, grades_BL, valid_BL, gains_L, ideal_B), scores_BL
 
 

@@ -15,7 +15,7 @@ from tasks.adore.step import make_corpus, make_step
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.tables.judgments import lists_of
 from tasks.core.training.compute import Compute
-from tasks.core.training.figures import read
+from tasks.core.training.figures import read_figures
 from tasks.core.workers.gang import Gang
 from tests.gangs import as_ranks, tokens_of
 
@@ -72,7 +72,7 @@ def test_gradients_of_tower_and_centroids_add_up(ranks: int, tiny_encoder: Path,
         scratch = tmp_path / str("alone" if gang is None else gang.rank)
         scratch.mkdir()
         backward = make_step(own, queries, data, corpus, params, lambda _: False, scratch, Compute(CPU, torch.float32, 0, gang))
-        loss = read(backward(0))["loss"]
+        loss = read_figures(backward(0))["loss"]
         weights = [centroids.weight, *own.parameters()]
         if gang is not None:
             assert (centroids.weight.grad is None) == (gang.rank > 0), "counted once"

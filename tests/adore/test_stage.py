@@ -172,7 +172,7 @@ def test_scores_over_a_compressed_index_are_as_said(run: Callable[[str, str], Pa
     assert kinds == {"exact": Rescored, "decoded": Compressed}
 
 
-@pytest.mark.parametrize(("name", "function"), [("dynamic", "completed"), ("given", "unranked")])
+@pytest.mark.parametrize(("name", "function"), [("dynamic", "complete_lists"), ("given", "unranked_lists")])
 def test_copies_of_positives_reach_the_lists(
     name: str, function: str, project: Path, run: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +193,7 @@ def test_copies_of_positives_reach_the_lists(
     real, seen = getattr(step_module, function), list[list[int]]()
 
     def spied(*given: Any) -> Any:
-        seen.extend(own.tolist() for own in given[3 if function == "completed" else 1])
+        seen.extend(own.tolist() for own in given[3 if function == "complete_lists" else 1])
         return real(*given)
 
     monkeypatch.setattr(step_module, function, spied)

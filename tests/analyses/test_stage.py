@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoConfig
 
 from flows.parameters.checks import check
-from tasks.analyses.gradients import draw_batches, layer_count, norms, part_of
+from tasks.analyses.gradients import draw_batches, gradient_norms, layer_count, part_of
 from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.models.limits import model_class
 from tasks.core.stage.errors import UserError
@@ -56,7 +56,7 @@ def test_gradients_are_those_of_a_plain_loop(small: Any, shared: bool, prompt: i
         loaded.document.shape = replace(loaded.document.shape, pools_prompt=not prompt)
         return loaded if shared else Towers(loaded.query, load_towers(folder / "encoders/warmup").document)
 
-    found = norms(towers(), queries, documents, batches, temperature=0.1)
+    found = gradient_norms(towers(), queries, documents, batches, temperature=0.1)
 
     def vector(tower: Any, tokens: Tokens, row: int) -> torch.Tensor:
         ids = torch.from_numpy(tokens.flat[tokens.offsets[row] : tokens.offsets[row + 1]].astype(np.int64))[None]

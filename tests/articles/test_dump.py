@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.articles.dump import cut, read_pages
+from tasks.articles.dump import read_pages, split_dump
 from tasks.articles.extract import Cleaned, extract
 from tasks.articles.markup import plain_text
 from tasks.articles.pages import Page, is_disambiguation
@@ -124,7 +124,7 @@ def test_processes_change_nothing(tmp_path: Path) -> None:
 def test_multistream_is_cut_where_streams_begin(tmp_path: Path) -> None:
     path = tmp_path / "multi.xml.bz2"
     path.write_bytes(multistream())
-    sizes = [sum(1 for _ in read_pages(piece)) for piece in cut(path)]
+    sizes = [sum(1 for _ in read_pages(piece)) for piece in split_dump(path)]
     assert sizes == [0, 5, 5, 5, 5, 5, 5, 5, 0]
 
 
@@ -390,4 +390,4 @@ def test_a_page_that_cannot_be_parsed_is_counted(tmp_path: Path, monkeypatch: py
 def test_a_namespace_that_is_no_number_is_that_of_articles(tmp_path: Path, namespace: str) -> None:
     (tmp_path / "a.xml").write_text(WHOLE.decode().replace("<ns>0</ns>", f"<ns>{namespace}</ns>", 1), encoding="utf-8")
     assert f"<ns>{namespace}</ns>" in (tmp_path / "a.xml").read_text(encoding="utf-8")
-    assert next(page.namespace for piece in cut(tmp_path / "a.xml") for page in read_pages(piece)) == 0
+    assert next(page.namespace for piece in split_dump(tmp_path / "a.xml") for page in read_pages(piece)) == 0

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from tasks.base.params import Base
-from tasks.base.shape import fitted_tokenizer, refuse_unlike, shaped_towers, wanted_shape
+from tasks.base.shape import fitted_tokenizer, refuse_unusable, shaped_towers, wanted_shape
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.stage.errors import UserError
@@ -191,20 +191,20 @@ def tiny_towers(kind: str, longest: int = 512) -> Towers:
 def test_vectors_that_depend_on_padding_are_refused(kind: str, longest: int) -> None:
     tokenizer = byte_tokenizer("right", ends=True)
     tokenizer.model_max_length = longest
-    refuse_unlike(Path("m"), tiny_towers("bert", longest), tokenizer)
+    refuse_unusable(Path("m"), tiny_towers("bert", longest), tokenizer)
     with pytest.raises(UserError, match=rf"^m: found a transformer \({kind}\) whose vectors depend on padding; expected one that masks it"):
-        refuse_unlike(Path("m"), tiny_towers(kind, longest), tokenizer)
+        refuse_unusable(Path("m"), tiny_towers(kind, longest), tokenizer)
 
 
 def test_token_types_that_change_vectors_are_refused() -> None:
     """GPT-2 adds the embedding of token 0 for type 0, and nothing for none."""
     tokenizer = byte_tokenizer("left", ends=True)
     tokenizer.model_max_length = int(1e30)  # what transformers gives one without a limit
-    refuse_unlike(Path("m"), tiny_towers("gpt2"), tokenizer)
+    refuse_unusable(Path("m"), tiny_towers("gpt2"), tokenizer)
     tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    refuse_unlike(Path("m"), tiny_towers("bert"), tokenizer)
+    refuse_unusable(Path("m"), tiny_towers("bert"), tokenizer)
     with pytest.raises(UserError, match=r"^m: found a tokenizer whose token_type_ids change the vectors of this transformer \(gpt2\)"):
-        refuse_unlike(Path("m"), tiny_towers("gpt2"), tokenizer)
+        refuse_unusable(Path("m"), tiny_towers("gpt2"), tokenizer)
 
 
 @pytest.mark.parametrize("kind", ["bloom", "codegen", "mamba", "jamba"])
@@ -212,16 +212,16 @@ def test_the_first_token_of_any_causal_transformer_is_refused(kind: str) -> None
     """Even of those whose layers do not say that they are causal; those without a layer of attention keep nothing for later tokens."""
     tokenizer, towers = byte_tokenizer("right", ends=True), tiny_towers(kind)
     assert not towers.document.causal
-    refuse_unlike(Path("m"), towers, tokenizer)
+    refuse_unusable(Path("m"), towers, tokenizer)
     for pooling in ("cls", "mean+cls"):
         tower = Encoder(towers.document.transformer, Shape(pooling)).eval()
         with pytest.raises(
             UserError, match=rf"^m: found pooling cls over a causal transformer \({kind}\), whose first token sees no other"
         ):
-            refuse_unlike(Path("m"), Towers(tower, tower), tokenizer)
+            refuse_unusable(Path("m"), Towers(tower, tower), tokenizer)
     encoder = tiny_towers("bert").document
     encoder.shape = Shape("cls")
-    refuse_unlike(Path("m"), Towers(encoder, encoder), tokenizer)
+    refuse_unusable(Path("m"), Towers(encoder, encoder), tokenizer)
 
 
 def test_a_transformer_that_reads_no_text_is_refused(tmp_path: Path) -> None:
@@ -230,12 +230,12 @@ def test_a_transformer_that_reads_no_text_is_refused(tmp_path: Path) -> None:
     for layer in blind.encoder.layer:
         torch.nn.init.zeros_(layer.attention.output.dense.weight)
     with pytest.raises(UserError, match=r"^m: found a transformer \(bert\) whose tokens see no others; expected one with attention"):
-        refuse_unlike(Path("m"), towers, tokenizer)
+        refuse_unusable(Path("m"), towers, tokenizer)
     blind.encoder.layer[0].attention.output.dense = torch.nn.Linear(8, 8)
     with pytest.raises(
         UserError, match=r"^m: found a transformer \(bert\) that fails on a text \(mat1 and mat2 .*\); expected one such as"
     ):
-        refuse_unlike(Path("m"), towers, tokenizer)
+        refuse_unusable(Path("m"), towers, tokenizer)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48, "image_size": 32}
     AutoModel.from_config(AutoConfig.for_model("vit", **sizes)).save_pretrained(tmp_path / "vit")
     with pytest.raises(UserError, match=r"vit: found a model without a vocabulary \(vit\); expected one that reads texts$"):

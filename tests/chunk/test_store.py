@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.chunk.store import tokenised, write_chunks
+from tasks.chunk.store import tokenize_sentences, write_chunks
 from tasks.core.stage.errors import UserError
 from tasks.core.text.chunks import OFFSETS, SENTENCES, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
@@ -93,6 +93,6 @@ def test_byte_level_sentences_have_the_tokens_of_the_running_text(tmp_path: Path
 def test_wordpiece_sentences_have_the_tokens_that_they_have_alone(tiny_encoder: Path) -> None:
     tokenizer = load_tokenizer(tiny_encoder)
     for room in (512, 3):  # longer than 3 tokens: the words of the tokens too
-        for text, found in zip(LINES, tokenised(LINES, tokenizer, room), strict=True):
+        for text, found in zip(LINES, tokenize_sentences(LINES, tokenizer, room), strict=True):
             alone = [tokenizer(sentence, add_special_tokens=False) for sentence in sentences(text)]
             assert found == [(one["input_ids"], one.word_ids() if room == 3 else []) for one in alone]

@@ -21,7 +21,7 @@ from tasks.core.tables.schemas import QRELS, RANKED
 from tasks.core.tables.trec import write_run
 from tasks.evaluate.external import evaluate_files
 from tasks.evaluate.params import Evaluate
-from tasks.evaluate.runs import QUERY_BLOCK, rankings
+from tasks.evaluate.runs import QUERY_BLOCK, read_rankings
 from tasks.evaluate.split import evaluate_split
 
 
@@ -84,7 +84,7 @@ def test_an_id_may_contain_a_non_ascii_space(tmp_path: Path) -> None:
 def test_blocks_keep_queries_whole(tmp_path: Path) -> None:
     table = ranked_with_ties(QUERY_BLOCK + 3, 3)
     write_run(tmp_path / "run.trec", table.to_batches(), "me")
-    blocks = list(rankings(tmp_path / "run.trec"))
+    blocks = list(read_rankings(tmp_path / "run.trec"))
     assert [len(block) for block in blocks] == [QUERY_BLOCK, 3]
     assert [doc for block in blocks for docs in block.values() for doc in docs] == table["doc"].to_pylist()
 

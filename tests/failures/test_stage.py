@@ -19,7 +19,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES
 from tasks.core.text.analysis import analyzer
 from tasks.failures.queries import Words
-from tasks.failures.worst import matched
+from tasks.failures.worst import matched_words
 
 ROUNDS = (
     "rounds: {warmup: {init: base, negatives: bm25}, star: {init: warmup, negatives: bm25}}\nfuse: {hybrid: {first: bm25, second: star}}"
@@ -194,5 +194,5 @@ def test_matched_without_blanks_are_bigrams() -> None:
     terms = analyzer("english", "english")
     save(Path("chinese"), build(documents.values(), terms, BM25(), Path("postings")), [pa.array(list(documents))], BM25())
     words = Words(Path("chinese"))
-    assert matched("海淀区在北京吗? (fishes)", documents["d1"], words) == ["海淀", "淀区", "北京"]
-    assert matched("海淀区在北京吗? (fishes)", documents["d2"], words) == ["fishes", "北京"]
+    assert matched_words("海淀区在北京吗? (fishes)", documents["d1"], words) == ["海淀", "淀区", "北京"]
+    assert matched_words("海淀区在北京吗? (fishes)", documents["d2"], words) == ["fishes", "北京"]

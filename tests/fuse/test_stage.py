@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.core.metrics.clusters import connected
-from tasks.core.metrics.confirmation import chooses
+from tasks.core.metrics.confirmation import is_selection_query
 from tasks.core.metrics.measures import parse
 from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
 from tasks.core.stage.errors import UserError
@@ -21,7 +21,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.evaluate.split import evaluate_split
-from tasks.fuse.grid import chosen, grid_means
+from tasks.fuse.grid import best_setting, grid_means
 from tasks.fuse.params import Fuse
 
 Lists = dict[str, dict[str, float]]  # query, document, score
@@ -125,7 +125,7 @@ def test_a_weight_may_be_chosen_on_the_selection_part_alone(
     groups = connected(docs.items())
     good, bad = (9.0, 1.0, 0.0), (0.0, 9.0, 8.0)
     first, second = (
-        {q: dict(zip((docs[q], "b", "c"), good if chooses(q, groups) == best else bad, strict=True)) for q in names}
+        {q: dict(zip((docs[q], "b", "c"), good if is_selection_query(q, groups) == best else bad, strict=True)) for q in names}
         for best in (True, False)
     )
     for split in ("dev", "test"):
@@ -153,7 +153,7 @@ def test_choosing_does_not_read_test(monkeypatch: pytest.MonkeyPatch) -> None:
     for path in ("runs/bm25/test.trec", "runs/star/test.trec", "qrels/test.parquet", "queries/test.parquet"):
         Path(path).unlink()
     module, params = import_module("tasks.fuse.__main__"), Fuse(first="bm25", second="star")
-    assert module.choose(Path("runs/bm25"), Path("runs/star"), params, queries=Path("queries"), qrels=Path("qrels")) == record
+    assert module.choose_setting(Path("runs/bm25"), Path("runs/star"), params, queries=Path("queries"), qrels=Path("qrels")) == record
 
 
 @pytest.mark.parametrize("metric", ["RR@10", "AP"])
@@ -179,8 +179,8 @@ def test_the_grid_measures_lists_of_the_depth_that_is_written(depth: int, metric
 
 
 def test_ties_go_to_the_first_setting_in_the_grid() -> None:
-    assert chosen({0.0: 0.5, 0.5: 0.7, 1.0: 0.7}) == 0.5
-    assert chosen({0.0: 0.3, 0.5: 0.1 + 0.2}) == 0.0
+    assert best_setting({0.0: 0.5, 0.5: 0.7, 1.0: 0.7}) == 0.5
+    assert best_setting({0.0: 0.3, 0.5: 0.1 + 0.2}) == 0.0
 
 
 def test_without_dev_nothing_is_chosen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.faiss_build import build, faiss_errors
 from tasks.core.retrieval.faiss_search import search_indexed
 from tasks.core.retrieval.gpu import indexes
-from tasks.core.retrieval.gpu.indexes import FaissGpu, demanded_gpu, on_device
+from tasks.core.retrieval.gpu.indexes import FaissGpu, on_device, required_gpu
 from tasks.core.stage.errors import MemoryFull, UserError, user_error
 from tasks.index.params import Index
 from tests.fake_gpu import GPU, fake_gpu
@@ -87,7 +87,7 @@ def test_an_index_filled_on_a_gpu_is_an_ordinary_one(factory: str, embeddings: E
     """The stand-in computes as a CPU does, so the files are equal."""
     params = Index(factory=factory, nprobe=3)
     files = []
-    for gpu in (None, demanded_gpu(GPU)):
+    for gpu in (None, required_gpu(GPU)):
         faiss.write_index(build(embeddings, params, gpu=gpu), str(tmp_path / "index"))
         files.append((tmp_path / "index").read_bytes())
     assert files[0] == files[1]
@@ -101,7 +101,7 @@ def test_an_index_filled_on_a_gpu_is_an_ordinary_one(factory: str, embeddings: E
 def test_what_a_gpu_cannot_hold_is_built_and_searched_on_the_cpu(
     factory: str, why: str, embeddings: Embeddings, copies: list[OnGpu], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    index = build(embeddings, Index(factory=factory), gpu=demanded_gpu(GPU))
+    index = build(embeddings, Index(factory=factory), gpu=required_gpu(GPU))
     assert index.ntotal == 600 and all(not copy.added for copy in copies)
     said = capsys.readouterr().out
     assert f"index {factory}: on the CPU:" in said and why in said
@@ -111,7 +111,7 @@ def test_what_a_gpu_cannot_hold_is_built_and_searched_on_the_cpu(
 
 def test_lookup_tables_of_long_codes_are_in_float16(copies: list[OnGpu], tmp_path: Path) -> None:
     embeddings = write_embeddings(tmp_path / "wide", draw(600, width=56), [600])
-    index = build(embeddings, Index(factory="IVF4,PQ56"), gpu=demanded_gpu(GPU))
+    index = build(embeddings, Index(factory="IVF4,PQ56"), gpu=required_gpu(GPU))
     assert copies[-1].options.useFloat16 and not copies[0].options.useFloat16
     assert isinstance(faiss.downcast_index(index), faiss.IndexIVFPQ)
 
@@ -182,7 +182,7 @@ def test_a_gpu_that_is_full_is_no_fault_of_the_factory() -> None:
 def test_a_gpu_that_is_not_there() -> None:
     assert FaissGpu.of(CPU) is None
     with pytest.raises(UserError, match=r"index\.build: found gpu, .* expected the extra gpu .* set index\.build: cpu"):
-        demanded_gpu(CPU)
+        required_gpu(CPU)
 
 
 def test_the_stage_refuses_without_a_gpu_before_it_reads(small: Any) -> None:

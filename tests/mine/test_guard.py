@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.tables.schemas import RANKED
 from tasks.mine import guard
-from tasks.mine.guard import guarded, ranked_positives, thresholds
+from tasks.mine.guard import filter_negatives, ranked_positives, thresholds
 
 Row = tuple[str, str, int, float]
 
@@ -45,7 +45,7 @@ def test_what_scores_above_the_bound_is_discarded_before_ranks_are_given(
             left += [(query, doc, rank, score) for rank, (_, doc, _, score) in enumerate(kept, 1)]
         parts.append(table_of(given))
         expected.append(left)
-    found = list(guarded(iter(parts), np.array(bound), pa.array(queries), depth, skip))
+    found = list(filter_negatives(iter(parts), np.array(bound), pa.array(queries), depth, skip))
     assert [rows_of(part) for part in found] == expected and all(part.schema == RANKED for part in found)
 
 
@@ -62,7 +62,7 @@ def test_ids_of_queries_are_searched_from_the_table_before_on(monkeypatch: pytes
     monkeypatch.setattr(guard, "QUERY_BLOCK", 4)
     queries = [f"q{n}" for n in range(50)]
     tables = [table_of([(query, "d", 1, 1.0) for query in queries[n : n + 4]]) for n in (0, 4, 8, 30, 36)]
-    assert len(list(guarded(tables, np.full(50, math.inf), pa.array(queries), 1, 0))) == 5
+    assert len(list(filter_negatives(tables, np.full(50, math.inf), pa.array(queries), 1, 0))) == 5
     assert looked == [4, 4, 4, 4, 8, 16, 32, 4, 8]  # 18 queries without a negative, then two
 
 

@@ -14,7 +14,7 @@ from tasks.core.stage.files import folder_digest
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.mix.interleave import Table, interleave, mixture
+from tasks.mix.interleave import Table, interleave, mix_negatives
 
 QUERIES = [f"q{n}" for n in (3, 1, 2, 0)]
 DOCUMENTS = [f"d{n}" for n in range(30)]
@@ -69,7 +69,7 @@ def test_tables_are_mixed_query_by_query(ratio: float, batch: int, tmp_path: Pat
     lists = [{q: [(d, draw.randint(0, 9) / 4) for d in draw.sample(DOCUMENTS, draw.choice([0, 1, 5, 9]))] for q in queries} for _ in "ab"]
     rows = [[(q, d, rank, score) for q in queries for rank, (d, score) in enumerate(own[q], 1)] for own in lists]
     first, second = (Table(negatives(tmp_path, name, own) / "train.parquet") for name, own in zip("ab", rows, strict=True))
-    found = list(mixture(queries, first, second, ratio, 8))
+    found = list(mix_negatives(queries, first, second, ratio, 8))
     first.close()
     second.close()
     expected, sizes, full = list[Row](), list[int](), 0

@@ -11,14 +11,14 @@ import pytest
 
 from tasks.core.text.plain import plain
 from tasks.prepare import copies, documents
-from tasks.prepare.copies import count_copies, sketched
-from tasks.prepare.documents import regrouped, write_documents
+from tasks.prepare.copies import count_copies, sketch_documents
+from tasks.prepare.documents import rebatch, write_documents
 from tasks.prepare.params import Prepare
 from tasks.prepare.readers import beir
 from tasks.prepare.readers.lines import blocks
 from tasks.prepare.records import Tally
 from tasks.prepare.source import At, Document, Source
-from tasks.prepare.stats import table
+from tasks.prepare.stats import stats_table
 
 QRELS: dict[str, str | bytes] = {"queries.csv": "id,text\nq1,first\n", "qrels/train.csv": "query,doc,grade\nq1,1,1\n"}
 
@@ -59,7 +59,7 @@ def test_as_many_as_a_comparison_of_all_texts_finds(tmp_path: Path, monkeypatch:
     path = tmp_path / "corpus.jsonl"
     path.write_text("".join(json.dumps({"_id": f"d{n}", "title": t, "text": x}) + "\n" for n, (t, x) in enumerate(made)))
     monkeypatch.setattr(beir, "blocks", partial(blocks, size=900))
-    monkeypatch.setattr(documents, "regrouped", partial(regrouped, rows=64))
+    monkeypatch.setattr(documents, "rebatch", partial(rebatch, rows=64))
     if not samples:  # all sketches are one: the digests alone tell documents apart
         monkeypatch.setattr(copies, "crc32", lambda _: 0)
     source = Source(partial(beir.documents, path), {}, {}, parts=partial(beir.parts, path))
@@ -70,7 +70,7 @@ def test_as_many_as_a_comparison_of_all_texts_finds(tmp_path: Path, monkeypatch:
 
 def test_nothing_is_read_again_where_no_sketch_is_shared(tmp_path: Path) -> None:
     rows = [Document(At("x", n), f"d{n}", "", f"text {n}") for n in range(50)]
-    counts, sketches = sketched(rows)
+    counts, sketches = sketch_documents(rows)
     assert counts == [2] * 50 and sketches.nbytes == 8 * 50
     assert count_copies(tmp_path / "missing.parquet", [sketches, np.zeros(0, dtype=np.uint64)]) == 0
 
@@ -79,9 +79,9 @@ def test_copies_are_told_and_in_the_statistics(prepare: Any, put: Any) -> None:
     rows = 'id,title,text\n1,Sea,"Blue fish"\n2,sea,blue  FISH\n3,,Blue fish\n'
     got = prepare(f"csv:{put(QRELS | {'corpus.csv': rows})}")
     assert got.stats["equal_texts"] == 1 and len(got.documents) == 3
-    assert "equal texts: 1 document is a copy of another" in table(got.stats).splitlines()
+    assert "equal texts: 1 document is a copy of another" in stats_table(got.stats).splitlines()
     got = prepare(f"csv:{put({'corpus.csv': rows + chr(10) + '4,SEA,Blue fish'})}")
-    assert "equal texts: 2 documents are copies of others" in table(got.stats).splitlines()
+    assert "equal texts: 2 documents are copies of others" in stats_table(got.stats).splitlines()
     put({"corpus.csv": "id,text\n1,a\n2,b\n"})
     got = prepare(f"csv:{put({})}")
-    assert "equal_texts" not in got.stats and "equal texts" not in table(got.stats)
+    assert "equal_texts" not in got.stats and "equal texts" not in stats_table(got.stats)

@@ -8,7 +8,7 @@ import pytest
 from tasks.core.sources.datasets import csv_layout, parse_dataset
 from tasks.core.stage.errors import UserError, counted
 from tasks.prepare.readers.csv_tables import read
-from tasks.prepare.stats import table
+from tasks.prepare.stats import stats_table
 
 FILES: dict[str, str | bytes] = {
     "corpus.csv": 'text,id,title,price\n"red, ""fast"" fish\nswim",d2,Fish,3\r\nblue fish,1,,\n\nläuft — 鱼,d4,,\n',
@@ -100,7 +100,7 @@ def test_an_unknown_kind_says_how_to_convert_the_data() -> None:
 def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, put: Any, capsys: pytest.CaptureFixture[str]) -> None:
     files = FILES | {"corpus.csv": "id,text\nd2,a\n1,b\nd4,\nd5,\n", "queries.csv": "id,text\nq1,first\n7,seventh\n8,\n"}
     got = prepare(f"csv:{put(files)}", empty_texts="drop")
-    lines = table(got.stats).splitlines()
+    lines = stats_table(got.stats).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["train", "dev"], "no row for a missing split"
     assert lines[4:] == ["in dev or test too: 1 query of train", "dropped: 2 documents without text", "dropped: 1 query without text"]
     assert not got.counts and got.official == [] and "official" not in capsys.readouterr().err, "nothing is printed about missing negatives"
@@ -116,4 +116,4 @@ def test_pairs_may_weigh_more_or_less_than_one(put: Any) -> None:
 def test_documents_with_a_title_alone_are_told(prepare: Any, put: Any) -> None:
     rows = "id,title,text\nd2,Fish,\n1,Sea,\nd4,,läuft\n"
     got = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
-    assert "with a title alone: 2 documents; empty unless text.titles is true" in table(got.stats)
+    assert "with a title alone: 2 documents; empty unless text.titles is true" in stats_table(got.stats)

@@ -11,10 +11,10 @@ import pytest
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import mark
 from tasks.core.stage.errors import UserError
-from tasks.prepare.forgotten import without
+from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
-from tasks.prepare.withdraw import withdraw
+from tasks.prepare.withdraw import withdraw_records
 
 MARKS = {mark("document", "d1"), mark("query", "q2")}
 AT = At("source", 1)
@@ -31,11 +31,11 @@ def test_a_source_without_records_is_one_that_never_had_them(prepare: Any) -> No
 
     whole = source("0123", "0123", [("q0", "d0"), ("q1", "d1"), ("q2", "d2"), ("q3", "d3")])
     less = source("023", "013", [("q0", "d0"), ("q3", "d3")])
-    found, wanted = prepare(without(whole, MARKS)), prepare(less)
+    found, wanted = prepare(without_forgotten(whole, MARKS)), prepare(less)
     assert (found.documents, found.queries, found.qrels) == (wanted.documents, wanted.queries, wanted.qrels)
     assert {row[0] for row in found.queries["train"]} == {"q0", "q3"}, "q1 has lost its only document"
     assert found.official == [], "d1 was every query's negative"
-    assert without(whole, set()) is whole
+    assert without_forgotten(whole, set()) is whole
 
 
 def lines(*records: dict[str, str]) -> bytes:
@@ -55,15 +55,15 @@ def test_lines_of_a_beir_folder_are_taken_out(put: Callable[[dict[str, str | byt
         }
     )
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    counts, texts = withdraw("beir", folder, MARKS, dry=True)
+    counts, texts = withdraw_records("beir", folder, MARKS, dry=True)
     assert before == {path: path.read_bytes() for path in before}, "a dry run changes nothing"
     assert counts == {str(folder / f"corpus.jsonl{end}"): 1, str(folder / "queries.jsonl"): 1, str(folder / "qrels/train.tsv"): 2}
     assert sorted(texts) == ["secret", "who"]
-    assert withdraw("beir", folder, MARKS, dry=False) == (counts, texts)
+    assert withdraw_records("beir", folder, MARKS, dry=False) == (counts, texts)
     corpus = (folder / f"corpus.jsonl{end}").read_bytes()
     assert (gzip.decompress(corpus) if packed else corpus) == kept
     assert (folder / "qrels/train.tsv").read_bytes() == b"query-id\tcorpus-id\tscore\nq1\td0\t1\n"
-    assert withdraw("beir", folder, MARKS, dry=False) == ({}, [])
+    assert withdraw_records("beir", folder, MARKS, dry=False) == ({}, [])
     assert [query.id for query in read(parse_dataset(f"beir:{folder}")).queries[""]()] == ["q1"]
 
 
@@ -76,7 +76,7 @@ def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(put: Callable
             "qrels/train.csv": "doc,query,grade\nd0,q1,1\nd1,q1,1\nd0,q2,1\n",
         }
     )
-    counts, texts = withdraw("csv", folder, MARKS, dry=False)
+    counts, texts = withdraw_records("csv", folder, MARKS, dry=False)
     assert sorted(counts.values()) == [1, 1, 2]
     assert sorted(texts) == ["secret\nin two lines", "who"]
     assert (folder / "corpus.csv").read_bytes() == f"{head}{first}{last}".encode()
@@ -87,17 +87,17 @@ def test_rows_of_a_csv_folder_are_taken_out_with_their_line_breaks(put: Callable
 def test_a_batch_is_read_in_its_own_form(put: Callable[[dict[str, str | bytes]], Path]) -> None:
     documents, judged = "id,text\nd1,secret\nd0,other\n", "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td0\t1\n"
     table = put({"csv/corpus.csv.gz": gzip.compress(documents.encode()), "csv/qrels/dev.tsv": judged}) / "csv"
-    assert sum(withdraw("batch", table, MARKS, dry=False)[0].values()) == 2
+    assert sum(withdraw_records("batch", table, MARKS, dry=False)[0].values()) == 2
     assert gzip.decompress((table / "corpus.csv.gz").read_bytes()) == b"id,text\nd0,other\n"
     plain = put({"beir/queries.jsonl": lines({"_id": "q2", "text": "who"}), "beir/qrels/dev.tsv": judged}) / "beir"
-    assert withdraw("batch", plain, MARKS, dry=True)[1] == ["who"]
-    assert sum(withdraw("batch", plain, MARKS, dry=False)[0].values()) == 2
+    assert withdraw_records("batch", plain, MARKS, dry=True)[1] == ["who"]
+    assert sum(withdraw_records("batch", plain, MARKS, dry=False)[0].values()) == 2
     mixed = (
         put({"mixed/corpus.jsonl": lines({"_id": "d1", "text": "secret"}), "mixed/qrels/dev.csv": "query,doc,grade\nq1,d1,1\n"}) / "mixed"
     )
-    assert sum(withdraw("batch", mixed, MARKS, dry=False)[0].values()) == 2
+    assert sum(withdraw_records("batch", mixed, MARKS, dry=False)[0].values()) == 2
     alone = put({"qrels/qrels/train.tsv": judged}) / "qrels"
-    assert sum(withdraw("batch", alone, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"
+    assert sum(withdraw_records("batch", alone, MARKS, dry=False)[0].values()) == 1, "judgments alone are BEIR's"
 
 
 @pytest.mark.parametrize(("kind", "end"), [("beir", ".jsonl"), ("csv", ".csv")])
@@ -114,7 +114,7 @@ def test_a_corrupt_gzip_is_named_and_stays_as_it_is(put: Callable[[dict[str, str
     folder = put({f"corpus{end}.gz": harmed})
     for dry in (True, False):
         with pytest.raises(UserError) as told:
-            withdraw(kind, folder, MARKS, dry=dry)
+            withdraw_records(kind, folder, MARKS, dry=dry)
         said = str(told.value)
         assert said.startswith(f"{folder / f'corpus{end}.gz'}: corrupt gzip (") and "\n" not in said
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {f"corpus{end}.gz": harmed}

@@ -16,7 +16,7 @@ from tasks.core.sources.datasets import dataset_files, parse_dataset
 from tasks.core.sources.forgotten import mark
 from tasks.core.stage.errors import UserError
 from tasks.prepare.readers.kinds import read
-from tasks.prepare.withdraw import withdraw
+from tasks.prepare.withdraw import withdraw_records
 
 DOCUMENTS = {name: f"text of {name}" for name in ("d1", "d2", "d3", "d4", '"d5')}
 PAIRS = [("q2", "d1"), ("q1", "d3"), ("q1", "d2"), ("q1", "d3"), ("q1", "d1"), ("dev1", "d1"), ("q1", '"d5')]
@@ -142,7 +142,7 @@ def test_a_batch_whose_negatives_name_no_document_is_kept_out(tmp_path: Path, mo
 def test_those_of_what_is_forgotten_are_taken_out(make: Any, tmp_path: Path) -> None:
     source = parse_dataset(make(tmp_path / "in"))
     (file,) = (tmp_path / "in").glob("negatives.*")
-    counts, _ = withdraw(source.kind, tmp_path / "in", {mark("document", "d3"), mark("query", "q2")}, dry=False)
+    counts, _ = withdraw_records(source.kind, tmp_path / "in", {mark("document", "d3"), mark("query", "q2")}, dry=False)
     assert counts[str(file)] == 3
     assert [(one.query, one.doc) for one in read(source).negatives()] == [
         (query, doc) for query, doc in PAIRS if doc != "d3" and query != "q2"

@@ -14,8 +14,8 @@ import pytest
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import file_digest
 from tasks.prepare import documents
-from tasks.prepare.documents import regrouped, write_documents
-from tasks.prepare.forgotten import without
+from tasks.prepare.documents import rebatch, write_documents
+from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.params import Prepare
 from tasks.prepare.readers import beir, lines, msmarco, parquet
 from tasks.prepare.readers.lines import blocks
@@ -74,7 +74,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beir, "blocks", partial(blocks, size=900))
     monkeypatch.setattr(msmarco, "blocks", partial(blocks, size=900))
     monkeypatch.setattr(parquet, "BATCH_ROWS", 50)
-    monkeypatch.setattr(documents, "regrouped", partial(regrouped, rows=64))
+    monkeypatch.setattr(documents, "rebatch", partial(rebatch, rows=64))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "gzip", "tsv", "parquet"])
@@ -90,7 +90,7 @@ def test_parts_give_what_one_reader_gives(kind: str, tmp_path: Path) -> None:
     assert whole[4] == {"documents without text": no_title} and whole[5] == {"document": 1}
     assert pq.read_metadata(tmp_path / "whole.parquet").num_row_groups > 8
     assert written(source, tmp_path / "one.parquet", 1) == whole
-    marked = without(source, frozenset(["nothing"]))
+    marked = without_forgotten(source, frozenset(["nothing"]))
     assert marked.parts and written(marked, tmp_path / "marked.parquet", 1) == whole
 
 

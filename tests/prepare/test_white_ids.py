@@ -8,10 +8,10 @@ import pytest
 
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.stage.errors import UserError
-from tasks.prepare.corpus import pairs
+from tasks.prepare.corpus import pair_ids
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Negative, Source
-from tasks.prepare.stats import table
+from tasks.prepare.stats import stats_table
 
 FILES = {
     "corpus.jsonl": "".join(
@@ -41,7 +41,7 @@ def test_white_ids_are_kept_and_counted_with_ids_escape(prepare: Any, put: Any) 
     assert [row[0] for row in got.queries["train"]] == ["query 1"]
     assert [row[:2] for row in got.qrels["train"]] == [("query 1", "doc 1")]
     assert got.stats["white_ids"] == {"document": 3, "query": 1}
-    assert "ids with white space, percent-encoded in TREC files: 3 documents, 1 query\n" in f"{table(got.stats)}\n"
+    assert "ids with white space, percent-encoded in TREC files: 3 documents, 1 query\n" in f"{stats_table(got.stats)}\n"
 
 
 def test_official_negatives_keep_white_ids(prepare: Any, put: Any) -> None:
@@ -53,4 +53,4 @@ def test_official_negatives_keep_white_ids(prepare: Any, put: Any) -> None:
 
 
 def test_different_pairs_have_different_ids() -> None:
-    assert len(set(pairs(["a", "a\tb", "1 a"], ["b\tc", "c", ""]))) == 3
+    assert len(set(pair_ids(["a", "a\tb", "1 a"], ["b\tc", "c", ""]))) == 3

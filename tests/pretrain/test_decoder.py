@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel
 
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.pretrain.decoder import Decoder, positions, refuse_unlike_bert, streams, visible
+from tasks.pretrain.decoder import Decoder, decoder_inputs, decoder_mask, position_ids, refuse_unlike_bert
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary, read_vocabulary
 from tests.fake_gpu import GPU, fake_gpu
@@ -28,7 +28,7 @@ def test_a_position_sees_the_vector_the_special_tokens_and_a_share_of_the_others
     plain = np.flatnonzero(~vocabulary.special)[:80]
     special = np.flatnonzero(vocabulary.special)[:1]
     ids = np.concatenate([special, plain, special])
-    seen = [visible(ids, vocabulary, 0.7, np.random.default_rng(seed)) for seed in range(40)]
+    seen = [decoder_mask(ids, vocabulary, 0.7, np.random.default_rng(seed)) for seed in range(40)]
     for one in seen:
         assert one[:, 0].all()
         assert not one.diagonal()[1:].any()
@@ -37,7 +37,7 @@ def test_a_position_sees_the_vector_the_special_tokens_and_a_share_of_the_others
     others = ~np.eye(80, dtype=bool)
     assert inner[:, others].mean() == pytest.approx(0.3, abs=0.01)
     assert len({row.tobytes() for row in inner[0]}) == 80, "each position has a sample of its own"
-    assert np.array_equal(seen[0], visible(ids, vocabulary, 0.7, np.random.default_rng(0)))
+    assert np.array_equal(seen[0], decoder_mask(ids, vocabulary, 0.7, np.random.default_rng(0)))
 
 
 def layer(tiny_encoder: Path) -> tuple[Any, Decoder]:
@@ -55,7 +55,7 @@ def test_the_decoder_never_waits_for_a_gpu(tiny_encoder: Path) -> None:
         ids, seen = torch.arange(5, 15, device=GPU)[None], torch.ones(1, 10, 10, dtype=torch.bool, device=GPU)
         text = torch.ones(1, transformer.config.hidden_size, device=GPU)
         gpu.waited.clear()
-        assert decoder(*streams(transformer, ids, text), seen).device == GPU
+        assert decoder(*decoder_inputs(transformer, ids, text), seen).device == GPU
         assert gpu.waited == []
 
 
@@ -68,7 +68,7 @@ def test_what_is_not_visible_changes_nothing_and_the_vector_changes_every_positi
     seen[0, 3, 7] = True
 
     def decoded(changed: torch.Tensor) -> torch.Tensor:
-        return decoder(*streams(transformer, changed, text), seen)
+        return decoder(*decoder_inputs(transformer, changed, text), seen)
 
     other = ids.clone()
     other[0, 7] = 99
@@ -82,9 +82,9 @@ def test_what_is_not_visible_changes_nothing_and_the_vector_changes_every_positi
 
 def test_positions_begin_behind_the_padding_of_roberta() -> None:
     config = AutoConfig.for_model("roberta", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
-    assert positions(AutoModel.from_config(config), 3, CPU).tolist() == [2, 3, 4]
+    assert position_ids(AutoModel.from_config(config), 3, CPU).tolist() == [2, 3, 4]
     config = AutoConfig.for_model("bert", hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
-    assert positions(AutoModel.from_config(config), 3, CPU).tolist() == [0, 1, 2]
+    assert position_ids(AutoModel.from_config(config), 3, CPU).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

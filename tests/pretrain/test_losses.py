@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tasks.pretrain.losses import alignment, first_own, group_contrastive, inverse_cloze, masked_tokens, uniformity
+from tasks.pretrain.losses import alignment, group_contrastive, inverse_cloze, masked_tokens, nearest_span_accuracy, uniformity
 
 
 def looped(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -70,9 +70,9 @@ def test_alignment_and_uniformity_by_hand() -> None:
     assert float(uniformity(torch.ones(3, 2))) == pytest.approx(0.0, abs=1e-5)
     own = torch.tensor([[[5.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [0.0, 4.0]], [[1.0, 0.0], [-2.0, 0.0]]])
     assert float(alignment(text, own)) == pytest.approx((0 + 2 + 0 + 0 + 4 + 0) / 6, abs=1e-5)
-    assert float(first_own(text, own)) == pytest.approx(1.0)
-    assert float(first_own(text, own.roll(1, 0))) == pytest.approx(0.0)
+    assert float(nearest_span_accuracy(text, own)) == pytest.approx(1.0)
+    assert float(nearest_span_accuracy(text, own.roll(1, 0))) == pytest.approx(0.0)
     one_each = torch.eye(3, 5).unsqueeze(1)  # one span, of more numbers than spans
-    assert float(first_own(torch.eye(3, 5), one_each)) == pytest.approx(1.0)
-    assert float(first_own(torch.eye(3, 5), one_each[[0, 2, 1]])) == pytest.approx(1 / 3)
+    assert float(nearest_span_accuracy(torch.eye(3, 5), one_each)) == pytest.approx(1.0)
+    assert float(nearest_span_accuracy(torch.eye(3, 5), one_each[[0, 2, 1]])) == pytest.approx(1 / 3)
     assert float(alignment(torch.eye(3, 5), 3 * one_each[[0, 2, 1]])) == pytest.approx((0 + 2 + 2) / 3)

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.stage.errors import UserError
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.pretrain.masking import hide
+from tasks.pretrain.masking import mask_tokens
 from tasks.pretrain.words import read_vocabulary
 
 
@@ -21,7 +21,7 @@ def test_first_own_and_masking_fractions(tiny_encoder: Path) -> None:
     ids = rng.integers(2000, len(vocabulary), size=200_000)
     ids[0], ids[-1] = tokenizer.cls_token_id, tokenizer.sep_token_id
     ids[1000:51000] = tokenizer.sep_token_id  # specials in the middle, too
-    seen, hidden = hide(ids, vocabulary, 0.15, rng)
+    seen, hidden = mask_tokens(ids, vocabulary, 0.15, rng)
     special = np.isin(ids, tokenizer.all_special_ids)
     assert not hidden[special].any() and (seen[special] == ids[special]).all()
     assert (seen[~hidden] == ids[~hidden]).all()
@@ -58,7 +58,7 @@ def test_ids_with_gaps_are_never_drawn(tiny_encoder: Path, tmp_path: Path) -> No
     known = np.setdiff1d(plain.ids, np.setdiff1d(plain.ids, vocabulary.ids))
     assert all((getattr(vocabulary, name)[known] == getattr(plain, name)[known]).all() for name in names)
     ids = np.full(300_000, 2000)
-    seen, hidden = hide(ids, vocabulary, 0.9, np.random.default_rng(5))
+    seen, hidden = mask_tokens(ids, vocabulary, 0.9, np.random.default_rng(5))
     drawn = np.setdiff1d(seen[hidden], [vocabulary.mask, 2000])
     assert len(drawn) > 10_000 and np.isin(drawn, vocabulary.ids).all()
-    assert (hide(ids, plain, 0.9, np.random.default_rng(5))[1] == hidden).all()
+    assert (mask_tokens(ids, plain, 0.9, np.random.default_rng(5))[1] == hidden).all()

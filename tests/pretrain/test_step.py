@@ -21,12 +21,12 @@ from tasks.core.models.mlm_head import MLMHead
 from tasks.core.stage.errors import UserError
 from tasks.core.text.chunks import Chunks, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.training.figures import read
+from tasks.core.training.figures import read_figures
 from tasks.pretrain import step as step_module
 from tasks.pretrain.batches import Batch, draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
-from tasks.pretrain.step import Step, Vectors, Work, geometry
+from tasks.pretrain.step import Step, Vectors, Work, geometry_metrics
 from tasks.pretrain.words import Vocabulary, read_vocabulary
 
 SIZE = Scratch(layers=1, width=16, heads=2)
@@ -163,7 +163,7 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
         module.zero_grad()
         work = Work(torch.device("cpu"), torch.float32, graph_tokens, chunks.tokens.pad)
         step = Step(module, draw_batch(chunks, rows, vocabulary, params, 3), params, work, (1,), params.batch_tokens, None)
-        metrics = read(step.backward())
+        metrics = read_figures(step.backward())
         assert len(step.cuts) >= 2
         assert metrics["loss"] == pytest.approx(float(wanted.detach()), rel=1e-4)
         for name, parameter in module.named_parameters():
@@ -174,14 +174,14 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
 
 def test_the_geometry_of_the_inverse_cloze_task_is_of_pairs_and_of_passages() -> None:
     vectors = torch.randn(10, 6, generator=torch.Generator().manual_seed(5))
-    metrics = read(geometry(Vectors(vectors, None), pretrain(objective="ict")))
+    metrics = read_figures(geometry_metrics(Vectors(vectors, None), pretrain(objective="ict")))
     units = [vector / vector.norm() for vector in vectors]
     queries, passages = units[:5], units[5:]
     distances = [float((query - passage).square().sum()) for query, passage in zip(queries, passages, strict=True)]
     spread = [math.exp(-2 * float((one - other).square().sum())) for one, other in combinations(passages, 2)]
     assert metrics["alignment"] == pytest.approx(sum(distances) / 5, rel=1e-5)
     assert metrics["uniformity"] == pytest.approx(math.log(sum(spread) / 10), rel=1e-5)
-    assert set(geometry(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
+    assert set(geometry_metrics(Vectors(vectors, None), pretrain(objective="mlm"))) == {"uniformity"}
 
 
 def test_ict_removes_one_whole_sentence(chunks: Chunks, vocabulary: Vocabulary) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.pseudo.making import Candidate, candidates, first_sentence, id_hash, is_dev, joined, plain, words_of
 from tasks.pseudo.params import Pseudo
-from tasks.pseudo.splits import as_split, counted
+from tasks.pseudo.splits import count_kept, make_split
 
 TEXT = 'The  abbey (built 1.5 miles off) "fell." It was\nrebuilt in 1204 by monks of Ely who had come from the north.'
 EXPECTED = [
@@ -117,7 +117,7 @@ def test_equal_texts_are_one_query_with_all_their_documents() -> None:
         Candidate("q3", "title", "the  abbey", "d2"),
         Candidate("q4", "title", "In dev too", "d3"),
     ]
-    split, merged, left_out = as_split(made, {"in dev too"})
+    split, merged, left_out = make_split(made, {"in dev too"})
     assert split.queries.schema == QUERIES and split.qrels.schema == QRELS
     assert split.queries.to_pylist() == [
         {"id": "q1", "text": "The Abbey", "answers": []},
@@ -125,7 +125,7 @@ def test_equal_texts_are_one_query_with_all_their_documents() -> None:
     ]
     assert [tuple(row.values()) for row in split.qrels.to_pylist()] == [("q1", "d1", 1), ("q1", "d2", 1), ("q2", "d1", 1)]
     assert (split.kinds, merged, left_out) == (["title", "span"], 1, 1)
-    assert counted(made, {"q1", "q2"}, {"q1", "q4"}) == {
+    assert count_kept(made, {"q1", "q2"}, {"q1", "q4"}) == {
         "title": {"made": 3, "bm25": 1, "encoder": 2, "both": 1},
         "span": {"made": 1, "bm25": 1, "encoder": 0, "both": 0},
     }

@@ -22,7 +22,7 @@ from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.document import Text
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.pseudo.judges import agreeing, by_bm25
+from tasks.pseudo.judges import consistent_ids, search_bm25
 from tasks.pseudo.making import Candidate, candidates, is_dev, plain
 from tasks.pseudo.params import Pseudo
 
@@ -215,7 +215,7 @@ def test_a_generator_goes_on_where_it_was_killed(project: Path, generator: Path,
     assert "generated" in whole and "generate queries (cpu): 60/60 documents" in whole
     shutil.rmtree(project / ".retemper/scratch")
     with monkeypatch.context() as patched:
-        patched.setattr("tasks.pseudo.__main__.by_encoder", lambda *_, **__: exit("killed"))
+        patched.setattr("tasks.pseudo.__main__.search_dense", lambda *_, **__: exit("killed"))
         with pytest.raises(AssertionError, match="killed"):
             run_here(project, *arguments("resumed"))
     monkeypatch.setattr("tasks.pseudo.journal.Journal.add", lambda *_: exit("written again"))
@@ -232,5 +232,5 @@ def test_bm25_judges_text_without_blanks_by_its_setting(tmp_path: Path, cjk: str
     documents = [{"id": "d1", "title": "", "text": "北京大学位于海淀区"}, {"id": "d2", "title": "", "text": "上海的 fish"}]
     write_table(tmp_path / "documents.parquet", DOCUMENTS, [pa.Table.from_pylist(documents, DOCUMENTS)])
     made = [Candidate("q1", "span", "海淀区", "d1"), Candidate("q2", "span", "fish", "d2")]
-    found = by_bm25(made, tmp_path / "documents.parquet", BM25.model_validate({"cjk": cjk}), Text(), depth=1, scratch=tmp_path)
-    assert agreeing(made, found) == kept
+    found = search_bm25(made, tmp_path / "documents.parquet", BM25.model_validate({"cjk": cjk}), Text(), depth=1, scratch=tmp_path)
+    assert consistent_ids(made, found) == kept

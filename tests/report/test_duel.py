@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from tasks.report.duel import steps
+from tasks.report.duel import difference_chart
 
 
 @pytest.mark.parametrize("names", [("x", "y"), ("query", "end"), ("low", "high"), ("same", "same"), ("first", "second")])
 def test_systems_may_be_named_like_a_field_of_the_chart(names: tuple[str, str]) -> None:
-    spec = steps(["q0", "q1"], np.array([0.25, 0.75]), np.array([0.5, 0.5]), names)
+    spec = difference_chart(["q0", "q1"], np.array([0.25, 0.75]), np.array([0.5, 0.5]), names)
     rows = spec["data"]["values"]
     assert [(row["x"], row["end"], row["y"], row["query"]) for row in rows] == [(0, 1, 0.25, "q1"), (1, 2, -0.25, "q0")]
     told = [(tip["title"], [row[tip["field"]] for row in rows]) for tip in spec["encoding"]["tooltip"]]

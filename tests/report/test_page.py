@@ -12,8 +12,8 @@ import pytest
 
 from tasks.core.stage.files import write_json
 from tasks.core.tables.schemas import QRELS, QUERIES
-from tasks.report.page import number
-from tasks.report.weaknesses import Weaknesses, told
+from tasks.report.page import format_value
+from tasks.report.weaknesses import Weaknesses, weakness_sentence
 from tests.report.project import HOSTILE, PARAMS, make_system, report, self_contained, table
 
 
@@ -131,7 +131,7 @@ def told_of(**differences: float) -> str:
         {"dimension": "length", "name": name, "difference": difference, "p_holm": None if place else 0.5}
         for place, (name, difference) in enumerate(differences.items())
     ]
-    return told(Weaknesses("AP", "alpha", "bm25", "dev", groups, [], {}, 0.05))
+    return weakness_sentence(Weaknesses("AP", "alpha", "bm25", "dev", groups, [], {}, 0.05))
 
 
 def test_where_it_does_not_fail_is_said_of_the_tested_groups() -> None:
@@ -168,7 +168,7 @@ def test_encoders_curves_and_what_cannot_be_reached(project: Path, monkeypatch: 
     "value, cell", [(0.25, "0.2500"), (1.0, "1.00"), (5.5, "5.50"), (132.54, "132.5"), (1234, "1,234"), (True, "True"), ("bm25", "bm25")]
 )
 def test_a_number_has_the_digits_that_say_something(value: object, cell: str) -> None:
-    assert number(value) == cell
+    assert format_value(value) == cell
 
 
 def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(

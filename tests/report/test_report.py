@@ -12,9 +12,9 @@ import pytest
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest, write_json
 from tasks.core.tables.schemas import QRELS
-from tasks.report.examples import cut, ranked_first
-from tasks.report.page import source
-from tasks.report.summary import placeless
+from tasks.report.examples import ranked_first, truncate
+from tasks.report.page import short_source
+from tasks.report.summary import without_folders
 from tasks.report.systems import DEPTH
 from tasks.rerank.params import Rerank
 from tasks.rescore.params import Rescore
@@ -184,18 +184,18 @@ def test_first_document_and_first_relevant_rank(tmp_path: Path) -> None:
     assert ranked_first(tmp_path / "wide", {"q\u00a0": ["d\u3000"]}) == {"q\u00a0": ("d\u3000", 1)}
     (tmp_path / "escaped").write_text("%00query%201 Q0 %00doc%201 1 3 t\n")
     assert ranked_first(tmp_path / "escaped", {"query 1": ["doc 1"]}) == {"query 1": ("doc 1", 1)}, "ids with white space"
-    assert cut("word " * 100).endswith("word …")
-    assert cut("short") == "short"
+    assert truncate("word " * 100).endswith("word …")
+    assert truncate("short") == "short"
 
 
 def test_a_source_is_shown_without_its_folders() -> None:
-    assert source("beir:/a/b/scifact/") == "beir:scifact"
-    assert source("irds:beir/scifact") == "irds:beir/scifact"
-    assert source("demo") == "demo"
-    assert source("pairs:../a/faq.csv#query=Frage/Problem") == "pairs:faq.csv#query=Frage%2FProblem"
+    assert short_source("beir:/a/b/scifact/") == "beir:scifact"
+    assert short_source("irds:beir/scifact") == "irds:beir/scifact"
+    assert short_source("demo") == "demo"
+    assert short_source("pairs:../a/faq.csv#query=Frage/Problem") == "pairs:faq.csv#query=Frage%2FProblem"
     placed = ("beir:/a/b/scifact/", "beir:../scifact", "irds:beir/scifact", "/a/model", "~/model", "some/model", "package:a/model")
     named = ["beir:scifact", "beir:../scifact", "irds:beir/scifact", "model", "model", "some/model", "package:a/model"]
-    assert list(map(placeless, placed)) == named
+    assert list(map(without_folders, placed)) == named
 
 
 def test_two_equal_systems_are_level_without_a_sign(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from scipy import stats
 
 from tasks.core.metrics.paired_tests import holm
 from tasks.report.params import Report
-from tasks.report.significance import Pair, compare, shared
+from tasks.report.significance import Pair, compare, shared_documents_note
 from tasks.report.systems import System
 from tasks.report.table import build
 
@@ -86,11 +86,14 @@ def test_queries_about_one_document_are_drawn_at_once(test: Literal["t", "permut
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     spread = stats.tstd([luck[place // 5] for place in range(60)])
     assert found.design_effect == pytest.approx(stats.tstd(luck) ** 2 / 12 / (spread**2 / 60))
-    assert f"60 queries are 12 groups that share relevant documents, which say as much as {60 / found.design_effect:.0f} " in shared(found)
+    assert (
+        f"60 queries are 12 groups that share relevant documents, which say as much as {60 / found.design_effect:.0f} "
+        in shared_documents_note(found)
+    )
     (alone,) = compare(systems, "test", Report(baselines=("bm25",), test=test, draws="queries"), groups)
     (apart,) = compare(systems, "test", Report(baselines=("bm25",), test=test), {})
     assert alone == apart
-    assert (alone.groups, alone.design_effect, shared(alone)) == (60, 1.0, "") and alone.p < found.p
+    assert (alone.groups, alone.design_effect, shared_documents_note(alone)) == (60, 1.0, "") and alone.p < found.p
 
 
 def test_the_permutation_test_decides_where_it_is_asked_for() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tasks.report.summary import index
+from tasks.report.summary import index_sentence
 from tasks.report.systems import System
 
 SECTIONS: dict[str, Any] = {
@@ -32,4 +32,4 @@ INDEXES = {"star": {"bytes_per_vector": 1536.0}, "warmup": {"bytes_per_vector": 
     ],
 )
 def test_the_size_of_all_indexes_that_a_system_searches(name: str, told: str) -> None:
-    assert index(System(name, "", {}, {}, {}), SECTIONS, INDEXES) == told
+    assert index_sentence(System(name, "", {}, {}, {}), SECTIONS, INDEXES) == told

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tasks.report.systems import System, in_common, opponents, ordered, recipe
+from tasks.report.systems import System, opponents, order_names, recipe, shared_settings_text
 
 
 def system(name: str, values: list[float]) -> System:
@@ -50,16 +50,16 @@ def test_reordered_runs_have_recipes_and_follow_their_models() -> None:
     assert recipe("h", sections) == "first bm25, second q, method linear"
     assert recipe("r", sections) == "run a, reranker small, depth 30"
     assert recipe("b", sections) == "run bm25, round a"
-    assert ordered({"b", "r", "q", "a", "bm25", "h", "x"}, sections) == ["bm25", "a", "q", "h", "r", "b", "x"]
+    assert order_names({"b", "r", "q", "a", "bm25", "h", "x"}, sections) == ["bm25", "a", "q", "h", "r", "b", "x"]
 
 
 def test_settings_shared_by_all_rounds_are_listed_once() -> None:
     rounds: dict[str, dict[str, object]] = {name: {"init": "base", "lr": 1e-5, "epochs": 3, "steps": 7, "loss": "nll"} for name in "abcd"}
     rounds["d"] |= {"loss": "ranknet"}
     sections = {"rounds": {"init": {"init": "base", "steps": 0}, **rounds}, "adore": {"q": {"round": "a", "lr": 1e-5}}}
-    assert in_common(sections) == "lr 1e-05, steps 7"
+    assert shared_settings_text(sections) == "lr 1e-05, steps 7"
     assert recipe("a", sections) == "from base, loss nll"
     assert recipe("init", sections) == "from base, steps 0"
     assert recipe("q", sections) == "round a, lr 1e-05", "not a round: it lists its own settings"
     del rounds["b"], sections["rounds"]["b"]
-    assert in_common(sections) == "", "few rounds list all their settings"
+    assert shared_settings_text(sections) == "", "few rounds list all their settings"

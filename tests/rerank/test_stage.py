@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks.core.stage.files import partial
+from tasks.core.stage.files import partial_path
 from tasks.core.stage.frozen import freeze_parameters
 
 
@@ -36,7 +36,7 @@ def test_the_best_of_a_run_is_reordered_by_model_scores(
         rerank, "corpus_texts", lambda *arguments, kept=rerank.corpus_texts, **more: places.append(arguments[2]) or kept(*arguments, **more)
     )
     rerank.main()
-    assert places[0].parent.parent.resolve() == partial(tmp_path / "out").resolve(), "where the next attempt cleans up after a kill"
+    assert places[0].parent.parent.resolve() == partial_path(tmp_path / "out").resolve(), "where the next attempt cleans up after a kill"
     assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["dev.trec"], "a split without a run gets none"
     found = [line.split() for line in (tmp_path / "out" / "dev.trec").read_text().splitlines()]
     model, tokenizer = (

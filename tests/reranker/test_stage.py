@@ -21,7 +21,7 @@ from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.mapped import store_texts
 from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.training.figures import read
+from tasks.core.training.figures import read_figures
 from tasks.core.workers.gang import Gang
 from tasks.reranker.groups import Groups, draw_groups
 from tasks.reranker.params import Reranker
@@ -60,7 +60,7 @@ def test_gradients_do_not_depend_on_how_a_step_is_cut(tiny_reranker: Path, tmp_p
         model = load_classifier(tiny_reranker).eval()
         encoder = CrossEncoder(model, load_tokenizer(tiny_reranker), 64, batch_tokens, torch.device("cpu"))
         params = params_of(batch_queries=2, hard_negatives=7, batch_tokens=batch_tokens)
-        metrics = read(make_step(encoder, ["one", "two", "three"], texts, GROUPS, params, torch.float32)(0))
+        metrics = read_figures(make_step(encoder, ["one", "two", "three"], texts, GROUPS, params, torch.float32)(0))
         gradients.append((metrics["loss"], model.classifier.weight.grad.clone()))
     drawn = draw_groups(GROUPS, params, 0)
     scorer = load_cross_encoder(tiny_reranker, 64, 8192, torch.device("cpu"), torch.float32)

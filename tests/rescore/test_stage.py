@@ -87,7 +87,7 @@ def test_a_long_run_is_not_held_as_python_objects(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(entry, "embedded_scores", lambda *given: (given[2] * 7 + given[3] * 11 % 101).astype(np.float32))
     embeddings, params = SimpleNamespace(folder=tmp_path / "vectors"), SimpleNamespace(depth=depth, precision="fp32")
     tracemalloc.start()
-    batches, _ = entry.rescored(tmp_path / "test.trec", tmp_path, None, embeddings, tmp_path / "tokens", params, torch.device("cpu"))
+    batches, _ = entry.rescore_run(tmp_path / "test.trec", tmp_path, None, embeddings, tmp_path / "tokens", params, torch.device("cpu"))
     rows = sum(len(batch) for batch in batches)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()

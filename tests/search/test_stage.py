@@ -19,7 +19,7 @@ import torch
 from tasks.bm25.params import BM25
 from tasks.core.encoding.encode import encode_texts
 from tasks.core.lexical.build import build, save
-from tasks.core.lexical.search import known
+from tasks.core.lexical.search import term_ids
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.faiss_search import search_index
 from tasks.core.stage.errors import UserError
@@ -240,7 +240,7 @@ def test_a_fusion_combines_the_lists_of_its_systems(
     text = " ".join(word for words in texts[:4] for word in words.split()[2:5])
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=60"))
     dense = printed_scores(capsys.readouterr().out)
-    weights = postings.get_scores_from_ids(known(terms(text), postings.vocab_dict)).tolist()
+    weights = postings.get_scores_from_ids(term_ids(terms(text), postings.vocab_dict)).tolist()
     lexical = {doc: score for doc, score in zip(tiny_corpus.documents, weights, strict=True) if score > 0}
     assert 1 < len(lexical) < len(dense) == 60
     told = {"first": "bm25", "second": "m", "method": "linear", "weight": 0.35}

@@ -16,7 +16,7 @@ from tasks.core.text.token_params import Cut
 from tasks.core.text.token_store import write_rows, write_tokens
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.tokenize import pieces
-from tasks.tokenize.pieces import Job, tokenized
+from tasks.tokenize.pieces import Job, tokenize_documents
 
 GROUPS = 5
 
@@ -33,7 +33,7 @@ def documents(tiny_corpus: Any, tmp_path: Path) -> Path:
 
 
 def written(out: Path, job: Job, processes: int, scratch: Path | None) -> str:
-    write_rows(out, tokenized(job, processes, scratch), load_tokenizer(job.tokenizer), digest="d", cut=job.cut, total=60)
+    write_rows(out, tokenize_documents(job, processes, scratch), load_tokenizer(job.tokenizer), digest="d", cut=job.cut, total=60)
     return folder_digest(out)
 
 
@@ -67,6 +67,6 @@ def test_only_missing_or_damaged_pieces_are_made_again(
 
 
 def test_the_stage_keeps_pieces_of_a_large_corpus_alone(documents: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not pieces.large(documents)
+    assert not pieces.is_large(documents)
     monkeypatch.setattr(pieces, "ALONE", GROUPS - 1)
-    assert pieces.large(documents)
+    assert pieces.is_large(documents)

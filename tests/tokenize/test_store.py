@@ -232,7 +232,7 @@ def test_long_documents_are_tokenized_a_few_at_a_time(
 
     pieces._rows.cache_clear()
     monkeypatch.setattr(pieces, "rows_by", watched)
-    monkeypatch.setattr(pieces, "cut", partial(pieces.cut, size=2000))
+    monkeypatch.setattr(pieces, "split_batch", partial(pieces.split_batch, size=2000))
     assert folder_digest(run(tmp_path, tiny_encoder, tiny_corpus.records, monkeypatch, "{}")) == whole
     assert len(sizes) > 4 and max(sizes) <= 2000
     pieces._rows.cache_clear()

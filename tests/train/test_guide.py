@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.train.batches import Batch
-from tasks.train.guide import guided
+from tasks.train.guide import mask_by_guide
 from tasks.train.params import Round
 
 
@@ -17,7 +17,7 @@ def test_masks_what_the_guide_scores_above_the_positive(margin: float) -> None:
     positive[[0, 1, 2, 1], [0, 1, 2, 4]] = True
     batch = Batch(np.arange(3), documents, slots, positive, np.eye(3, 6, 3, dtype=bool), np.full((3, 2), np.nan, dtype=np.float32))
     scores = rng.random((3, len(documents)), dtype=np.float32)
-    found = guided(batch, scores, margin).positive
+    found = mask_by_guide(batch, scores, margin).positive
     masked = 0
     for query in range(3):
         target = scores[query, slots[query]]

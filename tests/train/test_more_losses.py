@@ -13,7 +13,7 @@ import torch
 import tasks.train
 from tasks.core.stage.errors import UserError
 from tasks.train.batches import Batch
-from tasks.train.losses import hardest, hinge, kl, margin_mse, nll, ranknet
+from tasks.train.losses import hardest_negatives, hinge, kl, margin_mse, nll, ranknet
 from tasks.train.params import Round
 from tasks.train.step import batch_loss
 
@@ -71,7 +71,7 @@ def test_hinge_and_its_gradient(seed: int, margin: float) -> None:
 @pytest.mark.parametrize("seed", CASES)
 def test_hardest_is_one_negative_of_the_highest_score(seed: int) -> None:
     scores, negative = random_case(seed)
-    kept = hardest(scores, negative)
+    kept = hardest_negatives(scores, negative)
     for q in range(len(scores)):
         there = [j for j in range(scores.shape[1]) if negative[q, j]]
         chosen = [j for j in range(scores.shape[1]) if kept[q, j]]
@@ -176,7 +176,7 @@ def test_a_step_of_each_other_loss() -> None:
 
     assert step(loss="pairwise", in_batch=False) == pytest.approx(float(ranknet(scores, own)))
     assert step(loss="hinge", margin=2.0) == pytest.approx(float(hinge(scores, negative, 2.0)))
-    assert step(loss="nll", hardest=True) == pytest.approx(float(nll(scores, hardest(scores, negative))))
+    assert step(loss="nll", hardest=True) == pytest.approx(float(nll(scores, hardest_negatives(scores, negative))))
     assert step(loss="nll", negatives="bm25", in_batch=False) == pytest.approx(float(nll(scores, own)))
 
 

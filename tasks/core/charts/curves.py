@@ -28,7 +28,7 @@ def load_curves(folder: Path, rounds: Sequence[str]) -> dict[str, list[Curve]]:
     return dict(sorted(curves.items(), key=lambda item: (item[0] != "loss", not item[0].startswith("validation "), item[0])))
 
 
-def losses_apart(curves: Mapping[str, Sequence[Curve]], kinds: Mapping[str, str]) -> dict[str, Sequence[Curve]]:
+def losses_by_kind(curves: Mapping[str, Sequence[Curve]], kinds: Mapping[str, str]) -> dict[str, Sequence[Curve]]:
     """`curves` with a loss divided by its kind, `loss (nll)` and `loss (ranknet)`: on one axis, a small one would be a flat line.
 
     `kinds`: by the names of the curves. If all are of one kind, it stays `loss`.

@@ -102,7 +102,12 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
         | {"text": format(row.value, form), "unit": "-" if row.low is None else f"{row.low:{form}} to {row.high:{form}}"}
         for row in rows
     ]
-    told = [tip("name", ""), tip("text", axis), tip("unit", unit), *(tip(f"note {number}", key) for number, key in enumerate(keys))]
+    told = [
+        tooltip("name", ""),
+        tooltip("text", axis),
+        tooltip("unit", unit),
+        *(tooltip(f"note {number}", key) for number, key in enumerate(keys)),
+    ]
     x = {"type": "quantitative", "scale": {"zero": zero}, "title": axis}
     colour = {"field": "kind", "type": "nominal", "legend": None, "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}
     marks: list[Spec] = [{"mark": {"type": "rule", "strokeDash": [2, 3]}, "data": {"values": [{}]}, "encoding": {"x": {"datum": 0}}}]
@@ -140,11 +145,15 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
     is_named = any(isinstance(point.x, str) for _, point in points)
     across: Spec = {"field": "x", "title": x, "type": "ordinal" if is_named else "quantitative", "sort": None}
     across |= {"axis": {"labelAngle": 0}} if is_named else {"scale": {"zero": False, "nice": False}}
-    across |= {} if is_named else whole([float(point.x) for _, point in points])
-    up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": f".{digits(points)}~g"}}
+    across |= {} if is_named else integer_ticks([float(point.x) for _, point in points])
+    up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": f".{tick_digits(points)}~g"}}
     dashes = {"domain": names, "range": [DASHES[place // COLOURS % len(DASHES)] for place in range(len(names))]}
     base = {"x": across, "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(names)}}
-    told = [tip("name", ""), tip("x", x) if is_named else tip("x", x) | {"type": "quantitative", "format": ",.6~g"}, tip("note", y)]
+    told = [
+        tooltip("name", ""),
+        tooltip("x", x) if is_named else tooltip("x", x) | {"type": "quantitative", "format": ",.6~g"},
+        tooltip("note", y),
+    ]
     shown = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 1 if dots else 0}
     drawn = {"field": "name", "type": "nominal", "legend": None, "scale": dashes}
     layers: list[Spec] = [
@@ -165,7 +174,7 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
     return {"width": "container", "height": height, "data": {"values": values}, "layer": layers}
 
 
-def whole(found: Sequence[float]) -> Spec:
+def integer_ticks(found: Sequence[float]) -> Spec:
     """Settings of an axis with few whole numbers: ticks only at these. Empty for a longer axis, where Vega makes no others."""
     first, last = min(found, default=0), max(found, default=0)
     if last - first > 5 or not all(float(one).is_integer() for one in found):
@@ -173,7 +182,7 @@ def whole(found: Sequence[float]) -> Spec:
     return {"axis": {"values": list(range(int(first), int(last) + 1))}}
 
 
-def digits(points: Iterable[tuple[Line, Point]]) -> int:
+def tick_digits(points: Iterable[tuple[Line, Point]]) -> int:
     """How many significant digits, at least 4, the ticks of an axis of the points' y need, so that no two look alike."""
     ends = [end for _, point in points for end in (point.y - point.spread, point.y + point.spread)]
     size, span = max(map(abs, ends), default=0.0), max(ends, default=0.0) - min(ends, default=0.0)
@@ -199,7 +208,7 @@ def spans(found: Sequence[Span]) -> Spec:
     apart = next((step for step in APART if last <= TICKS * step), 86400 * math.ceil(last / 86400 / TICKS))
     axis = {"labelExpr": f"{seconds} + ' min' : datum.label + ' s'", "values": [apart * n for n in range(int(last / apart) + 1)]}
     x = {"type": "quantitative", "title": "time from the start", "axis": axis}
-    told = [tip("name", ""), tip("note", "what")]
+    told = [tooltip("name", ""), tooltip("note", "what")]
     colour = {"field": "kind", "type": "nominal", "legend": None, "scale": colours(kinds)}
     return {
         "width": "container",
@@ -233,7 +242,7 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
             "y": y,
             "x": {"field": "value", "type": "quantitative", "title": x},
             "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(order)},
-            "tooltip": [tip("group", ""), tip("name", "of"), {"field": "value", "title": x, "format": ".4~g"}],
+            "tooltip": [tooltip("group", ""), tooltip("name", "of"), {"field": "value", "title": x, "format": ".4~g"}],
         }
         | ({"yOffset": offset} if len(order) > 1 else {}),
     }
@@ -244,7 +253,7 @@ def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str,
 
     `told`: the fields to show under the pointer, and their titles.
     """
-    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | whole(
+    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | integer_ticks(
         [end for row in values for end in (row["x"], row["end"])]
     )
     colour = {"condition": {"test": "datum.y > 0", "value": "var(--won)"}, "value": "var(--lost)"}
@@ -260,7 +269,7 @@ def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str,
             "y2": {"datum": 0},
             "fill": colour,
             "stroke": colour,  # closes the gaps between neighbors
-            "tooltip": [tip(field, title) for field, title in told.items()],
+            "tooltip": [tooltip(field, title) for field, title in told.items()],
         },
     }
 
@@ -278,12 +287,12 @@ def scatter(points: Sequence[Mapping[str, Any]], order: Sequence[str]) -> Spec:
             "y": {"field": "y", **plain},
             "color": {"field": "kind", "type": "nominal", "legend": None, "scale": colours(order)},
             "size": {"condition": {"test": "datum.kind == 'query'", "value": 220}, "value": 60},
-            "tooltip": [tip("kind", ""), tip("id", "id")],
+            "tooltip": [tooltip("kind", ""), tooltip("id", "id")],
         },
     }
 
 
-def tip(field: str, title: str) -> Spec:
+def tooltip(field: str, title: str) -> Spec:
     """A field to show under the pointer, as text; the page takes the one without a title as the heading."""
     return {"field": escape_field(field), "type": "nominal", "title": title or "title"}
 
@@ -333,7 +342,7 @@ def arcs(nodes: Sequence[Node]) -> Spec:
     }
     x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"nice": False}}
     near = "near.name && (near.name[0] == datum.from || near.name[0] == datum.to)"
-    told = [tip("name", ""), *(tip(key, key) for key in (nodes[0].notes if nodes else ()))]
+    told = [tooltip("name", ""), *(tooltip(key, key) for key in (nodes[0].notes if nodes else ()))]
     return {
         "width": "container",
         "height": 20 * len(nodes),

@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tasks.core.encoding.packed import PAD, Layers, Packed
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.ahead import one_ahead
-from tasks.core.stage.devices import Coming, moved, one_thread
+from tasks.core.stage.ahead import map_ahead
+from tasks.core.stage.devices import Coming, one_thread, to_device
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import prompt_tokens
 from tasks.core.text.tokens import Tokens, cut_by_budget
@@ -56,10 +56,10 @@ def encode(
             if packed is not None:
                 return Coming(packed.vectors(tokens, rows[batch], lengths[batch]))
             ids_BL, mask_BL = tokens.padded(rows[batch], int(lengths[batch[0]]))
-            return Coming(encoder(moved(ids_BL, device), moved(mask_BL, device), tokens.prompt))
+            return Coming(encoder(to_device(ids_BL, device), to_device(mask_BL, device), tokens.prompt))
 
     batches = cut_by_budget(lengths, min(batch_tokens, THREAD_TOKENS) if own_threads else batch_tokens)
-    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else one_ahead) as each:
+    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else map_ahead) as each:
         for batch, coming in zip(batches, each(start, batches), strict=True):
             (out_RD[batch],) = coming.arrays()
             done(len(batch))

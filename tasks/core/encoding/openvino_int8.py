@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from tasks.core.stage.devices import compute_dtype, one_thread
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 
 Floats = npt.NDArray[np.float32]
 CALIBRATION_ROWS, CALIBRATION_TOKENS = 128, 64
@@ -139,7 +139,7 @@ def openvino_layers(
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
         row_T = np.repeat(np.arange(len(lengths_B)), lengths_B)
-        place_T = spread(0, lengths_B)
+        place_T = concat_ranges(0, lengths_B)
         longest = -(-int(lengths_B[0]) // PAD) * PAD
         x_BLH = np.zeros((len(lengths_B), longest, x_TH.shape[1]), dtype=np.float32)
         x_BLH[row_T, place_T] = x_TH[: len(row_T)].float().numpy()

@@ -24,8 +24,8 @@ from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.first_tokens import built_like_bert
-from tasks.core.models.unpadded_rows import first_places, first_position, placed, rounded, with_spare
-from tasks.core.stage.devices import compute_dtype, moved
+from tasks.core.models.unpadded_rows import first_places, first_position, ids_and_positions, round_up, with_filler_rows
+from tasks.core.stage.devices import compute_dtype, to_device
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokenizer import longest_text
 from tasks.core.text.tokens import Tokens
@@ -78,14 +78,16 @@ class Packed:
         device = next(self.encoder.parameters()).device
         ends_B = np.cumsum(lengths_B)
         total = int(ends_B[-1])
-        size = _whole(int((ends_B + -lengths_B % LANES).max())) if device.type == "cpu" else rounded(total)  # up to every window's end
-        ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed(tokens, rows, lengths_B, self.first_position, size))
+        size = _whole(int((ends_B + -lengths_B % LANES).max())) if device.type == "cpu" else round_up(total)  # up to every window's end
+        ids_1T, positions_1T = (
+            to_device(given_T, device)[None] for given_T in ids_and_positions(tokens, rows, lengths_B, self.first_position, size)
+        )
         embedded_TH = self.encoder.transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
-        hidden_TH = self.layers(embedded_TH, lengths_B if device.type == "cpu" else with_spare(lengths_B, size)).float()
+        hidden_TH = self.layers(embedded_TH, lengths_B if device.type == "cpu" else with_filler_rows(lengths_B, size)).float()
         if self.encoder.shape.pooling == "cls":
             pooled_BH = hidden_TH[: len(rows)]
         else:  # unsafe: without reading the lengths back to check them
-            lengths = moved(torch.from_numpy(lengths_B), device)
+            lengths = to_device(torch.from_numpy(lengths_B), device)
             pooled_BH = torch.segment_reduce(hidden_TH[:total], "mean", lengths=lengths, unsafe=device.type != "cpu")
         if device.type != "cpu":
             return self.encoder.finish(pooled_BH)

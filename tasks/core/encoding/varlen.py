@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
 
-from tasks.core.models.unpadded_rows import first_places, rounded
-from tasks.core.stage.devices import has_flash_attention, moved
+from tasks.core.models.unpadded_rows import first_places, round_up
+from tasks.core.stage.devices import has_flash_attention, to_device
 from tasks.core.tables.ids import Ints
 
 WIDEST = 256  # width of an attention head
@@ -34,12 +34,12 @@ def varlen_layers(
     heads = transformer.config.num_attention_heads
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
-        ends = moved(torch.from_numpy(np.concatenate([[0], lengths_B.cumsum()]).astype(np.int32)), x_TH.device)
+        ends = to_device(torch.from_numpy(np.concatenate([[0], lengths_B.cumsum()]).astype(np.int32)), x_TH.device)
         longest = int(lengths_B.max())
         for layer, (weight_KH, bias_K) in zip(transformer.encoder.layer, products, strict=True):
             q, k, v = F.linear(x_TH, weight_KH, bias_K).view(len(x_TH), 3, heads, -1).unbind(1)
             if firsts and layer is transformer.encoder.layer[-1]:
-                first_R = moved(torch.from_numpy(first_places(lengths_B, rounded(len(lengths_B)))), x_TH.device)
+                first_R = to_device(torch.from_numpy(first_places(lengths_B, round_up(len(lengths_B)))), x_TH.device)
                 x_TH, q = x_TH[first_R], q[first_R[: len(lengths_B)]]
                 context_TH: Any = varlen_attn(q, k, v, torch.arange(len(ends), dtype=torch.int32, device=x_TH.device), ends, 1, longest)
                 context_TH = F.pad(context_TH, (0, 0, 0, 0, 0, len(x_TH) - len(context_TH)))

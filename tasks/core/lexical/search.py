@@ -51,7 +51,7 @@ def id_order(ids: pa.Array) -> pa.Array:
     return pc.rank(ids, sort_keys="ascending", tiebreaker="first").cast(pa.int64())
 
 
-def known(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
+def term_ids(terms: Iterable[str], vocabulary: Mapping[str, int]) -> list[int]:
     """The numbers of a query's terms in their order, without those that the index lacks."""
     return [vocabulary[term] for term in terms if term in vocabulary]
 

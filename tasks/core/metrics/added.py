@@ -30,7 +30,7 @@ class Added:
         return f"{self.kind}@{self.cutoff}"
 
 
-def named(name: str, relevance: int) -> Added | None:
+def find_measure(name: str, relevance: int) -> Added | None:
     """The added measure called `name`; None if none of them is. ValueError if it has no cutoff."""
     found = NAMED.fullmatch(name)
     if not found:

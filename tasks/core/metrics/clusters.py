@@ -45,7 +45,7 @@ def read_groups(qrels: Path) -> dict[str, str]:
     return connected((query, doc) for query, doc, grade in graded if grade > 0)
 
 
-def numbered(queries: Sequence[str], groups: Mapping[str, str]) -> Numbers:
+def group_numbers(queries: Sequence[str], groups: Mapping[str, str]) -> Numbers:
     """A number for the group of each query [Q], from 0 in the order of their first queries; a query without a group is one of its own."""
     numbers: dict[tuple[bool, str], int] = {}
     names = ((query in groups, groups.get(query, query)) for query in queries)
@@ -66,7 +66,7 @@ def by_group(values: Floats, numbers: Numbers) -> Floats:
     return found
 
 
-def told(queries: int, groups: int, effect: float) -> str:
+def describe_groups(queries: int, groups: int, effect: float) -> str:
     """`2,762 queries are 576 groups that share relevant documents, which say as much as 1,726 independent ones (design effect 1.6)`.
 
     It never claims more queries than there are: an effect below 1 is usually an error of the estimate, not a gain.

@@ -14,14 +14,14 @@ CLICKED = "click-"  # begins the ids of queries of a click log: judged only by s
 ONE_IN = 5  # one query in five chooses; the others are left to confirm
 
 
-def chooses(query: str, groups: Mapping[str, str]) -> bool:
+def is_selection_query(query: str, groups: Mapping[str, str]) -> bool:
     """Whether a query is one of the few on which systems, and weights of fusions, are chosen; `groups`: of clusters.connected."""
     return _place(groups.get(query, query)) % ONE_IN == 0
 
 
-def confirming(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:
+def confirmation_queries(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:
     """The queries that do not choose, `shuffled`."""
-    return shuffled((query for query in queries if not chooses(query, groups)), groups)
+    return shuffled((query for query in queries if not is_selection_query(query, groups)), groups)
 
 
 def shuffled(queries: Iterable[str], groups: Mapping[str, str]) -> list[str]:

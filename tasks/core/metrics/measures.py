@@ -37,7 +37,7 @@ def parse(names: Sequence[str], relevance: int) -> dict[str, Measure]:
     parsed: dict[str, Measure] = {}
     for name in names:
         try:
-            measure = added.named(name, relevance) or _known(name, relevance)
+            measure = added.find_measure(name, relevance) or _known(name, relevance)
         except (ValueError, NameError, AssertionError, SyntaxError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError(
                 f"{name!r} is not a valid measure ({error}); expected names like nDCG@10, RR@10, R@100, AP (see ir-measur.es)"
@@ -77,7 +77,7 @@ def _known(name: str, relevance: int) -> Measure:
 
 def cutoff(name: str) -> int:
     """How many ranks a measure uses: 100 for R@100; 0 if it uses the whole run."""
-    measure = added.named(name, 1) or ir_measures.parse_measure(name)
+    measure = added.find_measure(name, 1) or ir_measures.parse_measure(name)
     return int(measure.cutoff if isinstance(measure, added.Added) else measure.params.get("cutoff", 0))
 
 

@@ -126,7 +126,7 @@ def _root(rising: Callable[[float], float]) -> float:
     return float(optimize.brentq(rising, 0.0, high))
 
 
-def too_few(where: str, queries: int, difference: float, found: Effect | None) -> str:
+def power_warning(where: str, queries: int, difference: float, found: Effect | None) -> str:
     """One sentence if the difference shown is too small for the number of queries; empty otherwise."""
     if not found or difference == 0 or found.power >= WANTED:
         return ""

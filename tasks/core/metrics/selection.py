@@ -29,7 +29,7 @@ def best_system(values: Mapping[str, float], sections: Sections) -> str:
 def best_of(values: Mapping[Name, float], simplicity: Callable[[Name], Any]) -> Name:
     """The key with the highest value; on a tie, the one with the lowest `simplicity`. ValueError if there is none."""
     highest = max(values.values())
-    return min((name for name, value in values.items() if ties(value, highest)), key=simplicity)
+    return min((name for name, value in values.items() if is_tie(value, highest)), key=simplicity)
 
 
 def metric_of(sections: Sections) -> str:
@@ -43,7 +43,7 @@ def least_grade(split: str, sections: Sections) -> int:
     return int(relevance.get(split, 1) if isinstance(relevance, dict) else relevance)
 
 
-def ties(one: float, other: float) -> bool:
+def is_tie(one: float, other: float) -> bool:
     """Whether two means are equal except for rounding."""
     return abs(one - other) < 10.0**-DIGITS
 

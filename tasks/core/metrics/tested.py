@@ -34,9 +34,9 @@ class Tested(Params):
 
     def drawn(self, queries: Sequence[str], groups: Mapping[str, str]) -> "Numbers":
         """The number of each query's group [Q], which tests draw as one: of its group in `groups`, or with `draws: queries`, its own."""
-        from tasks.core.metrics.clusters import numbered
+        from tasks.core.metrics.clusters import group_numbers
 
-        return numbered(queries, groups if self.draws == "groups" else {})
+        return group_numbers(queries, groups if self.draws == "groups" else {})
 
     def p(self, first: "Floats", second: "Floats", groups: "Numbers") -> float:
         """Two-sided p of the mean of first - second, both [Q], before correction; `groups` [Q] are the numbers that `drawn` returns."""

@@ -37,12 +37,12 @@ from tasks.core.models.folder import (
 )
 from tasks.core.models.head import Head, write_module
 from tasks.core.models.layers import Layer, check_widths
-from tasks.core.models.limits import bf16_refused, model_class, no_cache, one_line
+from tasks.core.models.limits import bf16_errors, model_class, no_cache, one_line
 from tasks.core.models.masks import attention_mask
-from tasks.core.models.pooling import places, pool
+from tasks.core.models.pooling import pool, token_positions
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
-from tasks.core.text.tokenizer import drop_code
+from tasks.core.text.tokenizer import drop_remote_code
 
 transformers_logging.disable_progress_bar()  # progress bars for a load of half a second are noise in a stage's log
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself
@@ -51,7 +51,7 @@ OLDEST = ("cls", "mean", "max", "mean_sqrt_len")  # poolings whose keys every ve
 COSINE_TEMPERATURE = 0.2  # at most: SimCSE and sentence-transformers have 0.05; ANCE, STAR, and ADORE divide dot products by 1
 
 
-def odd_temperature(shape: Shape, temperature: float) -> str:
+def temperature_warning(shape: Shape, temperature: float) -> str:
     """A warning where a cosine's temperature divides dot products; else empty."""
     if shape.similarity == "cosine" or temperature > COSINE_TEMPERATURE:
         return ""
@@ -94,8 +94,8 @@ class Encoder(nn.Module):
     def outputs(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """The tokens' outputs, [B, L, H]."""
         config = self.transformer.config
-        more = {"position_ids": places(mask_BL)} if self.causal else {}
-        with bf16_refused(config):
+        more = {"position_ids": token_positions(mask_BL)} if self.causal else {}
+        with bf16_errors(config):
             found = self.transformer(input_ids=ids_BL, attention_mask=attention_mask(mask_BL, config), **more, **self.options)
         outputs_BLH: torch.Tensor = found.last_hidden_state
         return outputs_BLH
@@ -144,7 +144,7 @@ def load_transformer(folder: Path) -> Any:
             )
     except (OSError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
         raise UserError(f"{folder}: cannot be loaded ({one_line(error)}); expected config.json and model.safetensors") from None
-    drop_code(transformer.config)
+    drop_remote_code(transformer.config)
     if not hasattr(transformer.config, "hidden_size"):
         raise UserError(f"{folder}: found a model of several parts ({transformer.config.model_type}); expected one that only reads texts")
     if not hasattr(transformer.config, "vocab_size"):
@@ -176,7 +176,7 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
         encoder.head.load([path for path, _ in held])
     poolings = shape.pooling.split("+")
     if encoder.causal and "cls" in poolings:
-        raise causal_first(folder, transformer.config.model_type)
+        raise causal_cls_error(folder, transformer.config.model_type)
     wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
     if wrong:
         raise UserError(f"{folder}: weight {wrong} contains NaN or infinity; train that model again, or choose another")
@@ -184,7 +184,7 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
     return Towers(encoder, encoder)
 
 
-def causal_first(where: Path | str, kind: str) -> UserError:
+def causal_cls_error(where: Path | str, kind: str) -> UserError:
     """The error for pooling cls over a causal transformer of type `kind`."""
     return UserError(
         f"{where}: found pooling cls over a causal transformer ({kind}), whose first token sees no other; expected last or mean"
@@ -196,7 +196,7 @@ def document_folder(folder: Path) -> Path:
     return folder / "document" if (folder / ROUTER).exists() else folder
 
 
-def average_with(towers: Towers, others: Towers, share: float) -> None:
+def interpolate_weights(towers: Towers, others: Towers, share: float) -> None:
     """Replace the weights of `towers` by (1 - share) times them plus `share` times those of `others`, of the same architecture.
 
     Source: LM-Cocktail (arXiv:2311.13534), with the fine-tuned and the base model.

@@ -18,14 +18,14 @@ from transformers import AutoModelForSequenceClassification
 
 from tasks.core.models.first_tokens import built_like_bert, first_outputs
 from tasks.core.models.folder import refuse_adapters
-from tasks.core.models.limits import CLOSE, FAILURES, bf16_refused, no_cache, one_line
+from tasks.core.models.limits import CLOSE, FAILURES, bf16_errors, no_cache, one_line
 from tasks.core.models.masks import attention_mask
-from tasks.core.stage.ahead import one_ahead
-from tasks.core.stage.devices import Coming, best_batch_tokens, moved, place
+from tasks.core.stage.ahead import map_ahead
+from tasks.core.stage.devices import Coming, best_batch_tokens, move_module, to_device
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokenizer import drop_code, load_tokenizer, longest_text
+from tasks.core.text.tokenizer import drop_remote_code, load_tokenizer, longest_text
 from tasks.core.text.tokens import cut_by_budget
 
 Floats = npt.NDArray[np.float32]
@@ -54,7 +54,7 @@ class CrossEncoder:
 
     def logits(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Logits [B, 1] of tokenized pairs."""
-        with bf16_refused(self.model.config):
+        with bf16_errors(self.model.config):
             if built_like_bert(self.model.base_model):
                 return _first_logits(self.model, **tensors)
             given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
@@ -75,9 +75,9 @@ class CrossEncoder:
             started.append(batch.places)
             with torch.inference_mode():
                 tensors = padded(batch.rows, self.tokenizer)
-                return Coming(self.logits({name: moved(tensor, self.device) for name, tensor in tensors.items()})[:, 0].float())
+                return Coming(self.logits({name: to_device(tensor, self.device) for name, tensor in tensors.items()})[:, 0].float())
 
-        each = map if self.device.type == "cpu" else one_ahead
+        each = map if self.device.type == "cpu" else map_ahead
         for number, coming in enumerate(each(start, self._batches(pairs))):
             (found[started[number]],) = coming.arrays()
         if not np.isfinite(found).all():
@@ -99,7 +99,7 @@ class CrossEncoder:
         rows = dict(self.tokenizer(queries, documents, truncation=True, max_length=self.max_length))
         for empty in [n for n, row in enumerate(rows["input_ids"]) if not row]:  # two empty texts, where no special tokens are added
             for name, each in rows.items():
-                each[empty] = [filling(self.tokenizer).get(name, 1)]
+                each[empty] = [padding_values(self.tokenizer).get(name, 1)]
         return rows
 
     def _cut(self, first: int, rows: Rows) -> Iterator[Batch]:
@@ -125,14 +125,14 @@ def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
     lengths_B = np.array([len(row) for row in rows["input_ids"]])
     given_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
     given_BL = given_BL[:, ::-1] if tokenizer.padding_side == "left" else given_BL
-    fill = filling(tokenizer)
+    fill = padding_values(tokenizer)
     made = {name: np.full(given_BL.shape, fill.get(name, 0), dtype=np.int64) for name in rows}
     for name, made_BL in made.items():
         made_BL[given_BL] = np.fromiter(chain.from_iterable(rows[name]), dtype=np.int64, count=int(lengths_B.sum()))
     return {name: torch.from_numpy(made_BL) for name, made_BL in made.items()}
 
 
-def filling(tokenizer: Any) -> dict[str, int]:
+def padding_values(tokenizer: Any) -> dict[str, int]:
     """The values of padding, by name; that of the attention mask is 0."""
     return {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
 
@@ -144,7 +144,7 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, 
     """
     model = load_classifier(folder)
     tokenizer = pair_tokenizer(model, folder)
-    model = place(model, device, dtype).eval()
+    model = move_module(model, device, dtype).eval()
     last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1][-1:]
     for linear in last:  # bf16 has 8 bits: a logit of 8 to 16 would be a multiple of 1/16, and many documents of a list would tie
         linear.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
@@ -212,7 +212,7 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError) as error:
         reason = one_line(error)
         raise UserError(f"{folder}: cannot be loaded as a reranker ({reason}); expected config.json and model.safetensors") from None
-    drop_code(model.config)
+    drop_remote_code(model.config)
     lacking = sorted(str(key) for key in report["missing_keys"])
     if lacking and seed is None:
         raise UserError(f"{folder}: model.safetensors has no {lacking[0]}, expected a trained one-label classifier; choose another model")

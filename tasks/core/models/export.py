@@ -43,7 +43,7 @@ def write_record(folder: Path, export: Export) -> None:
     write_json(folder / RECORD, asdict(export))
 
 
-def listed(folder: Path) -> dict[str, tuple[int, str]]:
+def file_digests(folder: Path) -> dict[str, tuple[int, str]]:
     """Size and SHA-256 of every file of an export but its record."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
     return {path.relative_to(folder).as_posix(): (path.stat().st_size, file_digest(path)) for path in files}

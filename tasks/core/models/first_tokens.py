@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from tasks.core.models.pooling import column
+from tasks.core.models.pooling import pooled_column
 from tasks.core.models.unpadded_rows import first_position
 
 
@@ -29,7 +29,7 @@ def first_outputs(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor,
     for layer in earlier:
         x_BLH = layer(x_BLH, seen)
     own = last.attention.self
-    x_B1H = x_BLH[torch.arange(len(x_BLH), device=x_BLH.device), column(mask_BL, "cls")].unsqueeze(1)
+    x_B1H = x_BLH[torch.arange(len(x_BLH), device=x_BLH.device), pooled_column(mask_BL, "cls")].unsqueeze(1)
     q, k, v = (
         linear(x).unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2)
         for linear, x in ((own.query, x_B1H), (own.key, x_BLH), (own.value, x_BLH))

@@ -32,7 +32,7 @@ def no_cache(model: Any) -> dict[str, bool]:
 
 
 @contextmanager
-def bf16_refused(config: Any) -> Iterator[None]:
+def bf16_errors(config: Any) -> Iterator[None]:
     """Turn a failure of a transformer of `config` in bfloat16 into a UserError: DeBERTa's first version fails so under autocast."""
     try:
         yield

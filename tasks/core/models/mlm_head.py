@@ -86,7 +86,7 @@ def find_head(model: Path) -> dict[str, torch.Tensor]:
     return {}
 
 
-def lost_head(model: Path) -> bool:
+def is_head_missing(model: Path) -> bool:
     """Whether a Hugging Face model folder says that it is a masked language model, and `find_head` finds no head in it."""
     path = model / "config.json"
     names = (read_json(path).get("architectures") or []) if path.exists() else []  # two towers have none

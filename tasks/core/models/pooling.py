@@ -3,12 +3,12 @@
 import torch
 
 
-def places(mask_BL: torch.Tensor) -> torch.Tensor:
+def token_positions(mask_BL: torch.Tensor) -> torch.Tensor:
     """The place of each token in its text, from 0, [B, L], with padding on either side; the numbers of padding mean nothing."""
     return (mask_BL.cumsum(1) - 1).clamp(min=0)
 
 
-def column(mask_BL: torch.Tensor, kind: str) -> torch.Tensor:
+def pooled_column(mask_BL: torch.Tensor, kind: str) -> torch.Tensor:
     """The column of each text's first token (kind cls) or last one (kind last), [B], with padding on either side."""
     place_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
     return (mask_BL * (place_L + 1 if kind == "last" else len(place_L) - place_L)).argmax(1)
@@ -24,11 +24,11 @@ def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str, skipped: in
     """
     if "+" in kind:
         return torch.cat([pool(hidden_BLH, mask_BL, one, skipped) for one in kind.split("+")], dim=-1)
-    number_BL = places(mask_BL) + 1 if skipped or kind == "weightedmean" else mask_BL  # of a token in its text
+    number_BL = token_positions(mask_BL) + 1 if skipped or kind == "weightedmean" else mask_BL  # of a token in its text
     if skipped:
         mask_BL = mask_BL * (number_BL > (mask_BL.sum(1, keepdim=True) - 1).clamp(max=skipped)).to(mask_BL.dtype)
     if kind in ("cls", "last"):
-        return hidden_BLH[torch.arange(len(mask_BL), device=mask_BL.device), column(mask_BL, kind)].float()
+        return hidden_BLH[torch.arange(len(mask_BL), device=mask_BL.device), pooled_column(mask_BL, kind)].float()
     if kind == "max":
         return hidden_BLH.float().masked_fill(mask_BL.unsqueeze(-1) == 0, -torch.inf).max(1).values
     weights_BL1 = (mask_BL * number_BL if kind == "weightedmean" else mask_BL).unsqueeze(-1).float()

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.text.tokens import Tokens
 
 FIRST_POSITION = {"bert": 0, "roberta": None, "xlm-roberta": None}  # of a row's first token; None: the pad id + 1 (fairseq)
@@ -19,13 +19,13 @@ def first_position(config: Any) -> int | None:
     return int(config.pad_token_id) + 1 if first is None else first
 
 
-def rounded(tokens: int) -> int:
+def round_up(tokens: int) -> int:
     """`tokens` rounded up, so that many batches have products of the same sizes: cuBLAS takes time to choose how to compute a new size."""
     step = 64 if tokens < 4096 else 512
     return -(-tokens // step) * step
 
 
-def with_spare(lengths_B: Ints, size: int) -> Ints:
+def with_filler_rows(lengths_B: Ints, size: int) -> Ints:
     """`lengths_B`, then the lengths of spare rows, none longer than the longest, so that all have `size` tokens together."""
     spare, longest = size - int(lengths_B.sum()), int(lengths_B.max())
     return np.concatenate([lengths_B, np.full(spare // longest, longest), np.full(int(spare % longest > 0), spare % longest)])
@@ -41,7 +41,7 @@ def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
 
     In fairseq's models, whose `first` is the pad id + 1, a pad token in a text has the pad id for its position and is not counted.
     """
-    found_T = spread(first, lengths_B)
+    found_T = concat_ranges(first, lengths_B)
     padding_T = ids_T == first - 1
     if not first or not padding_T.any():
         return found_T
@@ -51,7 +51,7 @@ def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
     return np.where(padding_T, first - 1, found_T)
 
 
-def placed(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def ids_and_positions(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids of `rows`, one after another, and their position ids (`positions`), int64 [T]; T is `size` if that is more."""
     total = int(lengths_B.sum())
     ids_T = np.full(max(size, total), tokens.pad, dtype=np.int64)

@@ -52,11 +52,11 @@ def exact_search(
     if device.type == "cuda":
         return search(queries_QD, blocks, keep, device, done, rows=rows_at_once(queries_QD.shape[1], device))
     queries, dtype = torch.from_numpy(np.ascontiguousarray(queries_QD)), compute_dtype(device, "bf16")
-    rounded = ((first, Rounded.of(block_RD, dtype, together=True)) for first, block_RD in even(blocks, ROWS, HEAD * ROWS))
+    rounded = ((first, Rounded.of(block_RD, dtype, together=True)) for first, block_RD in resize_blocks(blocks, ROWS, HEAD * ROWS))
     return cpu.search(queries, rounded, keep, dtype, done)
 
 
-def even(blocks: Iterable[tuple[int, Block]], rows: int, head: int) -> Iterator[tuple[int, torch.Tensor]]:
+def resize_blocks(blocks: Iterable[tuple[int, Block]], rows: int, head: int) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the same vectors as copies in float32: a block of `head` rows, then blocks of `rows`, fewer at the end.
 
     UserError for a vector that is not finite.

@@ -30,7 +30,7 @@ WIDTH = 64  # the least width of vectors with which a string is tried
 WIDEST = 2**14  # if no lower width suits all product quantizers of a string, it is tried with WIDTH, which faiss may refuse
 
 
-def parsed(factory: str) -> str:
+def checked_factory(factory: str) -> str:
     """Return `factory`; ValueError if faiss does not know it, or cannot score inner products with it. No vectors are read."""
     for kind, number, suffix in re.findall(r"(IVF|HNSW|RR|x(?=\d+(?![\dx]))|)(\d+)([kM]?)", factory):
         least, most = LIMITS[kind]
@@ -51,7 +51,7 @@ def parsed(factory: str) -> str:
         else:
             if index.metric_type != faiss.METRIC_INNER_PRODUCT:  # faiss does not say so
                 raise ValueError("faiss makes it for L2 distances alone; expected one for inner products, such as HNSW32 or HNSW32,SQ8")
-            if why := unfit(factory):
+            if why := unsupported_reason(factory):
                 raise ValueError(why)
             _refuse_centroids(index, factory)
             if isinstance(index, faiss.IndexRefine):
@@ -59,7 +59,7 @@ def parsed(factory: str) -> str:
     return factory
 
 
-def unfit(factory: str) -> str:
+def unsupported_reason(factory: str) -> str:
     """Why a factory string that faiss knows is of no use for inner products of vectors that are added a shard at a time; empty if it is."""
     for pattern, why in UNFIT.items():
         if found := re.search(rf"(?:^|[,(_]){pattern}", factory):
@@ -67,8 +67,8 @@ def unfit(factory: str) -> str:
     return ""
 
 
-def misfit(factory: str, width: int) -> str:
-    """Why no index can be made of vectors of `width` by a string that `parsed` accepts; empty if one can."""
+def width_mismatch(factory: str, width: int) -> str:
+    """Why no index can be made of vectors of `width` by a string that `checked_factory` accepts; empty if one can."""
     import faiss
 
     try:
@@ -81,7 +81,7 @@ def misfit(factory: str, width: int) -> str:
     return ""
 
 
-def fitting(factory: str, widths: Collection[int]) -> str:
+def nearest_factory(factory: str, widths: Collection[int]) -> str:
     """`factory` with one of its numbers replaced by the nearest one that suits all `widths`; empty if there is none."""
     common = math.gcd(*widths)
     for name, number in dict.fromkeys(re.findall(r"(PQ|PRQ|PLSQ|PCAR?|Panorama)(\d+)", factory)):
@@ -89,7 +89,7 @@ def fitting(factory: str, widths: Collection[int]) -> str:
         for other in sorted(fewer, key=lambda other: (abs(other - int(number)), other)):
             wanted = re.sub(rf"{name}{number}(?!\d)", f"{name}{other}", factory)
             try:
-                if not any(misfit(parsed(wanted), width) for width in widths):
+                if not any(width_mismatch(checked_factory(wanted), width) for width in widths):
                     return wanted
             except ValueError:
                 continue
@@ -252,4 +252,4 @@ def reason(error: RuntimeError) -> str:
     return re.sub(r"^Error in .* at \S+:\d+: ", "", str(error).strip().splitlines()[-1].strip())
 
 
-Factory = Annotated[str, Field(min_length=1), AfterValidator(parsed)]
+Factory = Annotated[str, Field(min_length=1), AfterValidator(checked_factory)]

@@ -17,7 +17,7 @@ from tasks.core.encoding.encode import Vectors
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.factories import layers, reason
 from tasks.core.retrieval.faiss_search import FLAT
-from tasks.core.retrieval.gpu.indexes import FaissGpu, without_gpu
+from tasks.core.retrieval.gpu.indexes import FaissGpu, cpu_only_reason
 from tasks.core.retrieval.ranked import Floats
 from tasks.core.stage.errors import UserError, user_error
 from tasks.core.stage.files import new_file
@@ -62,7 +62,7 @@ def build(
     progress = Progress(f"index {params.factory}", len(embeddings), "vectors")
     target = index
     if gpu:
-        if why := without_gpu(index):
+        if why := cpu_only_reason(index):
             print(f"index {params.factory}: on the CPU: {why}")
         else:
             with faiss_errors(f"{params.factory}, which does not go to the GPU", key):
@@ -96,7 +96,7 @@ def trained_empty(embeddings: Embeddings, params: Recipe, key: str = "index.fact
 def train(index: Any, embeddings: Embeddings, params: Recipe, key: str, *, threads: int, gpu: FaissGpu | None) -> None:
     """Train an empty index on a sample of the rows, which is in memory only for this call."""
     sample = training_sample(embeddings, params.train_size, params.seed)
-    with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), said_once():
+    with faiss_errors(f"{params.factory}, which cannot be trained on {len(sample)} vectors", key), dedupe_stderr():
         fill_centroids(index, train_transforms(index, sample, threads), threads, gpu)
         with clustered_on(gpu, index):
             index.train(sample)
@@ -211,7 +211,7 @@ def fill_centroids(index: Any, vectors: Floats, threads: int, gpu: FaissGpu | No
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
+def dedupe_stderr() -> Iterator[None]:
     """Show each distinct line that faiss writes to stderr only once: it warns at every clustering, hundreds of times for an OPQ."""
     sys.stderr.flush()
     shown = os.dup(2)

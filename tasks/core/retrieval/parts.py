@@ -24,7 +24,7 @@ from tasks.core.stage.devices import Precision, choose_device
 from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.runtime import Runtime
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.parquet import open_parquet
 from tasks.core.tables.schemas import RANKED
@@ -43,7 +43,7 @@ class Parts:
         if self.folder is None:
             return make()
         path = self.folder / f"{name}.npy"
-        if not sealed(path):
+        if not is_sealed(path):
             with new_file(path) as temporary, temporary.open("wb") as handle:
                 np.save(handle, make())
             seal(path)
@@ -59,7 +59,7 @@ class Parts:
             yield from tables()
             return
         path = self.folder / f"{first:09}.parquet"
-        if not sealed(path):
+        if not is_sealed(path):
             with new_file(path) as temporary, pq.ParquetWriter(temporary, RANKED, compression="zstd") as writer:
                 for table in tables():
                     writer.write_table(table, row_group_size=max(1, len(table)))  # a table is a group: whole queries stay together
@@ -174,14 +174,14 @@ class _Made:
         self.make()
 
 
-def make_first(workers: Workers, make: Callable[[], object]) -> None:
+def make_once(workers: Workers, make: Callable[[], object]) -> None:
     """Let one of several `workers` call `make`, which leaves an array where all find it. A single worker makes it when it is needed."""
     if not workers.alone:
         for _ in workers.each(_Made(make), [0]):
             pass
 
 
-def searched(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
+def search_all(workers: Workers, search: QuerySearch, queries: int) -> Iterator[pa.Table]:
     """The ranked tables of all `queries`, in order, searched for by `workers`. For an index, print a line if lists were short."""
     if search.index is None:
         yield from _searched(workers, search, queries)

@@ -10,7 +10,7 @@ from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
-from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, place
+from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, move_module
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
@@ -23,7 +23,7 @@ FEWEST = 64  # queries at a time, however many results each has
 
 def query_tower(encoder: Path, precision: Precision, device: torch.device) -> Encoder:
     """The query tower of an encoder folder, on `device`, ready to encode."""
-    return place(load_towers(encoder).query, device, compute_dtype(device, precision))
+    return move_module(load_towers(encoder).query, device, compute_dtype(device, precision))
 
 
 def encode_queries(

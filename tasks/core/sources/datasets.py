@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
-from tasks.core.sources.pairs import divided, pairs_file
+from tasks.core.sources.pairs import file_and_columns, pairs_file
 from tasks.core.stage.errors import CONTROLS, Unavailable, UserError
 
 Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "pairs", "irds"]
@@ -92,7 +92,7 @@ def parse_dataset(spec: str) -> DatasetSpec:
         raise UserError(f"dataset {spec!r}: expected {wanted}")
     if "://" in place:  # it may hold a password, and params.yaml is shared
         raise UserError(f"dataset {spec!r}: found a URL, expected {SPEC_FORMS}; download it first")
-    return DatasetSpec(cast(Kind, kind), *(divided(place.strip()) if kind == "pairs" else (place.strip(),)))
+    return DatasetSpec(cast(Kind, kind), *(file_and_columns(place.strip()) if kind == "pairs" else (place.strip(),)))
 
 
 def dataset_files(spec: DatasetSpec, *, needs_qrels: bool = True) -> tuple[Path, ...]:

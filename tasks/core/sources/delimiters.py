@@ -68,7 +68,7 @@ def tells_delimiter(cells: Sequence[str], delimiter: str) -> bool:
     return _told(delimiter.join(cells)) == delimiter
 
 
-def to_header(handle: IO[str]) -> int:
+def seek_header(handle: IO[str]) -> int:
     """Seek to the first line of a file that is a row; return how many lines there are before it."""
     handle.seek(0)
     if _told(handle.readline()):

@@ -66,7 +66,7 @@ class Columns:
     negatives: tuple[int, ...] = ()
 
 
-def ending(path: Path) -> str:
+def extension(path: Path) -> str:
     """The ending of a file's name, in lower case and without .gz."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
@@ -84,12 +84,12 @@ def pairs_file(path: Path) -> Path:
         raise Unavailable(f"{path}: not found, expected {EXPECTED}; fix the path (relative ones start at {Path.cwd()})")
     if not path.is_file():
         raise UserError(f"{path}: found a folder, expected {EXPECTED}; name one file in it")
-    if ending(path) not in ENDINGS or path.name.lower().endswith(".parquet.gz"):
-        raise UserError(f"{path}: found a file of another form, expected {EXPECTED}; {OTHERS.get(ending(path), 'convert or rename it')}")
+    if extension(path) not in ENDINGS or path.name.lower().endswith(".parquet.gz"):
+        raise UserError(f"{path}: found a file of another form, expected {EXPECTED}; {OTHERS.get(extension(path), 'convert or rename it')}")
     return path
 
 
-def divided(place: str) -> tuple[str, str]:
+def file_and_columns(place: str) -> tuple[str, str]:
     """A SPEC's file, and the columns that it names, empty or `#ROLE=NAME,...` in the order of ROLES. UserError for another role."""
     file, *told = ASKED.split(place, maxsplit=1)
     asked: dict[str, str] = {}

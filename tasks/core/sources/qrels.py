@@ -15,7 +15,7 @@ def weight_of(cell: str) -> float | None:
     return weight if WEIGHTS[0] <= weight <= WEIGHTS[1] else None
 
 
-def wrong_order(heading: Sequence[str]) -> str:
+def column_order_error(heading: Sequence[str]) -> str:
     """An error for a heading that names the document before the query, else empty: in BEIR form, columns are read by their place."""
     names = [cell.strip().lower().replace("_", "-") for cell in heading[:2]]
     if names[:1] != ["corpus-id"] and names[1:] != ["query-id"]:

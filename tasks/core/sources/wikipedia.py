@@ -79,7 +79,7 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
     if not files:
         kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder may be the mount point of an unavailable disk
         raise kind(f"{spec.path}: found no {names}; fix the path of articles.source")
-    refuse_again(files, spec.kind)
+    refuse_duplicates(files, spec.kind)
     return files
 
 
@@ -89,7 +89,7 @@ def refuse_history(file: Path) -> None:
         raise UserError(f"{file}: contains every revision of its pages, expected only pages-articles; move it away or name another file")
 
 
-def refuse_again(files: Iterable[Path], kind: Kind) -> None:
+def refuse_duplicates(files: Iterable[Path], kind: Kind) -> None:
     """UserError if two names mean the same articles: packed and plain, multistream and not, a whole dump and a part of it, or two
     dates of one wiki (whose parts begin and end at different pages).
     """

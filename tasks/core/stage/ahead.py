@@ -8,7 +8,7 @@ from tasks.core.stage.devices import Coming
 Work = TypeVar("Work")
 
 
-def one_ahead(start: Callable[[Work], Coming], works: Iterable[Work]) -> Iterator[Coming]:
+def map_ahead(start: Callable[[Work], Coming], works: Iterable[Work]) -> Iterator[Coming]:
     """A `map` that starts each piece of work before it yields the last one's result: a GPU computes while the CPU reads and writes."""
     before: list[Coming] = []
     for work in works:

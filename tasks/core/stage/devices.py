@@ -48,7 +48,7 @@ def choose_device(runtime: Runtime, begin: bool = True) -> torch.device:
             raise UserError(f"{RUNTIME_FILE}: device {name}: found {torch.cuda.device_count()} GPUs; set device: auto")
         if begin:
             torch.cuda.set_device(device.index or 0)
-    record(device)
+    record_hardware(device)
     return device
 
 
@@ -63,7 +63,7 @@ def one_thread() -> Iterator[int]:
         torch.set_num_threads(threads)
 
 
-def record(device: torch.device) -> None:
+def record_hardware(device: torch.device) -> None:
     """Record once, in the file that RECORD names, what this stage's bits may depend on; no digest covers it, and no stage reads it."""
     place = os.environ.get(RECORD)
     if not place or Path(place).exists():  # if it exists, this may be a worker with fewer threads
@@ -108,7 +108,7 @@ def _instructions() -> str:
     return ", ".join([widest, *(f"{name}={os.environ[name]}" for name in LIMITS if os.environ.get(name))])
 
 
-def place(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
+def move_module(module: Module, device: torch.device, dtype: torch.dtype) -> Module:
     """Move a module, in place, and convert its weights to `dtype`.
 
     Buffers keep their type: rotary frequencies in bf16 are off by half a radian at 500 tokens.
@@ -126,7 +126,7 @@ def has_flash_attention(device: torch.device) -> bool:
     )
 
 
-def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Move a CPU tensor to `device`.
 
     For a GPU its memory is pinned: with ordinary memory, the program would wait for the GPU's current work.
@@ -134,18 +134,18 @@ def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
-def sent(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Move an array to `device`, as a tensor, as `moved` does."""
-    return moved(torch.from_numpy(array), device)
+def to_tensor(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Move an array to `device`, as a tensor, as `to_device` does."""
+    return to_device(torch.from_numpy(array), device)
 
 
-def arranged(vectors_MD: torch.Tensor, places: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
+def restore_order(vectors_MD: torch.Tensor, places: Sequence[npt.NDArray[np.int64]]) -> torch.Tensor:
     """Vectors [M, D] in the order of their `places` (0 to M - 1, in parts).
 
     They are read by index in that order. If they were written by index, the program would wait for the GPU under deterministic algorithms.
     """
     order = np.argsort(np.concatenate([np.empty(0, dtype=np.int64), *places]))
-    return vectors_MD[sent(order, vectors_MD.device)]
+    return vectors_MD[to_tensor(order, vectors_MD.device)]
 
 
 class Coming:

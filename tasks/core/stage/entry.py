@@ -17,7 +17,7 @@ from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.files import file_stamp, read_json, write_json
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.params import FROZEN, STAGE
-from tasks.core.stage.progress import leave
+from tasks.core.stage.progress import leave_bars
 from tasks.core.stage.references import freeze_references, frozen_references
 
 PR_SET_PDEATHSIG = 1
@@ -43,13 +43,13 @@ def stage() -> Iterator[None]:
         with one_line_errors():
             execute_frozen()
             sources = read_sources(os.environ.get(SOURCES))
-            read = stamps(sys.argv[1:]) if STAGE in os.environ else {}
+            read = input_stamps(sys.argv[1:]) if STAGE in os.environ else {}
             began = time.monotonic()
             try:
                 yield
             finally:
-                leave()
-            note(seconds=time.monotonic() - began, peak_mib=_peak_mib())
+                leave_bars()
+            record_cost(seconds=time.monotonic() - began, peak_mib=_peak_mib())
             changed = [str(path) for path, stamp in read.items() if _stamp(path) != stamp]
             changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]
             if changed:
@@ -59,7 +59,7 @@ def stage() -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def note(**figures: float) -> None:
+def record_cost(**figures: float) -> None:
     """Add figures to the record of this stage's cost, in the file that SECONDS names: no digest covers it, and no stage reads it."""
     if not (place := os.environ.get(SECONDS)):
         return
@@ -91,7 +91,7 @@ def read_sources(path: str | None) -> dict[Path, list[int]]:
     return {Path(name): stamp for name, stamp in watched["files"].items()}
 
 
-def stamps(words: Sequence[str]) -> dict[Path, object]:
+def input_stamps(words: Sequence[str]) -> dict[Path, object]:
     """A stamp of each existing path below data/ that a command line names; outs do not exist, because DVC has removed them."""
     return {path: _stamp(path) for path in map(Path, words) if path.parts[:1] == (FROZEN.parts[0],) and path.exists()}
 

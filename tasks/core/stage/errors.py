@@ -148,7 +148,7 @@ def one_line_errors() -> Iterator[None]:
     raise SystemExit(USER_ERROR)
 
 
-def reader_left() -> int:
+def handle_broken_pipe() -> int:
     """Handle a BrokenPipeError of standard output (`retemper lineage star | head`): print nothing more, and return the exit status."""
     _print_nothing_more()
     return 128 + signal.SIGPIPE
@@ -187,7 +187,7 @@ def disk_fault(error: BaseException | None) -> str:
     """A disk error as one line for the user; empty for any other error. Libraries wrap it, so causes are searched."""
     if error is None:
         return ""
-    place, (reason, remedy) = "disk", disk_words(str(error))
+    place, (reason, remedy) = "disk", parse_disk_fault(str(error))
     if isinstance(error, OSError) and error.errno in REMEDIES:
         reason, remedy = str(error.strerror), REMEDIES[error.errno]
         written = error.filename2 if remedy == ROOM else None  # of a copy
@@ -197,7 +197,7 @@ def disk_fault(error: BaseException | None) -> str:
     return f"{place}: {reason}; nothing half-written was kept, {remedy} and run again"
 
 
-def disk_words(text: str) -> tuple[str, str]:
+def parse_disk_fault(text: str) -> tuple[str, str]:
     """The fault that a line reports, a full or failing disk, and the remedy; both empty for any other line."""
     if FULL_WORDS.search(text):
         return FULL, REMEDIES[errno.ENOSPC]

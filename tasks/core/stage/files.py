@@ -15,7 +15,7 @@ from tasks.core.stage.errors import UserError
 Record = TypeVar("Record")
 
 
-def partial(path: Path) -> Path:
+def partial_path(path: Path) -> Path:
     """The name that `path` has until it is complete; one per path, so a kill leaves at most one."""
     return path.with_name(f".{path.name}.partial")
 
@@ -24,7 +24,7 @@ def partial(path: Path) -> Path:
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write; on success it becomes `path` by one rename, on failure it is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = partial(path)
+    temporary = partial_path(path)
     try:
         yield temporary
         with temporary.open("rb") as handle:
@@ -38,7 +38,7 @@ def new_file(path: Path) -> Iterator[Path]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder; on success its files are flushed and it replaces `path` by one rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = partial(path)
+    temporary = partial_path(path)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from tasks.core.stage.entry import PR_SET_PDEATHSIG
 from tasks.core.stage.errors import WorkersLost
 from tasks.core.stage.runtime import read_runtime
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 RETURNED = 2**20  # bytes from which on a freed allocation is returned
@@ -37,7 +37,7 @@ def cores() -> int:
     return min(there, read_runtime().threads or there)
 
 
-def in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int, alone: int = 1) -> Iterator[Result]:
+def map_in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int, alone: int = 1) -> Iterator[Result]:
     """Apply `function` to each piece of `work` in `processes` processes; yield the results in order. For up to `alone` pieces, start none.
 
     `function`, pieces, and results pass between processes, so `function` must be at module level (or a partial of such a function).
@@ -90,12 +90,12 @@ def resumable(function: Callable[[Work, Path], None], work: Iterable[Work], fold
     `folder` (tasks.core.stage.scratch) must belong to this work alone: a file is identified by the number of its piece.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    yield from in_order(partial(_make, function), ((folder / f"{number:06}", piece) for number, piece in enumerate(work)), processes)
+    yield from map_in_order(partial(_make, function), ((folder / f"{number:06}", piece) for number, piece in enumerate(work)), processes)
 
 
 def _make(function: Callable[[Work, Path], None], place: tuple[Path, Work]) -> Path:
     path, piece = place
-    if not sealed(path):
+    if not is_sealed(path):
         function(piece, path)
         seal(path)
     return path
@@ -104,10 +104,10 @@ def _make(function: Callable[[Work, Path], None], place: tuple[Path, Work]) -> P
 def _begin(parent: int) -> None:
     """Set this process up as a worker that ends with its stage. Its tokenizer has one thread: the other cores have workers."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tie(parent)
+    end_with_parent(parent)
 
 
-def tie(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Make this process, a worker, end with its stage, even if the stage is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -33,7 +33,7 @@ class Progress:
         self.done = self.resumed = 0
         self.start = self.told = self.passed = time.monotonic()
         self.silent = bool(os.environ.get(SILENT))
-        self.terminal = drawable(sys.stderr)
+        self.terminal = can_redraw(sys.stderr)
         self.live = bool(os.environ.get(LIVE)) and not self.terminal and not self.silent
         self._bar: rich.TaskID | None = None
 
@@ -88,7 +88,7 @@ def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "
     progress.close()
 
 
-def leave() -> None:
+def leave_bars() -> None:
     """Leave the bars of unfinished work on the screen, the cursor below them, when a stage fails or is stopped."""
     if _bars.cache_info().currsize:
         _bars().stop()
@@ -99,18 +99,18 @@ def leave() -> None:
 def _bars() -> "rich.Progress":
     from rich.progress import BarColumn
 
-    return foot(
+    return live_footer(
         sys.stderr, "{task.description}", BarColumn(None), auto_refresh=False
     )  # drawn by the worker itself: no thread, no lock in a fork
 
 
-def drawable(stream: TextIO | None) -> bool:
+def can_redraw(stream: TextIO | None) -> bool:
     """Whether a stream's lines may be redrawn: on a terminal, unless TERM or NO_COLOR asks for plain text."""
     plain = os.environ.get("TERM") in ("dumb", "unknown") or os.environ.get("NO_COLOR")
     return stream is not None and stream.isatty() and not plain
 
 
-def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refresh: bool = True) -> "rich.Progress":
+def live_footer(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refresh: bool = True) -> "rich.Progress":
     """Lines at the foot of a terminal, below all that its `console.out` prints.
 
     `line`: the format of a task's line (str.format), cut to the width. When the number of lines has changed, refresh before you print: rich
@@ -128,7 +128,7 @@ def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refr
             try:
                 super().__exit__(None, None, None)  # writes
             except OSError:  # the terminal was closed
-                say("", terminal)
+                print_line("", terminal)
 
     text = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="crop"))
     screen = Screen(file=terminal, force_terminal=True)
@@ -137,7 +137,7 @@ def foot(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", auto_refr
     return drawn
 
 
-def say(text: str, stream: TextIO) -> None:
+def print_line(text: str, stream: TextIO) -> None:
     """Print a line. If that fails, redirect the stream to the null device for all later writers, Python's exit included."""
     try:
         print(text, file=stream, flush=True)

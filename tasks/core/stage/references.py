@@ -64,12 +64,12 @@ def frozen_references(value: Any) -> dict[str, str]:
     return {name: digest} if digest else {}
 
 
-def written(value: Any) -> Any:
+def without_digests(value: Any) -> Any:
     """A frozen value as params.yaml has it: without the digests of references."""
     if isinstance(value, Mapping):
-        return {name: written(below) for name, below in value.items()}
+        return {name: without_digests(below) for name, below in value.items()}
     if isinstance(value, list):
-        return [written(below) for below in value]
+        return [without_digests(below) for below in value]
     return value.partition("@")[0] if isinstance(value, str) and PATTERN.fullmatch(value) else value
 
 
@@ -77,7 +77,7 @@ def named_code(reference: str) -> Callable[..., Any] | None:
     """The function that a reference names, imported; None for any other value."""
     if not PATTERN.fullmatch(reference):
         return None
-    module, _, name = written(reference).partition(":")
+    module, _, name = without_digests(reference).partition(":")
     found: Callable[..., Any] = getattr(import_module(module), name)
     return found
 

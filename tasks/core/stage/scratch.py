@@ -75,7 +75,7 @@ def seal(path: Path) -> None:
     write_text(_mark(path), file_digest(path))
 
 
-def sealed(path: Path) -> bool:
+def is_sealed(path: Path) -> bool:
     """Whether a piece exists and is unchanged since it was sealed; otherwise it must be made again."""
     mark = _mark(path)
     return path.exists() and mark.exists() and mark.read_bytes() == file_digest(path).encode()
@@ -85,7 +85,7 @@ def _mark(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-def finish(folder: Path) -> None:
+def mark_finished(folder: Path) -> None:
     """Mark a work as done. It is kept until its outs are safe, because a kill may come while DVC caches them."""
     (folder / FINISHED).touch()
     _flush(folder)

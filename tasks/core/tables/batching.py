@@ -10,7 +10,7 @@ JOINED_BYTES = 2**26
 TEXT_BYTES = 2**24  # of text at a time; a tokenizer's output takes about 20 times as much
 
 
-def joined(parts: Iterable[pa.RecordBatch | pa.Table], rows: int, size: int = JOINED_BYTES) -> Iterator[pa.Table]:
+def join_batches(parts: Iterable[pa.RecordBatch | pa.Table], rows: int, size: int = JOINED_BYTES) -> Iterator[pa.Table]:
     """`parts`, in order, joined into tables; each ends with the part that reaches `rows` rows or `size` bytes."""
     held, count, total = list[pa.Table](), 0, 0
     for part in parts:
@@ -23,7 +23,7 @@ def joined(parts: Iterable[pa.RecordBatch | pa.Table], rows: int, size: int = JO
         yield pa.concat_tables(held)
 
 
-def cut(batch: pa.RecordBatch, columns: list[str], size: int = TEXT_BYTES) -> Iterator[pa.RecordBatch]:
+def split_batch(batch: pa.RecordBatch, columns: list[str], size: int = TEXT_BYTES) -> Iterator[pa.RecordBatch]:
     """The rows of `batch`, in order, with at most `size` bytes of text in `columns` at a time; a longer row comes alone."""
     lengths = sum(pc.binary_length(batch[name]).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64) for name in columns)
     ends = np.cumsum(lengths)

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.tables.ids import ordinals
-from tasks.core.tables.parquet import open_parquet, readable
+from tasks.core.tables.parquet import open_parquet, parquet_errors
 
 
 def texts_of(path: Path, ids: pa.ChunkedArray) -> dict[str, tuple[str, str]]:
     """Title and text of those of `ids` that a documents.parquet has; reads all its ids, but only the row groups with these documents."""
     rows = ordinals(ids, path)
-    with readable(path), open_parquet(path) as file:
+    with parquet_errors(path), open_parquet(path) as file:
         ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
         groups = np.unique(np.searchsorted(ends, rows[rows >= 0], side="right")).tolist()
         table = file.read_row_groups(groups, columns=["id", "title", "text"])

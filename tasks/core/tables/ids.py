@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.tables.parquet import count_rows, open_parquet, read_table, readable
+from tasks.core.tables.parquet import count_rows, open_parquet, parquet_errors, read_table
 
 IDS = pa.schema([("id", pa.string())])
 ID_BATCH = 2**13, 2**17  # ids read at a time: as many as are looked for, but no fewer and no more than these
@@ -16,7 +16,7 @@ MOST_BYTES = 2**31 - 1
 Ints = npt.NDArray[np.int64]
 
 
-def spread(starts: Ints | int, sizes: Ints) -> Ints:
+def concat_ranges(starts: Ints | int, sizes: Ints) -> Ints:
     """For each start and size, the numbers `start` to `start + size - 1`, one run after another."""
     ends: Ints = sizes.cumsum()
     before: Ints = starts - ends + sizes
@@ -38,7 +38,7 @@ def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
     wanted = unique.chunk(0).dictionary
     found = np.full(len(wanted), -1, dtype=np.int64)
     start, size = 0, min(max(len(wanted), ID_BATCH[0]), ID_BATCH[1])
-    with readable(path):
+    with parquet_errors(path):
         for batch in open_parquet(path).iter_batches(size, columns=["id"]):
             place = pc.index_in(wanted, value_set=batch["id"])
             here = place.is_valid().to_numpy(zero_copy_only=False)
@@ -66,7 +66,7 @@ class StoredIds:
         """The ids at the ordinals `wanted`, in their order; reads only the row groups that contain them."""
         unique, places = np.unique(wanted.to_numpy(zero_copy_only=False).astype(np.int64), return_inverse=True)
         parts = [pa.array([], pa.string())]
-        with readable(self.path), open_parquet(self.path) as file:
+        with parquet_errors(self.path), open_parquet(self.path) as file:
             ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
             firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
             for group in np.flatnonzero(np.diff(firsts)).tolist():

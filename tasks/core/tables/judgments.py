@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.core.stage.errors import UserError
-from tasks.core.tables.ids import Ints, ordinals, spread
+from tasks.core.tables.ids import Ints, concat_ranges, ordinals
 from tasks.core.tables.parquet import count_rows, read_batches, read_table
 from tasks.core.tables.schemas import QRELS, RANKED
 
@@ -127,7 +127,7 @@ def _members(first: Ints, beside: Ints, same: SameTexts) -> tuple[Ints, Ints]:
     order = np.argsort(same.first, kind="stable")
     begin, end = (np.searchsorted(same.first, first, side, sorter=order) for side in ("left", "right"))
     count = end - begin
-    return same.members[order[spread(begin, count)]], np.repeat(beside, count)
+    return same.members[order[concat_ranges(begin, count)]], np.repeat(beside, count)
 
 
 def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:

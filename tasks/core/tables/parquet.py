@@ -32,14 +32,14 @@ def open_parquet(source: Path | BinaryIO) -> pq.ParquetFile:
 
 def read_batches(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a Parquet file of `schema`, BATCH_ROWS at a time; UserError if it is missing or has another schema."""
-    with readable(path), open_parquet(path) as file:
+    with parquet_errors(path), open_parquet(path) as file:
         if not file.schema_arrow.equals(schema):
             raise UserError(f"{path}: found columns {file.schema_arrow.names}, expected {schema.names}; re-run the stage that makes it")
         yield from file.iter_batches(BATCH_ROWS, columns=columns)
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def parquet_errors(path: Path) -> Iterator[None]:
     """Within this context, a missing or corrupt Parquet file raises a UserError."""
     try:
         yield
@@ -58,7 +58,7 @@ def refuse_damage(error: BaseException, message: str) -> NoReturn:
 
 def count_rows(path: Path) -> int:
     """The number of rows of a Parquet file, from its footer; UserError if it is missing or corrupt."""
-    with readable(path):
+    with parquet_errors(path):
         return int(pq.read_metadata(path).num_rows)
 
 

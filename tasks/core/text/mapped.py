@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.stage.progress import track
-from tasks.core.stage.scratch import seal, sealed
+from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.parquet import count_rows, read_batches, read_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.text.document import Text, document_text
@@ -48,7 +48,7 @@ def corpus_texts(corpus: Path, settings: Text, path: Path, lasting: bool = False
     If `lasting` (in a scratch folder keyed by the same corpus and settings), a finished file is reused.
     """
     starts = path.with_suffix(".npy")
-    if lasting and sealed(path) and sealed(starts):
+    if lasting and is_sealed(path) and is_sealed(starts):
         return Texts(_mapped(path), np.load(starts, allow_pickle=False))
 
     def texts() -> Iterator[str]:

@@ -22,7 +22,7 @@ def digest(text: str, title: str = "") -> str:
     return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
-def named(what: str, record: str, shown: str = "") -> str:
+def record_label(what: str, record: str, shown: str = "") -> str:
     """A document or a query as a message names it: by its id, or by `shown` in its place, but not by an id made of an empty text."""
     return f"the {what}" if record == digest("") else f"{what} {shown or record}"
 

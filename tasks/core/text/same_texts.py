@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.core.stage.errors import Corrupt
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.tables.judgments import SameTexts
 from tasks.core.tables.parquet import count_rows
 from tasks.core.text.tokens import Tokens
@@ -90,11 +90,11 @@ def _hashes_of(tokens: Tokens, of: Ints) -> Hashes:
 
 def _hashes(tokens: Tokens, first: Ints, counts: Ints) -> Hashes:
     """The hash of each owner, whose `counts` rows begin with row `first`. All sums are modulo 2^64."""
-    rows, passages = spread(first, counts), spread(0, counts)
+    rows, passages = concat_ranges(first, counts), concat_ranges(0, counts)
     starts = tokens.offsets[rows]
     lengths = tokens.offsets[rows + 1] - starts
-    flat = tokens.flat[spread(starts, lengths)].astype(np.uint64) + np.uint64(1)
-    of_rows = _sums(flat * _multipliers(0, lengths)[spread(0, lengths)], lengths) + _multipliers(END, np.array([1]))
+    flat = tokens.flat[concat_ranges(starts, lengths)].astype(np.uint64) + np.uint64(1)
+    of_rows = _sums(flat * _multipliers(0, lengths)[concat_ranges(0, lengths)], lengths) + _multipliers(END, np.array([1]))
     return _sums(of_rows * (_multipliers(PASSAGES, counts) | np.uint64(1))[passages], counts)
 
 

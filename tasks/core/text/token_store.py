@@ -11,8 +11,8 @@ import pyarrow as pa
 from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import Progress
-from tasks.core.tables.batching import joined
-from tasks.core.tables.ids import IDS, Ints, spread
+from tasks.core.tables.batching import join_batches
+from tasks.core.tables.ids import IDS, Ints, concat_ranges
 from tasks.core.tables.parquet import BATCH_ROWS, write_table
 from tasks.core.text.token_params import Cut
 from tasks.core.text.tokenizer import largest_id, prompt_tokens
@@ -67,7 +67,7 @@ class Passages:
         """Cut bodies into rows, at least one for each text: token ids, flat, in `dtype`; lengths of rows; rows per text."""
         sizes, step = np.diff(offsets), self.room_next - self.overlap
         counts = 1 + np.maximum(0, -(-(sizes - self.room) // step)) if step > 0 else np.ones(len(sizes), np.int64)
-        place = spread(0, counts)  # of a row in its text
+        place = concat_ranges(0, counts)  # of a row in its text
         starts = np.where(place, self.room - self.overlap + (place - 1) * step, 0)
         bodies = np.minimum(np.repeat(sizes, counts) - starts, np.where(place, self.room_next, self.room))
         leads = np.where(place, len(self.next), len(self.first))
@@ -75,7 +75,7 @@ class Passages:
         ends = np.cumsum(lengths)
         begins = ends - lengths
         out = np.empty(int(lengths.sum()), dtype=dtype)
-        out[spread(begins + leads, bodies)] = flat[spread(np.repeat(offsets[:-1], counts) + starts, bodies)]
+        out[concat_ranges(begins + leads, bodies)] = flat[concat_ranges(np.repeat(offsets[:-1], counts) + starts, bodies)]
         for head, rows in ((self.first, begins[place == 0]), (self.next, begins[place > 0])):
             for number, token in enumerate(head):
                 out[rows + number] = token
@@ -145,7 +145,7 @@ def write_rows(folder: Path, batches: Iterable[Rows], tokenizer: Any, *, digest:
                 progress.advance(len(rows.ids))
                 yield pa.table([rows.ids], schema=IDS)
 
-    texts = write_table(folder / "ids.parquet", IDS, joined(flat(), BATCH_ROWS))
+    texts = write_table(folder / "ids.parquet", IDS, join_batches(flat(), BATCH_ROWS))
     write_offsets(folder / "offsets.npy", lengths)
     owners = np.arange(texts, dtype=np.int32)
     np.save(folder / "owners.npy", np.repeat(owners, np.concatenate(counts)) if counts else owners)

@@ -28,7 +28,7 @@ def load_tokenizer(folder: Path) -> Any:
         tokenizer.pad_token = tokenizer.eos_token
     if not tokenizer.is_fast or tokenizer.pad_token_id is None:
         raise UserError(f"{folder}: expected a fast tokenizer (tokenizer.json) with a padding token")
-    drop_code(tokenizer.init_kwargs)
+    drop_remote_code(tokenizer.init_kwargs)
     if any(read_json(path).get("do_lower_case") for path in folder.glob("sentence_*_config.json")):
         _lower(tokenizer.backend_tokenizer)
     return tokenizer
@@ -44,7 +44,7 @@ def _lower(backend: Any) -> None:
         backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if described else [])])
 
 
-def kept_tokenizer(folder: Path, known: Known | None = None) -> Any:
+def cached_tokenizer(folder: Path, known: Known | None = None) -> Any:
     """`load_tokenizer`, or a BareTokenizer if `known` is given; loaded once per process for each folder, however its path is written."""
     return _kept(folder.resolve(), known)
 
@@ -69,7 +69,7 @@ def prompt_tokens(tokenizer: Any, prefix: str) -> int:
     return len(ids) - (bool(ids) and ids[-1] in tokenizer.all_special_ids)
 
 
-def drop_code(settings: Any) -> None:
+def drop_remote_code(settings: Any) -> None:
     """Remove from a loaded configuration (a dict, or an object of settings) the keys that name code to fetch: `auto_map` and its like.
 
     We load with trust_remote_code=False. Whoever loads what we save may not, and a folder made here has no code of its own to run.
@@ -79,7 +79,7 @@ def drop_code(settings: Any) -> None:
         held.pop(key, None)
     for value in list(held.values()):
         if isinstance(value, dict) or hasattr(value, "to_diff_dict"):  # a configuration within, as of two towers
-            drop_code(value)
+            drop_remote_code(value)
 
 
 def longest_text(model: Any) -> int | None:

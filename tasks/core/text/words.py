@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 
 Ids = npt.NDArray[np.int32]
 BLANKS = b" \t\n\r"  # where a text is cut; any other white space stays inside a word, for the tokenizer itself
@@ -117,11 +117,11 @@ def clipped(flat: Ids, offsets: Ints, most: int) -> tuple[Ids, Ints]:
     sizes = np.diff(offsets)
     if not len(sizes) or sizes.max() <= most:
         return flat, offsets
-    return flat[spread(offsets[:-1], np.minimum(sizes, most))], np.concatenate([[0], np.minimum(sizes, most).cumsum()])
+    return flat[concat_ranges(offsets[:-1], np.minimum(sizes, most))], np.concatenate([[0], np.minimum(sizes, most).cumsum()])
 
 
 def _heads(words: pa.Array, bounds: Ints, kept: Ints) -> tuple[pa.Array, Ints]:
     """The first `kept` words of each text."""
     if (kept == np.diff(bounds)).all():
         return words, bounds
-    return words.take(pa.array(spread(bounds[:-1], kept))), np.concatenate([[0], kept.cumsum()])
+    return words.take(pa.array(concat_ranges(bounds[:-1], kept))), np.concatenate([[0], kept.cumsum()])

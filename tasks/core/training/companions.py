@@ -11,7 +11,7 @@ KNOWN = "known_queries.json"  # ids of the training queries that the weights kno
 LEARNED = "trained_index.safetensors"  # the learned part of the index that the weights were trained with: see tasks.core.retrieval.trained
 
 
-def pass_on(source: Path | None, to: Path) -> None:
+def copy_companions(source: Path | None, to: Path) -> None:
     """Copy those of these files that the folder `source` has, if it is given, to the folder `to`."""
     for name in (KNOWN, LEARNED):
         if source is not None and (source / name).exists():

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import arranged, moved, sent
+from tasks.core.stage.devices import restore_order, to_device, to_tensor
 from tasks.core.stage.draws import draw_seed
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures
@@ -60,9 +60,9 @@ def cached_backward(
 ) -> Figures:
     """Accumulate the gradients of `loss(*vectors)` in the towers; return the loss's value and metrics.
 
-    `loss` gets one float32 [N, D] per side. No chunk (see `cut`) is larger than `batch_tokens`, padding included. A chunk's dropout is
-    drawn from `key` and the chunk's number. The graphs of the last chunks, up to `compute.graph_tokens` tokens in all, are kept: those
-    chunks are encoded once instead of twice, with the same result.
+    `loss` gets one float32 [N, D] per side. No chunk (see `make_chunks`) is larger than `batch_tokens`, padding included. A chunk's
+    dropout is drawn from `key` and the chunk's number. The graphs of the last chunks, up to `compute.graph_tokens` tokens in all, are
+    kept: those chunks are encoded once instead of twice, with the same result.
 
     `unpadded`: the towers that compute without padding, if the caller has made them (`unpadded_towers`); they are refreshed here.
 
@@ -77,8 +77,8 @@ def cached_backward(
     else:
         for each in unpadded.values():
             each.refresh()
-    chunks = cut(sides, unpadded.keys(), batch_tokens, 1 if gang is None else gang.size)
-    work = [list(range(len(chunks)))] if gang is None else gang.dealt([chunk.size for chunk in chunks])
+    chunks = make_chunks(sides, unpadded.keys(), batch_tokens, 1 if gang is None else gang.size)
+    work = [list(range(len(chunks)))] if gang is None else gang.deal([chunk.size for chunk in chunks])
     rank = 0 if gang is None else gang.rank
     own = work[rank]
     kept = {number for place, number in enumerate(own) if sum(chunks[later].size for later in own[place:]) <= compute.graph_tokens}
@@ -92,7 +92,7 @@ def cached_backward(
         ((tokens, rows),) = texts
         ids_BL, mask_BL = tokens.padded(rows)
         with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(words):
-            vectors_BD: torch.Tensor = chunk.tower(moved(ids_BL, device), moved(mask_BL, device), tokens.prompt)
+            vectors_BD: torch.Tensor = chunk.tower(to_device(ids_BL, device), to_device(mask_BL, device), tokens.prompt)
         return vectors_BD
 
     graphs: dict[int, torch.Tensor] = {}
@@ -106,7 +106,7 @@ def cached_backward(
         for (s, _), vectors_BD in zip(parts, torch.split(encoded.detach(), [len(rows) for _, rows in parts]), strict=True):
             found[s].append(vectors_BD)
     places = [[[rows for number in numbers for t, rows in chunks[number].parts if t == s] for numbers in work] for s in range(len(sides))]
-    leaves = [joined(torch.cat(ours), of, gang).requires_grad_() for ours, of in zip(found, places, strict=True)]
+    leaves = [gather_vectors(torch.cat(ours), of, gang).requires_grad_() for ours, of in zip(found, places, strict=True)]
     value, metrics = loss(*leaves)
     backward_to(leaves, value, gang)
     gradients = [_parts_of(leaf.grad, of[rank]) for leaf, of in zip(leaves, places, strict=True)]
@@ -123,7 +123,7 @@ def cached_backward(
     return {"loss": value.detach(), **metrics}
 
 
-def cut(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
+def make_chunks(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
     """Divide the texts of all sides into chunks, each of one side and of texts of similar length.
 
     Towers in `together` compute without padding. Each of them has chunks of all its sides, so that there are few; they are of about the
@@ -140,7 +140,7 @@ def cut(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int,
             own = [number for number, other in enumerate(sides) if other.tower is side.tower]
             lengths = [_lengths(sides[number]) for number in own]
             sizes, lengths_N = np.array([*map(len, lengths)]), np.concatenate(lengths)
-            side_N, row_N = np.repeat(own, sizes), spread(0, sizes)
+            side_N, row_N = np.repeat(own, sizes), concat_ranges(0, sizes)
             for members in cut_evenly(lengths_N, batch_tokens, ranks):
                 parts = ((number, row_N[members[side_N[members] == number]]) for number in own)
                 chunks.append(Chunk(side.tower, tuple(part for part in parts if len(part[1])), int(lengths_N[members].sum())))
@@ -151,15 +151,15 @@ def _parts_of(gradient_ND: torch.Tensor | None, rows: Sequence[Ints]) -> list[to
     """The gradients at `rows`, one tensor per part."""
     assert gradient_ND is not None, "the loss does not depend on a side"
     order = np.concatenate([np.empty(0, dtype=np.int64), *rows])
-    return list(torch.split(gradient_ND[sent(order, gradient_ND.device)], [*map(len, rows)]))
+    return list(torch.split(gradient_ND[to_tensor(order, gradient_ND.device)], [*map(len, rows)]))
 
 
-def joined(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
+def gather_vectors(own_MD: torch.Tensor, places: Sequence[Sequence[Ints]], gang: "Gang | None") -> torch.Tensor:
     """The vectors [N, D] of all texts, in order. Without a gang, all are ours.
 
     `own_MD` are this rank's; those of rank r go to places[r] (in parts).
     """
-    return arranged(own_MD, places[0]) if gang is None else gang.joined(own_MD, places)
+    return restore_order(own_MD, places[0]) if gang is None else gang.gather_vectors(own_MD, places)
 
 
 def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang | None") -> None:
@@ -167,7 +167,7 @@ def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang
 
     In a gang, every rank computes the same `value`; only the first leaves gradients of weights, because they must count once.
     """
-    if gang is None or gang.first:
+    if gang is None or gang.is_first:
         torch.autograd.backward(value)
         return
     for leaf, gradient in zip(leaves, torch.autograd.grad(value, leaves, allow_unused=True), strict=True):

@@ -24,7 +24,7 @@ from tasks.core.stage.errors import Corrupt, UserError
 from tasks.core.stage.files import new_file, read_json, write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.training.cpu_dropout import CheapDropout
-from tasks.core.training.figures import Figures, Metrics, read
+from tasks.core.training.figures import Figures, Metrics, read_figures
 from tasks.core.training.optimizers import linear_schedule
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def fit(
     In a `gang`, `steps` leaves one rank's share of the gradients, and the shares are summed here. Every rank takes the same step; only the
     first one reads the checkpoint, validates, and writes.
     """
-    first, what, scratch = gang is None or gang.first, journal.what, journal.scratch
+    first, what, scratch = gang is None or gang.is_first, journal.what, journal.scratch
     factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
     peaks = [group["lr"] for group in optimizer.param_groups]
     start, history = begin(scratch / CHECKPOINT, module, optimizer, gang)
@@ -168,7 +168,7 @@ def fit(
         for step in range(start, schedule.steps + 1):
             if validation and validation.due(step, schedule.steps, history):
                 value = validation.measure() if first else math.nan
-                history.append({"step": step, validation.name: value if gang is None else gang.said(value)})
+                history.append({"step": step, validation.name: value if gang is None else gang.broadcast(value)})
                 log_point(live, history[-1])
                 if first and validation.keep_best and validation.best(history)[0] == step:
                     save_checkpoint(scratch / BEST, step, history, module, optimizer)
@@ -184,18 +184,18 @@ def fit(
                 gang.sum_gradients(module.parameters())
             gradient_norm = nn.utils.clip_grad_norm_((clipped or module).parameters(), schedule.clip)
             drawn = steps.draw(step + 1) if step + 1 < schedule.steps else None
-            metrics = read({**figures, "gradient_norm": gradient_norm})
+            metrics = read_figures({**figures, "gradient_norm": gradient_norm})
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
                 if first and all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # unchanged since the previous step
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
                 if gang is not None:
-                    gang.wait()  # until that is written
+                    gang.barrier()  # until that is written
                 raise UserError(
                     f"{what}: step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}, expected finite values; "
                     f"decrease lr or increase temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
                 )
             optimizer.step()
-            if plotted(step, schedule.steps):
+            if is_plotted(step, schedule.steps):
                 history.append({"step": step, **metrics, "lr": optimizer.param_groups[0]["lr"]})
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
@@ -216,7 +216,7 @@ def fit(
     return kept
 
 
-def plotted(step: int, steps: int) -> bool:
+def is_plotted(step: int, steps: int) -> bool:
     """Whether a training of `steps` steps keeps the metrics of step `step`."""
     return step % max(1, steps // POINTS) == 0 or step == steps - 1
 
@@ -332,9 +332,9 @@ def begin(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, gang:
     """`load_checkpoint`. In a gang, the first rank loads, and the others copy its weights and state, with or without a checkpoint."""
     if gang is None:
         return load_checkpoint(path, module, optimizer)
-    found = gang.said(load_checkpoint(path, module, optimizer) if gang.first else (0, []))
-    tensors = gang.copied(_tensors(module, optimizer))
-    if not gang.first:
+    found = gang.broadcast(load_checkpoint(path, module, optimizer) if gang.is_first else (0, []))
+    tensors = gang.broadcast_tensors(_tensors(module, optimizer))
+    if not gang.is_first:
         _take(tensors, module, optimizer)
     return found
 

@@ -9,7 +9,7 @@ from torch import nn
 Group = dict[str, Any]
 
 
-def groups(module: nn.Module, weight_decay: float) -> list[Group]:
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[Group]:
     """Trainable parameters in two groups: biases and layer norms (one-dimensional) have no weight decay."""
     trainable = [p for p in module.parameters() if p.requires_grad]
     return [
@@ -21,8 +21,8 @@ def groups(module: nn.Module, weight_decay: float) -> list[Group]:
 def make_optimizer(name: Literal["adamw", "lamb"], module: nn.Module, lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """The named optimizer over `module`'s trainable parameters; betas 0.9, 0.999, eps 1e-8."""
     if name == "lamb":
-        return Lamb(groups(module, weight_decay), lr=lr)
-    return torch.optim.AdamW(groups(module, weight_decay), lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
+        return Lamb(parameter_groups(module, weight_decay), lr=lr)
+    return torch.optim.AdamW(parameter_groups(module, weight_decay), lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
 
 
 def linear_schedule(steps: int, warmup: float) -> Callable[[int], float]:

@@ -54,7 +54,7 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
     UserError if they cannot compute the same bits.
     """
     if runtime.workers == 1:
-        yield alone(runtime, precision)
+        yield single_rank(runtime, precision)
     elif runtime.engine == "ray":
         from tasks.core.workers.cluster import open_cluster
         from tasks.core.workers.cluster_gang import together_on
@@ -64,7 +64,7 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
             each = cluster.agreed(partial(machine, cluster.runtime, precision, gpus=int(cluster.runtime.device == "cuda")))
             yield Ranks(cluster.count, cluster.runtime, each, partial(together_on, cluster))
     elif (count := local_count(runtime, gpus := gpus_of(runtime))) == 1:
-        yield alone(runtime, precision)
+        yield single_rank(runtime, precision)
     else:
         from tasks.core.workers.together import together
 
@@ -73,12 +73,12 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
         yield Ranks(count, each_runtime, each, partial(together, runtime=each_runtime, ranks=count))
 
 
-def alone(runtime: Runtime, precision: Precision) -> Ranks:
+def single_rank(runtime: Runtime, precision: Precision) -> Ranks:
     """This process as the only rank."""
     return Ranks(1, runtime, machine(runtime, precision))
 
 
-def untrained(runtime: Runtime) -> Runtime:
+def single_worker(runtime: Runtime) -> Runtime:
     """Settings for a model that is used without training: one worker, in this process.
 
     With engine ray it computes on the CPU, because no GPU of this machine is meant for it.
@@ -87,17 +87,17 @@ def untrained(runtime: Runtime) -> Runtime:
 
 
 @contextmanager
-def first_alone(gang: "Gang | None") -> Iterator[None]:
+def first_rank_first(gang: "Gang | None") -> Iterator[None]:
     """Let the first rank run the block before the others: it makes files in scratch that they then find finished."""
-    if gang is not None and not gang.first:
-        gang.wait()
+    if gang is not None and not gang.is_first:
+        gang.barrier()
     yield
-    if gang is not None and gang.first:
-        gang.wait()
+    if gang is not None and gang.is_first:
+        gang.barrier()
 
 
 def _record(ranks: int) -> None:
-    """Add the number of workers to the facts that `devices.record` stores."""
+    """Add the number of workers to the facts that `devices.record_hardware` stores."""
     if place := os.environ.get(RECORD):
         with suppress(OSError, ValueError):
             write_json(Path(place), json.loads(Path(place).read_text(encoding="utf-8")) | {"workers": ranks})

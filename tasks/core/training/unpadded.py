@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.first_tokens import built_like_bert
-from tasks.core.models.unpadded_rows import first_places, first_position, placed, positions, rounded, with_spare
-from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, moved, sent
+from tasks.core.models.unpadded_rows import first_places, first_position, ids_and_positions, positions, round_up, with_filler_rows
+from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, to_device, to_tensor
 from tasks.core.tables.ids import Ints
 from tasks.core.text.tokens import Tokens
 
@@ -74,7 +74,7 @@ class Unpadded:
         Dropout is drawn by the device's generator.
         """
         lengths = [tokens.offsets[rows + 1] - tokens.offsets[rows] for tokens, rows in texts]
-        parts = [placed(tokens, rows, each_B, self.first) for (tokens, rows), each_B in zip(texts, lengths, strict=True)]
+        parts = [ids_and_positions(tokens, rows, each_B, self.first) for (tokens, rows), each_B in zip(texts, lengths, strict=True)]
         ids_T, positions_T = map(torch.cat, zip(*parts, strict=True))
         firsts = self.tower.shape.pooling == "cls"
         hidden_TH, ends_E = self.hidden((ids_T, positions_T), np.concatenate(lengths), firsts)
@@ -91,7 +91,7 @@ class Unpadded:
         hidden_TH, _ = self.hidden((torch.from_numpy(ids_T), torch.from_numpy(positions_T)), lengths_B)
         mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
         source_N = np.where(mask_BL.ravel(), mask_BL.cumsum() - 1, len(hidden_TH))
-        given = (sent(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))
+        given = (to_tensor(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))
         padded_NH: torch.Tensor = _Padded.apply(hidden_TH, *given)  # type: ignore[no-untyped-call]
         return padded_NH.view(*mask_BL.shape, -1)
 
@@ -107,17 +107,17 @@ class Unpadded:
         heads, training = config.num_attention_heads, transformer.training
         drop, attention_drop = (share * training for share in (config.hidden_dropout_prob, config.attention_probs_dropout_prob))
         total, longest = int(lengths_B.sum()), int(lengths_B.max())
-        size = rounded(total)
+        size = round_up(total)
         placed_T = F.pad(placed_T[0], (0, size - total)), F.pad(placed_T[1], (0, size - total), value=self.first)
-        lengths_E = with_spare(lengths_B, size)  # with rows that nothing reads
-        ends_E = sent(np.cumsum([0, *lengths_E]), device)
+        lengths_E = with_filler_rows(lengths_B, size)  # with rows that nothing reads
+        ends_E = to_tensor(np.cumsum([0, *lengths_E]), device)
         ends, rows = ends_E.int(), len(lengths_E)
-        ids_1T, positions_1T = (moved(given_T, device)[None] for given_T in placed_T)
+        ids_1T, positions_1T = (to_device(given_T, device)[None] for given_T in placed_T)
         x_TH = _embedded(transformer.embeddings, ids_1T, positions_1T)[0]
         for layer, copies in self.layers:
             low_TH, asking, most = x_TH.to(self.dtype), ends, longest
             if firsts and layer is self.layers[-1][0]:
-                x_TH = x_TH[sent(first_places(lengths_E, rounded(rows)), device)]
+                x_TH = x_TH[to_tensor(first_places(lengths_E, round_up(rows)), device)]
                 width, (weight_KH, bias_K) = x_TH.shape[1], copies.qkv
                 q = F.linear(x_TH.to(self.dtype), weight_KH[:width], bias_K[:width])[:rows].view(rows, heads, -1)
                 k, v = F.linear(low_TH, weight_KH[width:], bias_K[width:]).view(len(low_TH), 2, heads, -1).unbind(1)
@@ -183,7 +183,7 @@ def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype:
     if device.type == "cuda":
         plain = all(can_be_unpadded(tower, device, dtype) for tower in towers)
         own = min(MOST_TOKENS if plain else own, *(most_tokens(device, tower.transformer.config) for tower in towers))
-    return own if gang is None else gang.said(own)
+    return own if gang is None else gang.broadcast(own)
 
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:

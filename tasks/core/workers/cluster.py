@@ -27,7 +27,7 @@ from tasks.core.stage.files import write_text
 from tasks.core.stage.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.stage.scratch import ROOT, libraries, work_digest
 from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, attempt, become_worker, result_of
-from tasks.core.workers.cluster_crew import Crew, given_up
+from tasks.core.workers.cluster_crew import Crew, workers_lost
 from tasks.core.workers.each import gpu_kinds
 
 Piece = TypeVar("Piece")
@@ -66,7 +66,7 @@ def open_cluster(runtime: Runtime) -> Iterator["Cluster"]:
     try:
         session = Session(str(Path.cwd()), str(mark), secrets.token_hex(16), code_and_libraries())
         write_text(mark, session.word)
-        each, nodes = shares(runtime, ray.nodes())
+        each, nodes = place_workers(runtime, ray.nodes())
         cluster = Cluster(ray, each, nodes, session)
         cluster.refuse_strangers()
         yield cluster
@@ -138,7 +138,7 @@ def refuse_unreachable(address: str, remedy: str) -> None:
         raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
 
 
-def shares(runtime: Runtime, listed: list[dict[str, Any]]) -> tuple[Runtime, list[Node]]:
+def place_workers(runtime: Runtime, listed: list[dict[str, Any]]) -> tuple[Runtime, list[Node]]:
     """The settings of each worker, and the nodes that can hold workers, from Ray's list of nodes. UserError if there are none.
 
     On a CPU each worker has `threads` threads: those of runtime.yaml, or all of the smallest node.
@@ -278,7 +278,7 @@ class Cluster:
     def _places(self) -> int:
         """How many workers the current nodes can hold."""
         try:
-            return sum(node.places for node in shares(self.runtime, self.ray.nodes())[1])
+            return sum(node.places for node in place_workers(self.runtime, self.ray.nodes())[1])
         except UserError:
             return 0
 
@@ -314,7 +314,7 @@ class Cluster:
         except RayTaskError:  # of ours: a worker catches what its work raises
             raise
         except RayError as error:
-            return Raised(given_up(error, self.runtime.restarts))
+            return Raised(workers_lost(error, self.runtime.restarts))
         return outcome
 
 
@@ -344,7 +344,7 @@ def _look(session: Session) -> str:
 
 
 @cache
-def enter(session: Session) -> str:
+def join_session(session: Session) -> str:
     """Make this process a worker of `session`; return what is wrong with its node, empty if nothing is."""
     if not (wrong := _look(session)):
         os.chdir(session.project)
@@ -363,7 +363,7 @@ def _function(reference: Any) -> Callable[[Any], Any]:
 
 def _work(session: Session, put: list[Any], piece: Any) -> Outcome:
     """Compute a piece in a worker."""
-    if wrong := enter(session):
+    if wrong := join_session(session):
         return Raised(UserError(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong))
     return attempt(_function(put[0]), piece)
 

@@ -88,14 +88,14 @@ class Crew:
         number, lost = given[0], self._run.lost
         lost[number] += 1
         if lost[number] > self._restarts:
-            self._run.done[number] = Raised(given_up(error, self._restarts))
+            self._run.done[number] = Raised(workers_lost(error, self._restarts))
             return
         times = f"{lost[number]} of {self._restarts}"
         print(f"a worker of the Ray cluster was lost ({_said(error)}); its work is done again ({times})", file=sys.stderr, flush=True)
         self._run.again.append(given)
 
 
-def given_up(error: Exception, restarts: int) -> WorkersLost:
+def workers_lost(error: Exception, restarts: int) -> WorkersLost:
     """The error of a piece of work that lost its worker or node too often; `error` is Ray's, of the last time."""
     return WorkersLost(
         f"the Ray cluster lost the workers of a piece of work {restarts + 1} times ({RUNTIME_FILE}: restarts: {restarts}): "

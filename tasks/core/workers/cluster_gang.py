@@ -19,10 +19,10 @@ from torch import distributed as dist
 from tasks.core.stage.errors import Unavailable
 from tasks.core.stage.progress import LIVE, SILENT
 from tasks.core.stage.runtime import Runtime
-from tasks.core.workers.cluster import ROOM_SECONDS, Cluster, Session, enter
+from tasks.core.workers.cluster import ROOM_SECONDS, Cluster, Session, join_session
 from tasks.core.workers.gang import PeerLost
 from tasks.core.workers.reach import reach_all
-from tasks.core.workers.together import GRACE, Outcome, Training, another_lost, redirect, take_part, until_whole, verdict
+from tasks.core.workers.together import GRACE, Outcome, Training, another_lost, find_lost_rank, redirect_output, retry_lost_ranks, run_rank
 
 SIOCGIFADDR = 0x8915  # Linux
 LOOK_SECONDS = 0.5
@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.5
 def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
     """Run `function(device, gang)` in `cluster.count` tasks at once. See `together` for what it may do, and when UserError is raised."""
     start = partial(_run, cluster, function, scratch=scratch)
-    until_whole(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what)
+    retry_lost_ranks(start, cluster.runtime, cluster.count, scratch=scratch, outs=outs, what=what)
 
 
 def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
@@ -49,7 +49,7 @@ def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
             said.show()
     if running:  # they hung in an exchange with a lost one; with their room, Ray ended them
         ray.wait(list(running), num_returns=len(running), timeout=GRACE)
-    return verdict(outcomes, ranks, lambda rank: reasons[rank])
+    return find_lost_rank(outcomes, ranks, lambda rank: reasons[rank])
 
 
 def _outcomes(cluster: Cluster, running: dict[Any, int], said: "Said") -> tuple[dict[int, Outcome | None], dict[int, str]]:
@@ -105,11 +105,11 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
     """Be a rank, from beginning to end."""
     import ray
 
-    if wrong := enter(session):
+    if wrong := join_session(session):
         return Outcome(
             error=Unavailable(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong, remedy="see docs/cluster.md")
         )
-    redirect(log_of(scratch, rank))
+    redirect_output(log_of(scratch, rank))
     os.environ.pop(SILENT, None)
     os.environ.update({LIVE: "1"} if live else {})
     address = address_of(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]) or own_address(ray.util.get_node_ip_address())
@@ -117,7 +117,7 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
         reach_all(store, address, rank, ranks)
     except PeerLost as error:
         return another_lost(error)
-    outcome = take_part(ray.get(put[0]), runtime, rank, ranks, store, interface(address))
+    outcome = run_rank(ray.get(put[0]), runtime, rank, ranks, store, interface(address))
     sys.stdout.flush()
     sys.stderr.flush()
     return outcome

@@ -15,7 +15,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from tasks.core.stage.devices import arranged
+from tasks.core.stage.devices import restore_order
 from tasks.core.stage.draws import Ints
 from tasks.core.stage.errors import UserError, gpu_fault, memory_fault
 
@@ -29,7 +29,7 @@ class PeerLost(Exception):
 
 
 @contextmanager
-def exchange() -> Iterator[None]:
+def peer_errors() -> Iterator[None]:
     """Turn errors of torch.distributed into PeerLost, but not those of a full or failing GPU."""
     try:
         yield
@@ -57,7 +57,7 @@ class Gang:
     @classmethod
     def join(cls, rank: int, size: int, device: torch.device, store: str) -> "Gang":
         """Meet the other ranks at `store`: the path of a new file that they all see, or HOST:PORT of a torch TCPStore that is served."""
-        with exchange():
+        with peer_errors():
             host, _, port = store.rpartition(":")
             served = host and port.isdecimal()
             found = dist.TCPStore(host, int(port), size) if served else dist.FileStore(store, size)  # type: ignore[attr-defined]
@@ -73,67 +73,67 @@ class Gang:
         NCCL connects at its first exchanges: so its faults, and its memory, come before the training's.
         """
         number = torch.zeros(self.size, device=self.device)
-        self.all(number)
-        with exchange():
+        self.all_gather(number)
+        with peer_errors():
             dist.all_to_all_single(torch.empty_like(number), number)
 
     def leave(self) -> None:
         """Wait for the others, and end the exchange."""
-        self.wait()
+        self.barrier()
         dist.destroy_process_group()
 
     @property
-    def first(self) -> bool:
+    def is_first(self) -> bool:
         """Whether this is the rank that reads and writes checkpoints, curves, and outs."""
         return self.rank == 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank has come here."""
-        self.gathered(0.0)
+        self.gather_numbers(0.0)
 
-    def said(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         """The first rank's `value`, on every rank."""
         box = [value]
-        with exchange():
+        with peer_errors():
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
-    def gathered(self, value: float) -> list[float]:
+    def gather_numbers(self, value: float) -> list[float]:
         """Every rank's `value`, in the order of ranks."""
         return self._rows([value])[:, 0].tolist()
 
-    def total(self, values: Mapping[str, float | torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sum_figures(self, values: Mapping[str, float | torch.Tensor]) -> dict[str, torch.Tensor]:
         """Sum figures over the ranks, in their order: float64 scalars that stay on the device. All ranks must have the same names."""
         own = [torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values.values()]
-        first, *others = self.all(torch.stack(own))
+        first, *others = self.all_gather(torch.stack(own))
         return dict(zip(values, sum(others, first), strict=True))
 
     def _rows(self, values: Sequence[float]) -> torch.Tensor:
-        return self.all(torch.tensor(values, dtype=torch.float64))
+        return self.all_gather(torch.tensor(values, dtype=torch.float64))
 
-    def all(self, own: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, own: torch.Tensor) -> torch.Tensor:
         """Every rank's tensor [...], of one shape, as [R, ...]."""
         found = own.new_empty(self.size, *own.shape)
-        with exchange():
+        with peer_errors():
             dist.all_gather(list(found), own.contiguous())
         return found
 
-    def copied(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def broadcast_tensors(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The first rank's CPU tensors, on every rank; those that the others pass are ignored."""
-        forms = self.said([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
-        found = {name: tensors[name].contiguous() if self.first else torch.empty(shape, dtype=dtype) for name, shape, dtype in forms}
-        with exchange():
+        forms = self.broadcast([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
+        found = {name: tensors[name].contiguous() if self.is_first else torch.empty(shape, dtype=dtype) for name, shape, dtype in forms}
+        with peer_errors():
             for tensor in found.values():
                 dist.broadcast(tensor, src=0)
         return found
 
-    def dealt(self, sizes: Sequence[int]) -> list[list[int]]:
+    def deal(self, sizes: Sequence[int]) -> list[list[int]]:
         """The pieces of work, of these sizes, that each rank computes."""
-        if self.first and len(sizes) < self.size:
+        if self.is_first and len(sizes) < self.size:
             _tell_idle(self.size)
-        return dealt(sizes, self.size)
+        return deal_pieces(sizes, self.size)
 
-    def joined(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
+    def gather_vectors(self, own_MD: torch.Tensor, places: Sequence[Sequence[Ints]]) -> torch.Tensor:
         """The vectors [N, D] of all ranks, in order; every place occurs once.
 
         `own_MD` are this rank's; those of rank r go to places[r] (in parts).
@@ -141,8 +141,8 @@ class Gang:
         counts = [sum(map(len, parts)) for parts in places]
         packed_MD = own_MD.new_zeros(max(counts), own_MD.shape[1])
         packed_MD[: len(own_MD)] = own_MD
-        found = [found_MD[:count] for found_MD, count in zip(self.all(packed_MD), counts, strict=True)]
-        return arranged(torch.cat(found), [part for parts in places for part in parts])
+        found = [found_MD[:count] for found_MD, count in zip(self.all_gather(packed_MD), counts, strict=True)]
+        return restore_order(torch.cat(found), [part for parts in places for part in parts])
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.
@@ -160,12 +160,12 @@ class Gang:
             shaped = [view.view_as(parameter) for parameter, view in zip(bucket, views, strict=True)]
             torch._foreach_copy_(shaped, [torch.zeros_like(p) if p.grad is None else p.grad for p in bucket])
             parts_RP = flat.new_empty(self.size, part)
-            with exchange():
+            with peer_errors():
                 dist.all_to_all_single(parts_RP.view(-1), flat)
             total_P = parts_RP[0]
             for rank in range(1, self.size):
                 total_P = total_P + parts_RP[rank]
-            with exchange():
+            with peer_errors():
                 dist.all_gather(list(torch.split(flat, part)), total_P)
             for parameter in bucket:
                 parameter.grad = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
@@ -173,7 +173,7 @@ class Gang:
 
     def check_same(self, digest: str, what: str) -> None:
         """UserError if the ranks' digests of a value that all must share differ, as on mixed hardware."""
-        found = self.gathered(float(int(digest)))
+        found = self.gather_numbers(float(int(digest)))
         if len(set(found)) > 1:
             raise UserError(
                 f"{what}: the workers ended with different weights (CRC-32 {', '.join(f'{int(one):08x}' for one in found)}), expected the "
@@ -201,7 +201,7 @@ def _tell_idle(ranks: int) -> None:
     print(f"{ranks} workers, but steps of fewer chunks, so some are idle: use a larger batch, or lower batch_tokens", flush=True)
 
 
-def dealt(sizes: Sequence[int], ranks: int) -> list[list[int]]:
+def deal_pieces(sizes: Sequence[int], ranks: int) -> list[list[int]]:
     """The pieces of work that each rank computes, in ascending order: the largest is dealt first, each to the first least loaded rank.
 
     A pure function of its arguments (longest processing time first: Graham, 1969).

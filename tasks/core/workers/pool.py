@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from tasks.core.stage.errors import UserError, WorkersLost
-from tasks.core.stage.processes import tie
+from tasks.core.stage.processes import end_with_parent
 from tasks.core.stage.runtime import Runtime
 from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker
 
@@ -158,7 +158,7 @@ def serve(pipe: Connection, parent: int, environment: dict[str, str]) -> None:
 
     (None, function) sets the function for every (number, piece) after it.
     """
-    tie(parent)
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the stage, which ends us
     os.environ.update(environment)
     become_worker()

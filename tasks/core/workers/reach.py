@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from torch import distributed as dist
 
-from tasks.core.workers.gang import PeerLost, exchange
+from tasks.core.workers.gang import PeerLost, peer_errors
 
 CONNECT_SECONDS = 10.0
 MEET = timedelta(minutes=5)  # for the ranks that start last
@@ -21,7 +21,7 @@ def reach_all(store: str, address: str, rank: int, ranks: int) -> None:
     here = f"worker {rank + 1} of {ranks} ({address})"
     host, _, port = store.rpartition(":")
     _connect(here, "the machine of the run", host, int(port))
-    with exchange(), ExitStack() as stack:
+    with peer_errors(), ExitStack() as stack:
         met = dist.TCPStore(host, int(port), timeout=MEET)  # type: ignore[attr-defined]
         place = ""  # stays empty if `address` is not this machine's own, as behind NAT: then nobody tries it
         with suppress(OSError):

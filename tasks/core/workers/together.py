@@ -24,8 +24,8 @@ import torch
 
 from tasks.core.stage.devices import choose_device
 from tasks.core.stage.errors import GpuFailed, UserError, WorkersLost, user_error
-from tasks.core.stage.processes import tie
-from tasks.core.stage.progress import leave
+from tasks.core.stage.processes import end_with_parent
+from tasks.core.stage.progress import leave_bars
 from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 from tasks.core.workers.gang import Gang, PeerLost
 
@@ -55,10 +55,10 @@ def together(function: Training, runtime: Runtime, ranks: int, *, scratch: Path,
     The first rank alone may write: into `outs` (folders, empty at each start) and `scratch`, where the other ranks' output is kept. A lost
     rank ends all of them, and they start again, at most `runtime.restarts` times. UserError after that, or if a rank raises one.
     """
-    until_whole(partial(_run, function, runtime, ranks, scratch=scratch), runtime, ranks, scratch=scratch, outs=outs, what=what)
+    retry_lost_ranks(partial(_run, function, runtime, ranks, scratch=scratch), runtime, ranks, scratch=scratch, outs=outs, what=what)
 
 
-def until_whole(start: Callable[[], str], runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
+def retry_lost_ranks(start: Callable[[], str], runtime: Runtime, ranks: int, *, scratch: Path, outs: Sequence[Path], what: str) -> None:
     """Call `start`, which runs all ranks and returns which one was lost, until none is; see `together`."""
     for started in range(runtime.restarts + 1):
         for out in outs:
@@ -105,10 +105,10 @@ def _run(function: Training, runtime: Runtime, ranks: int, *, scratch: Path) -> 
             process.kill()
             process.join()
         store.unlink(missing_ok=True)
-    return verdict(outcomes, ranks, lambda rank: _how(processes[rank]))
+    return find_lost_rank(outcomes, ranks, lambda rank: _how(processes[rank]))
 
 
-def verdict(outcomes: Mapping[int, Outcome | None], ranks: int, how: Callable[[int], str]) -> str:
+def find_lost_rank(outcomes: Mapping[int, Outcome | None], ranks: int, how: Callable[[int], str]) -> str:
     """Return which rank was lost and how it ended; empty if none was. If ranks failed by themselves, raise the error of the first."""
     told = [(outcome.at, rank, outcome) for rank, outcome in outcomes.items() if outcome and (outcome.error or outcome.trace)]
     if told:
@@ -156,18 +156,18 @@ def _how(process: SpawnProcess) -> str:
 
 def _rank(rank: int, ranks: int, function: Training, runtime: Runtime, store: Path, end: Connection, parent: int) -> None:
     """Be a rank, from beginning to end."""
-    tie(parent)
+    end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the driver ends us
     if rank:
-        redirect(store.with_name(f"worker-{rank + 1}.log"))
-    outcome = take_part(function, runtime, rank, ranks, str(store), "lo" if sys.platform == "linux" else "lo0")
+        redirect_output(store.with_name(f"worker-{rank + 1}.log"))
+    outcome = run_rank(function, runtime, rank, ranks, str(store), "lo" if sys.platform == "linux" else "lo0")
     sys.stdout.flush()
     sys.stderr.flush()
     end.send(outcome)  # the driver may now kill us
     os._exit(0)  # threads of a broken exchange could keep it
 
 
-def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store: str, interface: str) -> Outcome:
+def run_rank(function: Training, runtime: Runtime, rank: int, ranks: int, store: str, interface: str) -> Outcome:
     """Be a rank: meet the others at `store` (see `Gang.join`) and reach them over the network `interface` (empty: any)."""
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
@@ -186,7 +186,7 @@ def take_part(function: Training, runtime: Runtime, rank: int, ranks: int, store
             return Outcome(lost=f"was lost ({known})", at=at)
         return Outcome(error=known, at=at) if known else Outcome(trace=traceback.format_exc(), at=at)
     finally:
-        leave()
+        leave_bars()
     return Outcome()
 
 
@@ -195,7 +195,7 @@ def another_lost(error: PeerLost) -> Outcome:
     return Outcome(lost=f"lost another ({error})", at=time.time())
 
 
-def redirect(log: Path) -> None:
+def redirect_output(log: Path) -> None:
     """Redirect the output of this process, warnings of libraries included, to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)

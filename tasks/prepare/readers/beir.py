@@ -14,7 +14,7 @@ from typing import Any
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.datasets import beir_layout
 from tasks.core.sources.grades import is_heading
-from tasks.core.sources.qrels import wrong_order
+from tasks.core.sources.qrels import column_order_error
 from tasks.core.stage.errors import UserError
 from tasks.prepare.readers.csv_tables import negatives
 from tasks.prepare.readers.lines import Lines, blocks, grade, read_columns, read_lines, read_objects, weight
@@ -64,7 +64,7 @@ def qrels(file: Path) -> Iterator[Qrel]:
         names = (*names, WEIGHT)
     for at, (query, doc, cell, *rest) in read_columns(file, names):
         if at.line == 1 and is_heading(cell):
-            if wrong := wrong_order((query, doc, cell)):
+            if wrong := column_order_error((query, doc, cell)):
                 raise UserError(f"{at}: {wrong}; swap them")
         else:
             yield Qrel(at, query, doc, grade(at, cell), *(weight(at, found) for found in rest))

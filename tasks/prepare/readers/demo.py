@@ -48,8 +48,8 @@ def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
     described: dict[str, list[Document]] = {}
     for document in documents:
         described.setdefault(fold(articles[document.title]["description"] or ""), []).append(document)
-    dropped = {NOTHING: sum(says_nothing(d) for d in described), MANY: sum(len(v) > MOST_ARTICLES for v in described.values())}
-    kept = {d: found for d, found in described.items() if len(found) <= MOST_ARTICLES and not says_nothing(d)}
+    dropped = {NOTHING: sum(is_uninformative(d) for d in described), MANY: sum(len(v) > MOST_ARTICLES for v in described.values())}
+    kept = {d: found for d, found in described.items() if len(found) <= MOST_ARTICLES and not is_uninformative(d)}
 
     def queries() -> Iterator[Query]:
         for description, found in kept.items():
@@ -77,7 +77,7 @@ def fold(description: str) -> str:
     return " ".join(description.casefold().split())
 
 
-def says_nothing(description: str) -> bool:
+def is_uninformative(description: str) -> bool:
     """Whether a folded description has fewer than LEAST_WORDS different words outside SILENT."""
     return len(set(re.findall(r"\w+", description)) - SILENT) < LEAST_WORDS
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
-from tasks.core.sources.pairs import ANCHORS, PASSAGES, Columns, columns_of, ending, pairs_file
+from tasks.core.sources.pairs import ANCHORS, PASSAGES, Columns, columns_of, extension, pairs_file
 from tasks.core.stage.errors import Invalid, UserError
 from tasks.core.text.plain import SHARE, Shares, digest
 from tasks.prepare.readers.csv_tables import read_cells
@@ -184,12 +184,12 @@ def columns_in(file: Path, asked: str) -> Columns | None:
 
 def _cells(file: Path, asked: str) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
     """Every row, with the places of its columns."""
-    if ending(file) == ".parquet":
+    if extension(file) == ".parquet":
         names = names_of(file)
         columns = columns_of(str(file), names, asked)
         for at, values in read_rows((file,), [(name,) for name in names]):
             yield at, columns, values
-    elif ending(file) in (".csv", ".tsv"):
+    elif extension(file) in (".csv", ".tsv"):
         columns = None
         for at, header, cells in read_cells(file, NEEDED):
             columns = columns or columns_of(str(at), header, asked)

@@ -13,7 +13,7 @@ import uvicorn
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.errors import UserError
 from tasks.search.server.app import Settings, create_app
-from tasks.search.server.connections import Bounded, allowed
+from tasks.search.server.connections import Bounded, connection_limit
 from tasks.search.server.log import Log
 from tasks.search.server.measures import Measures
 from tasks.search.server.served import Current
@@ -49,7 +49,7 @@ def main() -> None:
         ws="none",
         lifespan="on",
         http=Bounded,
-        limit_concurrency=allowed(),
+        limit_concurrency=connection_limit(),
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -52,18 +52,18 @@ def create_app(current: Current, measures: Measures, log: Log | None, settings: 
             await running
 
     app = FastAPI(title="retemper serve", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    guard(app, measures, settings)
-    route(app, current, measures, log=log, batches=batches, page=page)
+    add_middleware(app, measures, settings)
+    add_routes(app, current, measures, log=log, batches=batches, page=page)
     return app
 
 
-def guard(app: FastAPI, measures: Measures, settings: Settings) -> None:
+def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None:
     """Refuse requests without the key or with a wrong host, answer every failure in one form, and measure every answer."""
 
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         began, path = time.perf_counter(), request.url.path
-        if path not in OPEN and not limits.may(request, settings.key):
+        if path not in OPEN and not limits.is_authorized(request, settings.key):
             response: Response = refusal(401, "no valid key; send Authorization: Bearer KEY")
             response.headers["WWW-Authenticate"] = "Bearer"
         else:
@@ -79,16 +79,16 @@ def guard(app: FastAPI, measures: Measures, settings: Settings) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return refusal(422, limits.told(error.errors()[0]))
+        return refusal(422, limits.validation_message(error.errors()[0]))
 
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(settings.hosts), www_redirect=False)
 
 
-def route(app: FastAPI, current: Current, measures: Measures, *, log: Log | None, batches: Batches, page: str) -> None:
+def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log | None, batches: Batches, page: str) -> None:
     """Add the endpoints."""
 
     async def asked(queries: Sequence[str], k: int) -> list[dict[str, Any]]:
-        texts = [limits.checked(query) for query in queries]
+        texts = [limits.checked_query(query) for query in queries]
         try:
             answer: Answer = await batches.ask(texts, k)
         except Full:
@@ -96,7 +96,7 @@ def route(app: FastAPI, current: Current, measures: Measures, *, log: Log | None
         served, results = answer.served, []
         for query, ranked in zip(texts, answer.lists, strict=True):
             name = uuid.uuid4().hex
-            results.append({"id": name, "model": served.label, "hits": hits(served, ranked)})
+            results.append({"id": name, "model": served.label, "hits": hits_json(served, ranked)})
             if log:
                 log.searched(name, query, list(ranked.documents), served.label)
         return results
@@ -104,7 +104,7 @@ def route(app: FastAPI, current: Current, measures: Measures, *, log: Log | None
     @app.get("/search")
     async def search(request: Request, q: str = "", k: int = 10) -> dict[str, Any]:
         for name in sorted(request.query_params.keys() - {"q", "k"}):
-            raise HTTPException(422, f"{limits.shown(name)}: found an unknown key, expected q and k (GET /search)")
+            raise HTTPException(422, f"{limits.printable_text(name)}: found an unknown key, expected q and k (GET /search)")
         if not 1 <= k <= limits.MOST_K:
             raise HTTPException(400, f"k: found {k}, expected 1 to {limits.MOST_K}")
         return (await asked([q], k))[0]
@@ -143,7 +143,7 @@ def route(app: FastAPI, current: Current, measures: Measures, *, log: Log | None
         return page
 
 
-def hits(served: Served, ranked: Ranked) -> list[dict[str, Any]]:
+def hits_json(served: Served, ranked: Ranked) -> list[dict[str, Any]]:
     """A list as JSON: rank, id, and score, with title and text if the server has them."""
     found = [
         {"rank": rank, "id": doc, "score": float(score)}

@@ -11,7 +11,7 @@ WAIT_SECONDS = 10.0  # for the head of a request
 RESERVE = 256  # open files for everything else
 
 
-def allowed() -> int:
+def connection_limit() -> int:
     """Raise the limit of open files if possible, and return how many connections may be open: MOST, or fewer if the limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + RESERVE if hard == resource.RLIM_INFINITY else min(hard, MOST + RESERVE)

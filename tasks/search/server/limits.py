@@ -53,7 +53,7 @@ EXPECTED = {
 ENDPOINTS = tuple(f"{', '.join(form.model_fields)} ({path})" for path, form in (("/search", Search), ("/click", Click)))
 
 
-def checked(query: str) -> str:
+def checked_query(query: str) -> str:
     """The query, if it can be searched. HTTPException 400 if it is empty or too long."""
     if not query.strip():
         raise HTTPException(400, "the query is empty; enter some words")
@@ -84,10 +84,10 @@ async def body(request: Request, form: type[Body]) -> Body:
     try:
         return form.model_validate_json(bytes(held))
     except ValidationError as error:
-        raise HTTPException(422, told(error.errors()[0])) from None
+        raise HTTPException(422, validation_message(error.errors()[0])) from None
 
 
-def told(fault: Any) -> str:
+def validation_message(fault: Any) -> str:
     """An error of pydantic in one line: what was found, and what is allowed. A parameter of the URL is named by its key alone."""
     place = [str(part) for part in fault["loc"] if part != "query" or len(fault["loc"]) == 1]
     where, what = ".".join(place), EXPECTED.get(place[0] if place else "")
@@ -97,7 +97,7 @@ def told(fault: Any) -> str:
         case "json_invalid":
             return f"found no JSON ({fault['ctx']['error']}), expected an object"
         case "extra_forbidden":
-            return f"{shown(where)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
+            return f"{printable_text(where)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
         case "missing":
             return f"{where}: missing, expected {what}"
     return f"{where}{': ' if where else ''}found {_found(fault['input'])}, expected {what or 'an object'}"
@@ -112,15 +112,15 @@ def _found(value: object) -> str:
             return f"a list of {len(value):,}"
         case dict():
             return "an object"
-    return shown(json.dumps(value, ensure_ascii=False))
+    return printable_text(json.dumps(value, ensure_ascii=False))
 
 
-def shown(text: str) -> str:
+def printable_text(text: str) -> str:
     """A client's text, cut, and without control characters."""
     return printable(text if len(text) <= SHOWN else f"{text[:SHOWN]} …")
 
 
-def may(request: Request, key: str) -> bool:
+def is_authorized(request: Request, key: str) -> bool:
     """Whether a request is allowed: it has the key (Authorization: Bearer KEY, or X-API-Key: KEY), or `key` is empty.
 
     Keys are compared in constant time.

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tasks.core.charts.curves import POINTS, Curve, losses_apart, read_tsv, thinned
+from tasks.core.charts.curves import POINTS, Curve, losses_by_kind, read_tsv, thinned
 
 
 def test_curves_skip_non_finite_values_and_are_thinned(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_losses_of_different_kinds_are_apart_and_other_quantities_are_not() -> N
     a, b, c, d = (Curve(name, ((0, 1.0),)) for name in "abcd")
     kinds = {"a": "nll", "b": "ranknet", "c": "nll"}
     curves = {"loss": [a, b, c, d], "validation loss": [a, c], "accuracy": [a, b]}
-    assert losses_apart(curves, kinds) == {
+    assert losses_by_kind(curves, kinds) == {
         "loss (nll)": [a, c],
         "loss (ranknet)": [b],
         "loss (other)": [d],

@@ -226,7 +226,7 @@ def test_on_a_gpu_products_have_few_sizes(pooling: Literal["mean", "cls"], tiny_
             heard = sizes[whole]
             if not whole:
                 for module in (packed, varlen):
-                    monkeypatch.setattr(module, "rounded", lambda count: count)
+                    monkeypatch.setattr(module, "round_up", lambda count: count)
             hooks = [
                 layer.output.dense.register_forward_pre_hook(lambda _, given, heard=heard: heard.add(len(given[0])))
                 for layer in low.transformer.encoder.layer

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25, Stopwords
-from tasks.core.lexical.search import HELD, SPARSE, Searcher, known, load, ranked
+from tasks.core.lexical.search import HELD, SPARSE, Searcher, load, ranked, term_ids
 from tasks.core.stage.errors import UserError
 from tasks.core.text.analysis import analyzer, stop_list
 
@@ -41,7 +41,7 @@ def search(documents: dict[str, str], queries: list[tuple[str, str]], params: BM
     terms = analyzer(params.stemmer, params.stopwords, params.cjk)
     with TemporaryDirectory() as scratch:
         index = build(documents.values(), terms, params, Path(scratch))
-        asked = [(name, known(terms(text), index.vocab_dict)) for name, text in queries]
+        asked = [(name, term_ids(terms(text), index.vocab_dict)) for name, text in queries]
         tables = ranked(asked, index, pa.array(documents), depth)
         return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
@@ -81,7 +81,7 @@ def test_scores_have_the_bits_of_bm25s_and_nothing_is_left_in_the_buffer(
     index = build(texts, str.split, PLAIN, tmp_path)
     searcher, depths = Searcher(index), [1, 2, 10, 100, 1000]
     for _ in range(60):
-        terms, depth = known(draw.choices([*words, "unknown"], k=draw.randint(0, 6)), index.vocab_dict), draw.choice(depths)
+        terms, depth = term_ids(draw.choices([*words, "unknown"], k=draw.randint(0, 6)), index.vocab_dict), draw.choice(depths)
         rows, scores = searcher.best(terms, depth)
         whole = index.get_scores_from_ids(terms)
         last = sorted(whole.tolist(), reverse=True)[:depth][-1]
@@ -95,7 +95,7 @@ def test_tables_are_cut_where_results_are_many(tmp_path: Path, monkeypatch: pyte
     """Once they hold HELD results or more, counted from the table before; queries without any count for nothing."""
     index = build(["cat", "cat dog", "dog", "cat"], str.split, PLAIN, tmp_path)
     words = ["cat", "dog", "bird", "cat", "dog", "dog", "cat", "bird"]
-    asked = [(f"q{n}", known([word], index.vocab_dict)) for n, word in enumerate(words)]
+    asked = [(f"q{n}", term_ids([word], index.vocab_dict)) for n, word in enumerate(words)]
     assert HELD > 99
     (whole,) = ranked(asked, index, pa.array(["a", "b", "c", "d"]), 3)
     for most in range(1, 17):
@@ -119,7 +119,7 @@ def test_a_query_of_rare_terms_touches_only_their_documents(tmp_path: Path, monk
     searcher, expected = Searcher(index), list[int]()
     for _ in range(200):
         words = draw.choices([*index.vocab_dict], k=draw.randint(0, 4))
-        searcher.best(known(words, index.vocab_dict), 10)
+        searcher.best(term_ids(words, index.vocab_dict), 10)
         postings = sum(word in text for word in words for text in texts)
         expected += [postings] if postings * SPARSE < len(texts) else []
     assert few == expected and 20 < len(few) < 180
@@ -198,7 +198,7 @@ def test_saved_index_answers_the_same_and_is_the_same_bytes(tmp_path: Path) -> N
             np.load(tmp_path / "first" / name, allow_pickle=False)
     index, read_ids, analysis = load(tmp_path / "first")
     assert isinstance(index.scores["data"], np.memmap)
-    query = [("q", known(analyzer(**analysis)("two fish"), index.vocab_dict))]
+    query = [("q", term_ids(analyzer(**analysis)("two fish"), index.vocab_dict))]
     saved = [t.to_pylist() for t in ranked(query, index, read_ids, 9)]
     fresh = [t.to_pylist() for t in ranked(query, build(texts, terms, BM25(), tmp_path), read_ids, 9)]
     assert saved == fresh
@@ -239,7 +239,7 @@ def test_an_index_is_searched_as_it_was_built(tmp_path: Path) -> None:
             save(tmp_path / cjk, build(CHINESE.values(), terms, params, Path(scratch)), [pa.array(CHINESE)], params)
         index, _, analysis = load(tmp_path / cjk)
         assert analysis == {"stemmer": "english", "stopwords": "english", "cjk": cjk}
-        assert known(analyzer(**analysis)("海淀区"), index.vocab_dict) == known(terms("海淀区"), index.vocab_dict)
+        assert term_ids(analyzer(**analysis)("海淀区"), index.vocab_dict) == term_ids(terms("海淀区"), index.vocab_dict)
     said = tmp_path / "words" / "analysis.json"
     said.write_text(json.dumps({"stemmer": "english", "stopwords": "english"}))
     assert load(tmp_path / "words")[2] == analysis

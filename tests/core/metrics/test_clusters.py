@@ -10,7 +10,7 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tasks.core.metrics.clusters import by_group, connected, design_effect, numbered, read_groups, told
+from tasks.core.metrics.clusters import by_group, connected, describe_groups, design_effect, group_numbers, read_groups
 from tasks.core.metrics.paired_tests import paired_t_test, permutation_test
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS
@@ -20,8 +20,8 @@ def test_groups_worked_by_hand(tmp_path: Path) -> None:
     """b and d share y, d and a share z, so a, b, d are one; c is alone with x, and e has nothing relevant."""
     pairs = [("b", "y"), ("d", "y"), ("c", "x"), ("d", "z"), ("a", "z")]
     assert connected(pairs) == {"b": "a", "d": "a", "c": "c", "a": "a"}
-    assert numbered(["e", "d", "c", "a"], connected(pairs)).tolist() == [0, 1, 2, 1]
-    assert numbered(["a", "b"], {"b": "a"}).tolist() == [0, 1], "a query without a group is not in the group of its name"
+    assert group_numbers(["e", "d", "c", "a"], connected(pairs)).tolist() == [0, 1, 2, 1]
+    assert group_numbers(["a", "b"], {"b": "a"}).tolist() == [0, 1], "a query without a group is not in the group of its name"
     rows = [*((query, doc, 1) for query, doc in pairs), ("c", "z", 0), ("e", "z", -1)]
     write_table(tmp_path / "dev.parquet", QRELS, [pa.table([list(column) for column in zip(*rows, strict=True)], schema=QRELS)])
     assert read_groups(tmp_path / "dev.parquet") == connected(pairs), "judged not relevant is not shared"
@@ -71,19 +71,19 @@ def test_a_design_effect_worked_by_hand() -> None:
     ],
 )
 def test_queries_never_say_as_much_as_more_queries(effect: float, wanted: str) -> None:
-    assert told(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {wanted}"
+    assert describe_groups(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {wanted}"
 
 
 def test_one_query_or_group_tests_nothing() -> None:
-    assert told(1, 1, 1.0) == "there is one query, so nothing can be tested"
-    assert told(2, 1, 1.0).startswith("all 2 queries share relevant documents, so nothing can be tested")
-    assert told(3, 2, 1.0).startswith("3 queries are 2 groups")
+    assert describe_groups(1, 1, 1.0) == "there is one query, so nothing can be tested"
+    assert describe_groups(2, 1, 1.0).startswith("all 2 queries share relevant documents, so nothing can be tested")
+    assert describe_groups(3, 2, 1.0).startswith("3 queries are 2 groups")
 
 
 def test_a_design_effect_of_nothing_is_told() -> None:
     """What one query of a group gains, its other query loses."""
     effect = design_effect(np.array([0.5, -0.5, 0.5, -0.5, 0.0]), np.array([0, 0, 1, 1, 2]))
-    assert effect == 0 and "say as much as 5 independent ones" in told(5, 3, effect)
+    assert effect == 0 and "say as much as 5 independent ones" in describe_groups(5, 3, effect)
 
 
 def test_tests_over_groups_err_as_often_as_they_say() -> None:

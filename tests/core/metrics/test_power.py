@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tasks.core.metrics.clusters import by_group
-from tasks.core.metrics.power import d_interval, detectable, effect, noncentral_t, power, queries_needed, too_few
+from tasks.core.metrics.power import d_interval, detectable, effect, noncentral_t, power, power_warning, queries_needed
 
 
 @pytest.mark.parametrize(("d", "wanted", "queries"), [(0.2, 0.8, 199), (0.5, 0.8, 34), (0.8, 0.8, 15), (0.5, 0.95, 54), (0.3, 0.9, 119)])
@@ -95,9 +95,9 @@ def test_too_few_queries_are_told_in_a_sentence() -> None:
     draw = np.random.default_rng(3)
     differences = draw.normal(0.0, 1.0, 60)
     differences = 0.02 + 0.15 * (differences - differences.mean()) / differences.std(ddof=1)  # d = .1333
-    assert too_few("dev", 60, 0.02, effect(differences, 0.05)) == (
+    assert power_warning("dev", 60, 0.02, effect(differences, 0.05)) == (
         "dev: 60 queries show a difference of 0.0200 with 17 % power; 444 are needed for 80 %"
     )
     assert stats.nct.sf(stats.t.ppf(0.975, 59), 59, 0.02 / 0.15 * math.sqrt(60)) == pytest.approx(0.17, abs=0.005)
-    assert too_few("dev", 60, 0.2, effect(differences + 0.18, 0.05)) == "", "power enough"
-    assert too_few("dev", 60, 0.0, None) == ""
+    assert power_warning("dev", 60, 0.2, effect(differences + 0.18, 0.05)) == "", "power enough"
+    assert power_warning("dev", 60, 0.0, None) == ""

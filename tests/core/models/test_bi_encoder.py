@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
 from tasks.core.encoding.encode import encode_texts
-from tasks.core.models.bi_encoder import Towers, average_with, load_towers, load_transformer, odd_temperature, save_towers
+from tasks.core.models.bi_encoder import Towers, interpolate_weights, load_towers, load_transformer, save_towers, temperature_warning
 from tasks.core.models.folder import TOWERS, Shape, read_shape
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
@@ -382,8 +382,8 @@ def test_two_towers_keep_two_lengths(tiny_encoder: Path, tmp_path: Path) -> None
 
 def test_a_cosines_temperature_over_dot_products_is_warned_about() -> None:
     dot, cosine = Shape(similarity="dot"), Shape(similarity="cosine")
-    assert odd_temperature(dot, 0.05).startswith("temperature 0.05 multiplies dot products by 20, which suits cosines; set")
-    assert [odd_temperature(dot, 1.0), odd_temperature(cosine, 0.05)] == ["", ""]
+    assert temperature_warning(dot, 0.05).startswith("temperature 0.05 multiplies dot products by 20, which suits cosines; set")
+    assert [temperature_warning(dot, 1.0), temperature_warning(cosine, 0.05)] == ["", ""]
 
 
 def test_averaged_weights_are_those_of_a_plain_loop(tiny_encoder: Path) -> None:
@@ -395,6 +395,6 @@ def test_averaged_weights_are_those_of_a_plain_loop(tiny_encoder: Path) -> None:
     for weight in trained.document.parameters():
         weight.data = torch.randn(weight.shape, generator=generator)
     before = {key: weight.clone() for key, weight in trained.document.state_dict().items()}
-    average_with(trained, start, 0.3)
+    interpolate_weights(trained, start, 0.3)
     for key, weight in trained.document.state_dict().items():
         torch.testing.assert_close(weight, 0.7 * before[key] + 0.3 * start.document.state_dict()[key], rtol=1e-5, atol=1e-6)

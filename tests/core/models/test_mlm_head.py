@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from tasks.core.models.bi_encoder import load_transformer
-from tasks.core.models.mlm_head import MLMHead, find_head, load_head, lost_head, save_head
+from tasks.core.models.mlm_head import MLMHead, find_head, is_head_missing, load_head, save_head
 from tasks.pretrain.model import initial_head
 from tasks.pretrain.params import Pretrain
 
@@ -58,7 +58,7 @@ def folder_of(kind: str, more: dict[str, Any], folder: Path) -> tuple[Path, Any]
 def test_logits_are_those_of_transformers(kind: str, more: dict[str, Any], tmp_path: Path) -> None:
     source, model = folder_of(kind, more, tmp_path / "source")
     held, transformer = find_head(source), load_transformer(source)
-    assert held and not lost_head(source)
+    assert held and not is_head_missing(source)
     (tmp_path / "base").mkdir()
     save_head(held, tmp_path / "base")
     head, new = initial_head(tmp_path / "base", transformer, PARAMS)
@@ -75,8 +75,8 @@ def test_logits_are_those_of_transformers(kind: str, more: dict[str, Any], tmp_p
 def test_a_head_that_is_not_read_is_known(tmp_path: Path) -> None:
     for kind, more in (("bert", {"tie_word_embeddings": False}), ("fnet", {}), ("modernbert", MODERN | {"decoder_bias": False})):
         source, _ = folder_of(kind, more, tmp_path / kind)
-        assert lost_head(source) == (not find_head(source)) == (kind != "fnet")
-    assert not lost_head(tmp_path), "two towers have no such file"
+        assert is_head_missing(source) == (not find_head(source)) == (kind != "fnet")
+    assert not is_head_missing(tmp_path), "two towers have no such file"
 
 
 def test_widths_that_differ(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tasks.core.models.folder import POOLINGS
-from tasks.core.models.pooling import places, pool
+from tasks.core.models.pooling import pool, token_positions
 
 LENGTHS = [1, 4, 7, 2]
 LOOP = {
@@ -28,7 +28,7 @@ def test_a_plain_loop_gives_the_same_vectors(kind: str, side: str) -> None:
     for number, length in enumerate(LENGTHS):
         first = {"left": 10 - length, "right": 0, "both": 2}[side]
         mask_BL[number, first : first + length] = 1
-        assert places(mask_BL)[number, first : first + length].tolist() == list(range(length))
+        assert token_positions(mask_BL)[number, first : first + length].tolist() == list(range(length))
         wanted.append(LOOP[kind](list(hidden_BLH[number, first : first + length].double().numpy())))
     for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2e-2)):
         found = pool(hidden_BLH.to(dtype), mask_BL, kind)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
-from tasks.core.models.unpadded_rows import placed, positions, rounded, with_spare
+from tasks.core.models.unpadded_rows import ids_and_positions, positions, round_up, with_filler_rows
 from tasks.core.text.tokens import Tokens
 
 
@@ -20,19 +20,19 @@ from tasks.core.text.tokens import Tokens
     ([1], 4, [1, 1, 1, 1]),
 ])  # fmt: skip
 def test_further_rows_fill_a_batch_up(lengths: list[int], size: int, wanted: list[int]) -> None:
-    found = with_spare(np.array(lengths), size)
+    found = with_filler_rows(np.array(lengths), size)
     assert found.tolist() == wanted and found.dtype == np.int64
 
 
 def test_few_sizes_of_which_none_is_much_larger() -> None:
-    sizes = [rounded(tokens) for tokens in range(1, 70000)]
+    sizes = [round_up(tokens) for tokens in range(1, 70000)]
     assert len(set(sizes)) < 200
     assert all(tokens <= size < tokens + 64 + tokens / 7 for tokens, size in enumerate(sizes, start=1))
 
 
 def test_tokens_are_placed_and_filled_up() -> None:
     tokens = Tokens(np.arange(10, 20), np.array([0, 4, 4, 10]), np.arange(3, dtype=np.int32), Path(), 9, 8, "", "")
-    ids_T, positions_T = placed(tokens, np.array([2, 0]), np.array([6, 4]), 2, 13)
+    ids_T, positions_T = ids_and_positions(tokens, np.array([2, 0]), np.array([6, 4]), 2, 13)
     assert ids_T.tolist() == [14, 15, 16, 17, 18, 19, 10, 11, 12, 13, 9, 9, 9]
     assert positions_T.tolist() == [2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 2, 2, 2]
 
@@ -44,4 +44,4 @@ def test_padding_within_a_text_has_no_place_of_its_own_in_roberta() -> None:
     assert positions(flat, lengths, 2).tolist() == [*chain(*wanted)]
     assert positions(flat, lengths, 0).tolist() == [0, 1, 2, 3, 4, 5, 0, 0, 1, 0, 1, 0]
     tokens = Tokens(flat, np.cumsum([0, *lengths]), np.arange(5, dtype=np.int32), Path(), 1, 8, "", "")
-    assert placed(tokens, np.array([3, 0]), np.array([2, 6]), 2, 10)[1].tolist() == [*wanted[3], *wanted[0], 2, 2]
+    assert ids_and_positions(tokens, np.array([3, 0]), np.array([2, 6]), 2, 10)[1].tolist() == [*wanted[3], *wanted[0], 2, 2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tasks.core.retrieval.cpu import exact as cpu
-from tasks.core.retrieval.cpu.exact import Best, Rounded, bound, kth_largest, ordered, reach, scores
+from tasks.core.retrieval.cpu.exact import Best, Rounded, at_least, error_bound, kth_largest, ordered, scores
 from tests.core.retrieval.corpora import KINDS, corpus
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
@@ -95,12 +95,12 @@ def test_the_bound_holds(scale: float) -> None:
     rounded, found = Rounded.of(queries, torch.bfloat16, together=False), Rounded.of(vectors, torch.bfloat16, together=True)
     products = rounded.values_XD @ found.values_XD.T
     exactly = queries.double() @ vectors.double().T
-    limit = bound(rounded, found)
+    limit = error_bound(rounded, found)
     apart = (products.double() - exactly).abs()
     allowed = limit[:, None].double() + products.double().abs() * cpu.ROUNDING
     assert (apart <= allowed).all()
-    assert reach(products, exactly.float().amin(1) - limit).all()
-    assert torch.from_numpy(reach(products, exactly.float().amax(1) - limit)).any(1).all()
+    assert at_least(products, exactly.float().amin(1) - limit).all()
+    assert torch.from_numpy(at_least(products, exactly.float().amax(1) - limit)).any(1).all()
     assert (np.abs(all_scores(queries, vectors) - exactly.numpy()) <= limit.numpy()[:, None]).all()
     if scale == 1:
         assert (apart.amax(1) >= allowed.amin(1) / 20).all()
@@ -130,7 +130,7 @@ def test_rounding_errors_that_all_have_one_direction(block: int, best_first: boo
     vectors = torch.stack([best, second] if best_first else [second, best])
     products = (query.bfloat16() @ vectors.bfloat16().T)[0].tolist()
     assert products[best_first] > products[not best_first] * 1.015 and query[0] @ best > query[0] @ second
-    limit = bound(Rounded.of(query, torch.bfloat16, together=False), Rounded.of(vectors, torch.bfloat16, together=True))
+    limit = error_bound(Rounded.of(query, torch.bfloat16, together=False), Rounded.of(vectors, torch.bfloat16, together=True))
     assert 0.65 * limit < query[0] @ best - products[not best_first] < limit
     found, rows = search(query, blocks(vectors, block), 1, torch.bfloat16)
     assert rows.tolist() == [[0 if best_first else 1]] and found[0, 0] == pytest.approx(float(query[0] @ best), rel=1e-6)
@@ -203,7 +203,7 @@ def test_a_number_that_at_least_k_products_reach(dtype: torch.dtype, shift: floa
     assert ((products >= least[:, None]).sum(1) >= keep).all() and ((products > least[:, None]).sum(1) < 2 * keep).all()
     if count < 4 * keep:
         assert torch.equal(least, products.float().sort(1, descending=True).values[:, keep - 1])
-    mixed = reach(products, least)
+    mixed = at_least(products, least)
     np.testing.assert_array_equal(mixed, (products.float() >= least[:, None]).numpy())
 
 

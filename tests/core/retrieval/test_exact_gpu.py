@@ -11,7 +11,7 @@ import torch
 from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.gpu import exact
-from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, highest_products, inner, products, search
+from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, highest_products, inner_products, products, search
 from tasks.core.stage.errors import UserError
 from tests.core.retrieval.corpora import KINDS, corpus
 from tests.fake_gpu import GPU, fake_gpu
@@ -98,7 +98,7 @@ def test_the_bound_holds() -> None:
     halved, found = Halved.of(queries, together=False), Halved.of(vectors, together=True)
     product = torch.ldexp(products(halved.values_XD, found.values_XD), halved.exponent + found.exponent)
     limit = torch.ldexp(bound(halved, found, 384), halved.exponent[:, 0] + found.exponent)
-    score = torch.stack([inner(query, vectors) for query in queries])
+    score = torch.stack([inner_products(query, vectors) for query in queries])
     exactly = queries.double() @ vectors.double().T
     assert ((score.double() - exactly).abs().amax(1) <= limit).all()
     error = (product - score).abs().amax(1)
@@ -139,9 +139,9 @@ def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def seen(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         sizes.append(right.numel())
-        return inner(left, right)
+        return inner_products(left, right)
 
-    monkeypatch.setattr(exact, "inner", seen)
+    monkeypatch.setattr(exact, "inner_products", seen)
     monkeypatch.setattr(exact, "NUMBERS", 2 * 5 * 16)
     assert torch.equal(exact._scores(queries, vectors, places), whole)
     assert sizes == [160, 160, 160, 80]
@@ -212,8 +212,8 @@ def test_vectors_that_are_alike(cosine: float, depth: int, again: int, halves: b
 
 
 def test_many_queries_score_fewer_rows_each_than_few() -> None:
-    assert exact.spare(20, 10) == exact.spare(20, 10**6) == 64
-    assert exact.spare(1016, 32) == 1016 and exact.spare(1016, 10**6) == 508
+    assert exact.spare_rows(20, 10) == exact.spare_rows(20, 10**6) == 64
+    assert exact.spare_rows(1016, 32) == 1016 and exact.spare_rows(1016, 10**6) == 508
 
 
 @pytest.mark.parametrize("queries", [3, 40])
@@ -244,7 +244,7 @@ def test_further_pairs_are_taken_in(pairs: int) -> None:
     query, score, row = (
         torch.tensor([pair[side] for pair in more], dtype=kind) for side, kind in enumerate((torch.int64, torch.float32, torch.int64))
     )
-    found = exact.added(scores, rows, query, score, row)
+    found = exact.merge_pairs(scores, rows, query, score, row)
     for number, each in enumerate(best):
         both = sorted([*each, *((score, row) for query, score, row in more if query == number)], key=lambda pair: (-pair[0], pair[1]))[:4]
         assert list(zip(found[0][number].tolist(), found[1][number].tolist(), strict=True)) == both

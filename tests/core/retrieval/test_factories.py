@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tasks.adore.params import Study
-from tasks.core.retrieval.factories import fitting, misfit, parsed, scans_fast
+from tasks.core.retrieval.factories import checked_factory, nearest_factory, scans_fast, width_mismatch
 from tasks.core.retrieval.faiss_build import skip_polysemous, train_transforms
 from tasks.core.retrieval.faiss_search import refuse_other_scores
 from tasks.core.stage.errors import UserError
@@ -148,16 +148,16 @@ def test_what_does_not_suit_a_width_is_what_faiss_does_not_build(factory: str, w
             return False
         return bool((index.search(vectors[:2], 3)[1] >= 0).all())
 
-    assert builds(parsed(factory)) == (not misfit(factory, width))
-    if not builds(factory) and (other := fitting(factory, {width})):
+    assert builds(checked_factory(factory)) == (not width_mismatch(factory, width))
+    if not builds(factory) and (other := nearest_factory(factory, {width})):
         assert builds(other), other
 
 
 def test_what_is_named_in_its_place_suits_all_widths() -> None:
-    assert fitting("OPQ24,IVF64,PQ24x8", {128}) == "OPQ16,IVF64,PQ16x8"  # 32 is farther
-    assert fitting("IVF48,PQ48", {384, 64}) == "IVF48,PQ32", "lists stay, and 64 is as near: the smaller"
-    assert fitting("PCA512,SQ8", {384, 96}) == "PCA96,SQ8"
-    assert fitting("PQ16,Refine(PQ48)", {100}) == "", "both numbers would have to change"
+    assert nearest_factory("OPQ24,IVF64,PQ24x8", {128}) == "OPQ16,IVF64,PQ16x8"  # 32 is farther
+    assert nearest_factory("IVF48,PQ48", {384, 64}) == "IVF48,PQ32", "lists stay, and 64 is as near: the smaller"
+    assert nearest_factory("PCA512,SQ8", {384, 96}) == "PCA96,SQ8"
+    assert nearest_factory("PQ16,Refine(PQ48)", {100}) == "", "both numbers would have to change"
 
 
 def test_a_check_makes_no_lists(monkeypatch: pytest.MonkeyPatch) -> None:

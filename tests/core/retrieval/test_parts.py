@@ -12,7 +12,7 @@ import torch
 
 from tasks.core.retrieval import parts, ranked
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.parts import Parts, QuerySearch, searched, searchers, shared_size
+from tasks.core.retrieval.parts import Parts, QuerySearch, search_all, searchers, shared_size
 from tasks.core.retrieval.ranked import QUERY_BLOCK, ranked_tables
 from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.ids import IDS
@@ -115,7 +115,7 @@ def test_short_lists_are_those_with_fewer_than_all_documents_can_give(
         found: Any = lambda *_: iter([pa.table({"query": rows}) for rows in lists])  # noqa: E731
         monkeypatch.setattr(parts, "_searched", found)
         few: Any = Search()
-        assert [table["query"].to_pylist() for table in searched(few, few, queries)] == list(lists)
+        assert [table["query"].to_pylist() for table in search_all(few, few, queries)] == list(lists)
         return capsys.readouterr().out
 
     assert told(2, ["q", "q"], ["r", "r", "r"]) == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.sources.delimiters import MOST, delimiter_of, tells_delimiter, to_header
+from tasks.core.sources.delimiters import MOST, delimiter_of, seek_header, tells_delimiter
 from tasks.core.stage.errors import Invalid
 
 
@@ -57,9 +57,9 @@ def test_the_line_that_says_the_delimiter_is_no_row(line: str) -> None:
     assert not tells_delimiter(["sep=", "", "x"], ";") and not tells_delimiter(["id", "text"], ";")
     with io.StringIO(f"{line}\r\nid;text\r\n", newline="") as handle:
         assert delimiter_of(Path("a.tsv"), handle) == ";"
-        assert to_header(handle) == 1 and handle.readline() == "id;text\r\n"
+        assert seek_header(handle) == 1 and handle.readline() == "id;text\r\n"
     with io.StringIO("id;text\n") as handle:
-        assert to_header(handle) == 0 and handle.readline() == "id;text\n"
+        assert seek_header(handle) == 0 and handle.readline() == "id;text\n"
 
 
 def test_no_more_is_read_than_the_header() -> None:

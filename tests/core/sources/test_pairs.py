@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.core.sources.pairs import Columns, columns_of, divided, pairs_file
+from tasks.core.sources.pairs import Columns, columns_of, file_and_columns, pairs_file
 from tasks.core.stage.errors import Invalid, Unavailable, UserError
 
 
@@ -90,8 +90,8 @@ def test_other_columns_are_refused_in_a_line_that_names_them(names: list[str], l
     ],
 )
 def test_a_spec_may_name_columns(place: str, file: str, columns: str) -> None:
-    assert divided(place) == (file, columns)
-    assert divided(file + columns) == (file, columns)
+    assert file_and_columns(place) == (file, columns)
+    assert file_and_columns(file + columns) == (file, columns)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_spec_may_name_columns(place: str, file: str, columns: str) -> None:
 )
 def test_a_spec_names_columns_by_their_roles(place: str, line: str) -> None:
     with pytest.raises(UserError, match=line):
-        divided(place)
+        file_and_columns(place)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.core.sources.qrels import weight_of, wrong_order
+from tasks.core.sources.qrels import column_order_error, weight_of
 
 
 @pytest.mark.parametrize(("cell", "weight"), [("1", 1.0), (" 0.5", 0.5), ("1e-30", 1e-30), ("1e30", 1e30)])
@@ -28,4 +28,4 @@ def test_what_is_no_weight(cell: str) -> None:
 )
 def test_a_heading_in_another_order(cells: list[str], swapped: bool) -> None:
     expected = f"found columns {', '.join(cells)}, expected query-id, corpus-id, score in this order"
-    assert wrong_order(cells) == (expected if swapped else "")
+    assert column_order_error(cells) == (expected if swapped else "")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.stage.ahead import one_ahead
+from tasks.core.stage.ahead import map_ahead
 from tasks.core.stage.devices import Coming
 
 
@@ -16,7 +16,7 @@ def test_each_is_started_before_the_one_before_it_is_waited_for(count: int) -> N
         events.append(f"start {number}")
         return Coming(torch.full((2,), number))
 
-    for number, coming in enumerate(one_ahead(start, iter(range(count)))):
+    for number, coming in enumerate(map_ahead(start, iter(range(count)))):
         events.append(f"wait {number}")
         assert np.array_equal(coming.arrays()[0], [number, number])
     assert events == {

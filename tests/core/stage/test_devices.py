@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tasks.core.stage import devices
-from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, place
+from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, move_module
 from tasks.core.stage.errors import UserError, one_line_errors
 from tasks.core.stage.runtime import Runtime
 
@@ -171,7 +171,7 @@ def test_weights_change_type_but_rotary_frequencies_do_not() -> None:
     module = torch.nn.Linear(2, 2)
     module.register_buffer("inv_freq", torch.tensor([0.1234567]))
     module.tied = module.weight
-    placed = place(module, CPU, torch.bfloat16)
+    placed = move_module(module, CPU, torch.bfloat16)
     assert placed is module
     assert module.weight.dtype == module.bias.dtype == torch.bfloat16
     assert module.tied is module.weight

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.stage.errors import WorkersLost
-from tasks.core.stage.processes import cores, in_order, resumable
+from tasks.core.stage.processes import cores, map_in_order, resumable
 
 FILES = list(map(Path, ["/", "/usr", "/usr/lib", "/no/such/file", "/usr/bin", "/tmp"]))
 
@@ -17,24 +17,24 @@ def test_results_come_in_the_order_of_the_work(processes: int, monkeypatch: pyte
     """A process that others compute for returns memory; one that computes keeps it."""
     returned: list[bool] = []
     monkeypatch.setattr("tasks.core.stage.processes.return_memory", lambda: returned.append(True))
-    assert list(in_order(os.path.exists, iter(FILES), processes)) == [path.exists() for path in FILES]
+    assert list(map_in_order(os.path.exists, iter(FILES), processes)) == [path.exists() for path in FILES]
     assert len(returned) == processes - 1
 
 
 def test_one_piece_stays_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.core.stage.processes.ProcessPoolExecutor", None)
-    assert list(in_order(os.path.exists, FILES[:1], 8)) == [True]
-    assert list(in_order(os.path.exists, [], 8)) == []
+    assert list(map_in_order(os.path.exists, FILES[:1], 8)) == [True]
+    assert list(map_in_order(os.path.exists, [], 8)) == []
 
 
 def test_a_workers_error_is_raised_in_the_caller() -> None:
     with pytest.raises(FileNotFoundError):
-        list(in_order(os.stat, FILES, 2))
+        list(map_in_order(os.stat, FILES, 2))
 
 
 def test_a_killed_worker_is_a_one_line_error() -> None:
     with pytest.raises(WorkersLost, match=r"a worker was killed by the system, most likely for lack of memory; .* run again") as refusal:
-        list(in_order(signal.raise_signal, [signal.SIGKILL] * 9, 2))
+        list(map_in_order(signal.raise_signal, [signal.SIGKILL] * 9, 2))
     assert "\n" not in str(refusal.value)
 
 
@@ -49,7 +49,7 @@ def test_threads_of_the_runtime_bound_the_processes(tmp_path: Path, monkeypatch:
 
 def test_few_pieces_stay_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.core.stage.processes.ProcessPoolExecutor", None)
-    assert list(in_order(os.path.exists, FILES, 8, alone=len(FILES))) == [path.exists() for path in FILES]
+    assert list(map_in_order(os.path.exists, FILES, 8, alone=len(FILES))) == [path.exists() for path in FILES]
 
 
 def test_pieces_are_made_once_and_damaged_ones_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tasks.core.stage.entry import stage
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.progress import LIVE, LIVE_SECONDS, LOG_SECONDS, Progress, leave, track
+from tasks.core.stage.progress import LIVE, LIVE_SECONDS, LOG_SECONDS, Progress, leave_bars, track
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_resumed_units_are_shown_but_not_in_the_rate(clock: list[float], capsys:
 def left() -> Iterator[None]:
     """Nothing of a test's own terminal."""
     yield
-    leave()
+    leave_bars()
 
 
 def test_a_terminal_sees_a_bar_with_rate_and_eta_redrawn(clock: list[float], paper: Any) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tasks.core.stage import scratch
-from tasks.core.stage.scratch import KEPT, code_digest, finish, remove_finished, scratch_folder, seal, sealed
+from tasks.core.stage.scratch import KEPT, code_digest, is_sealed, mark_finished, remove_finished, scratch_folder, seal
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def test_a_limited_number_of_unfinished_works_is_kept() -> None:
 def test_a_finished_work_stays_until_its_outs_are_safe() -> None:
     done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
     (done / "checkpoint").touch()
-    finish(done)
+    mark_finished(done)
     assert scratch_folder("train-star", "a" * 40) == done
     assert (done / "checkpoint").exists(), "a re-run resumes from it: a kill came before DVC had its outs"
     remove_finished()
@@ -34,7 +34,7 @@ def test_a_removal_that_is_cut_short_is_ended_later(monkeypatch: pytest.MonkeyPa
     done = scratch_folder("train-star", "a" * 40)
     (done / "curves").mkdir()
     (done / "checkpoint").touch()
-    finish(done)
+    mark_finished(done)
 
     def fail(_: Path) -> None:
         raise OSError
@@ -49,8 +49,8 @@ def test_a_removal_that_is_cut_short_is_ended_later(monkeypatch: pytest.MonkeyPa
 
 def test_a_finished_work_is_replaced_by_another_of_its_kind() -> None:
     done, other = scratch_folder("train-star", "a" * 40), scratch_folder("train-warmup", "b" * 40)
-    finish(done)
-    finish(other)
+    mark_finished(done)
+    mark_finished(other)
     assert scratch_folder("train-star", "c" * 40).exists()
     assert (done.exists(), other.exists()) == (False, True)
 
@@ -60,19 +60,19 @@ def test_a_seal_detects_corruption(harm: str, tmp_path: Path) -> None:
     piece, mark = tmp_path / "piece.npy", tmp_path / "piece.npy.sha256"
     whole = bytes(range(256)) * 40
     piece.write_bytes(whole)
-    assert not sealed(piece), "written but not yet sealed"
+    assert not is_sealed(piece), "written but not yet sealed"
     seal(piece)
-    assert sealed(piece)
+    assert is_sealed(piece)
     if harm in ("gone", "no seal"):
         (piece if harm == "gone" else mark).unlink()
     elif "seal" in harm:
         mark.write_bytes(mark.read_bytes()[:30] if harm == "half a seal" else b"\xff\xfe")
     else:
         piece.write_bytes({"cut": whole[:5000], "empty": b"", "one bit": b"\x01" + whole[1:]}[harm])
-    assert not sealed(piece)
+    assert not is_sealed(piece)
     piece.write_bytes(whole)
     seal(piece)
-    assert sealed(piece)
+    assert is_sealed(piece)
 
 
 @pytest.mark.parametrize("library", ["torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu"])
@@ -99,6 +99,6 @@ def test_work_that_cannot_be_resumed_is_told(capsys: pytest.CaptureFixture[str])
     assert not capsys.readouterr().out, "its own, one that is known, and one of another kind"
     scratch_folder("train-star", "c" * 40)
     assert capsys.readouterr().out.startswith(told)
-    finish(first)
+    mark_finished(first)
     scratch_folder("train-star", "d" * 40)
     assert not capsys.readouterr().out, "what is finished does not count"

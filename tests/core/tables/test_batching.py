@@ -6,7 +6,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from tasks.core.tables.batching import cut, joined
+from tasks.core.tables.batching import join_batches, split_batch
 
 SCHEMA = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 
@@ -21,26 +21,26 @@ def table(rows: int, longest: int, seed: int) -> pa.Table:
 def test_cut_by_bytes(size: int) -> None:
     (batch,) = table(50, 20, size).to_batches()
     batch = batch.slice(3, 40)
-    parts = list(cut(batch, ["title", "text"], size))
+    parts = list(split_batch(batch, ["title", "text"], size))
     assert [row for part in parts for row in part.to_pylist()] == batch.to_pylist()
     sizes = [[len((row["title"] + row["text"]).encode()) for row in part.to_pylist()] for part in parts]
     assert all(len(part) == 1 or sum(part) <= size for part in sizes)
     assert all(sum(part) + following[0] > size for part, following in pairwise(sizes)), "as many rows as fit"
-    assert list(cut(batch.slice(0, 0), ["text"], size)) == []
+    assert list(split_batch(batch.slice(0, 0), ["text"], size)) == []
 
 
 def test_joined_to_rows() -> None:
     whole = table(100, 5, 0)
-    parts = list(joined(whole.to_batches(max_chunksize=3), 10))
+    parts = list(join_batches(whole.to_batches(max_chunksize=3), 10))
     assert [part.num_rows for part in parts] == [12] * 8 + [4]
     assert pa.concat_tables(parts).equals(whole)
-    assert list(joined([], 10)) == []
+    assert list(join_batches([], 10)) == []
 
 
 def test_joined_to_bytes() -> None:
     whole = table(100, 50, 1)
     crumbs = whole.to_batches(max_chunksize=2)
-    parts = list(joined(iter(crumbs), 10**6, 1000))
+    parts = list(join_batches(iter(crumbs), 10**6, 1000))
     assert pa.concat_tables(parts).equals(whole)
     most = max(crumb.nbytes for crumb in crumbs)
     assert all(1000 <= part.nbytes <= 1000 + 2 * most for part in parts[:-1]) and len(parts) > 3

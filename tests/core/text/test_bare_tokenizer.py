@@ -81,8 +81,8 @@ def test_a_tokenizer_that_looks_beyond_a_word_is_left_to_transformers(start: Any
 @pytest.mark.parametrize("stage", ["tokenize", "chunk"])
 def test_the_stages_use_it(stage: str, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = import_module(f"tasks.{stage}.pieces")
-    given, real = [], pieces.kept_tokenizer
-    monkeypatch.setattr(pieces, "kept_tokenizer", lambda folder, known: given.append(known) or real(folder, known))
+    given, real = [], pieces.cached_tokenizer
+    monkeypatch.setattr(pieces, "cached_tokenizer", lambda folder, known: given.append(known) or real(folder, known))
     (pieces._rows if stage == "tokenize" else pieces._chunker).cache_clear()
     assert small.stage(stage, *small.elsewhere(stage, "bare")).status == 0
     assert given and all(given)

@@ -14,7 +14,7 @@ from tasks.core.models.bi_encoder import Encoder, load_transformer
 from tasks.core.models.folder import Shape
 from tasks.core.text.tokens import Tokens
 from tasks.core.training.compute import Compute
-from tasks.core.training.figures import read
+from tasks.core.training.figures import read_figures
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.workers.gang import Gang
 from tests.gangs import as_ranks
@@ -47,7 +47,7 @@ def run(tower: Encoder, batch_tokens: int, graph_tokens: int) -> tuple[dict[str,
     word_VH = tower.transformer.get_input_embeddings().weight
     sparse: list[bool] = []  # after each chunk
     hook = word_VH.register_post_accumulate_grad_hook(lambda word: sparse.append(word.grad.is_sparse))
-    metrics = read(cached_backward(sides, contrast, batch_tokens, Compute(CPU, torch.float32, graph_tokens), (1, 2, 3)))
+    metrics = read_figures(cached_backward(sides, contrast, batch_tokens, Compute(CPU, torch.float32, graph_tokens), (1, 2, 3)))
     hook.remove()
     assert sparse[0] and not any(sparse[1:]), "the first chunk's gradient is sparse, and made dense before the next"
     assert not tower.transformer.get_input_embeddings().sparse, "the caller's module is as it was"
@@ -197,7 +197,7 @@ def test_bf16_autocast_trains_fp32_weights_alike(tower: Encoder) -> None:
             assert queries.dtype == documents.dtype == torch.float32
             return contrast(queries, documents)
 
-        loss = read(cached_backward(sides, checked, 45, Compute(CPU, dtype), (1, 2, 3)))["loss"]
+        loss = read_figures(cached_backward(sides, checked, 45, Compute(CPU, dtype), (1, 2, 3)))["loss"]
         gradients = [p.grad for p in tower.parameters() if p.grad is not None]
         assert all(g.dtype == torch.float32 for g in gradients)
         found[dtype] = loss, torch.cat([g.flatten() for g in gradients])

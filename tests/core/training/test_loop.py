@@ -12,7 +12,7 @@ from tasks.core.stage.draws import batch_places, draw_seed
 from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import folder_digest
 from tasks.core.training import loop
-from tasks.core.training.figures import read
+from tasks.core.training.figures import read_figures
 from tasks.core.training.loop import (
     CHECKPOINT,
     Journal,
@@ -150,13 +150,13 @@ def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_pat
 
     def watched(figures: dict[str, float]) -> dict[str, float]:
         events.append("read")
-        return read(figures)
+        return read_figures(figures)
 
     if first:
         work(module)(0)
         optimizer.step()
         save_checkpoint(tmp_path / CHECKPOINT, first, [], module, optimizer)
-    monkeypatch.setattr(loop, "read", watched)
+    monkeypatch.setattr(loop, "read_figures", watched)
     (tmp_path / "curves").mkdir()
     fit(module, optimizer, Steps(draw, backward), Schedule(4, 0.0, 1.0), Journal("test", tmp_path, tmp_path / "curves", 1e9))
     expected = [f"draw {first}"]

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tasks.core.training import optimizers
-from tasks.core.training.optimizers import groups, linear_schedule, make_optimizer
+from tasks.core.training.optimizers import linear_schedule, make_optimizer, parameter_groups
 from tests.fake_gpu import GPU, fake_gpu
 
 
@@ -105,7 +105,7 @@ def test_lamb_on_a_gpu_is_that_of_a_cpu() -> None:
 def test_norms_and_biases_are_not_decayed() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
     module[0].bias.requires_grad_(False)
-    decayed, spared = groups(module, 0.01)
+    decayed, spared = parameter_groups(module, 0.01)
     assert decayed["params"] == [module[0].weight]
     assert decayed["weight_decay"] == 0.01
     assert spared["params"] == [module[1].weight, module[1].bias]

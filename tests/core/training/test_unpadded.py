@@ -18,8 +18,8 @@ from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.text.tokens import Tokens
 from tasks.core.training import gradient_cache
 from tasks.core.training.compute import Compute
-from tasks.core.training.gradient_cache import Side, cached_backward, cut
-from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, rounded, unpadded_towers
+from tasks.core.training.gradient_cache import Side, cached_backward, make_chunks
+from tasks.core.training.unpadded import Unpadded, best_training_tokens, can_be_unpadded, round_up, unpadded_towers
 from tasks.core.workers.gang import Gang
 from tests.fake_gpu import GPU, FakeGpu, fake_gpu
 from tests.gangs import as_ranks
@@ -178,16 +178,16 @@ def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder])
     one, other = towers("mean"), towers("mean")
     tokens, rows = made_tokens(0), np.arange(len(LENGTHS))
     shared, apart = ([Side(one, tokens, rows), Side(tower, tokens, rows[1:])] for tower in (one, other))
-    (chunk,) = cut(shared, {one}, 1000, 1)
+    (chunk,) = make_chunks(shared, {one}, 1000, 1)
     assert [s for s, _ in chunk.parts] == [0, 1] and chunk.size == sum(LENGTHS) + sum(LENGTHS[1:])
     assert [sorted(own.tolist()) for _, own in chunk.parts] == [rows.tolist(), rows[:-1].tolist()], "rows of a side are counted along it"
-    assert [[s for s, _ in chunk.parts] for chunk in cut(apart, {one, other}, 1000, 1)] == [[0], [1]]
-    assert [[s for s, _ in chunk.parts] for chunk in cut(shared, {}, 1000, 1)] == [[0], [1]], "with padding"
-    assert len(cut(shared, {one}, 30, 1)) > 2 and len(cut(shared, {one}, 1000, 5)) == 5
+    assert [[s for s, _ in chunk.parts] for chunk in make_chunks(apart, {one, other}, 1000, 1)] == [[0], [1]]
+    assert [[s for s, _ in chunk.parts] for chunk in make_chunks(shared, {}, 1000, 1)] == [[0], [1]], "with padding"
+    assert len(make_chunks(shared, {one}, 30, 1)) > 2 and len(make_chunks(shared, {one}, 1000, 5)) == 5
 
 
 def test_sizes_repeat() -> None:
-    sizes = [rounded(tokens) for tokens in range(1, 20000)]
+    sizes = [round_up(tokens) for tokens in range(1, 20000)]
     assert all(0 <= size - tokens < max(64, tokens / 8) for tokens, size in enumerate(sizes, 1)) and len(set(sizes)) < 100
 
 
@@ -215,5 +215,5 @@ def test_batches_of_a_gpu_depend_on_the_model_and_on_all_its_memory(towers: Call
             assert best_training_tokens([tower, other], GPU, torch.bfloat16) == large
             assert best_training_tokens([tower], GPU, torch.float32) == 16384, "padded"
             assert best_training_tokens([other], GPU, torch.float32) == min(16384, large), "padded, as much as fits"
-            first = SimpleNamespace(said=lambda _: 12345)
+            first = SimpleNamespace(broadcast=lambda _: 12345)
             assert best_training_tokens([tower], GPU, torch.bfloat16, first) == 12345, "ranks cut alike"

@@ -16,7 +16,7 @@ import pytest
 from tasks.core.stage.errors import Missing, UserError
 from tasks.core.stage.runtime import Runtime
 from tasks.core.workers import cluster
-from tasks.core.workers.cluster import Session, code_and_libraries, refuse_unreachable, shares
+from tasks.core.workers.cluster import Session, code_and_libraries, place_workers, refuse_unreachable
 from tasks.core.workers.each import machine, open_workers
 from tests import piecework
 from tests.piecework import Work
@@ -241,7 +241,7 @@ def test_places_of_workers_on_nodes() -> None:
     mixed = [node("a", CPU=16), node("b", CPU=8, GPU=2), node("c", CPU=8, GPU=4), node("d", alive=False, CPU=64, GPU=8), node("e")]
 
     def found(runtime: Runtime, nodes: list[dict[str, Any]]) -> tuple[str, int | None, dict[str, int]]:
-        each, places = shares(runtime, nodes)
+        each, places = place_workers(runtime, nodes)
         return each.device, each.threads, {place.name: place.places for place in places}
 
     assert found(Runtime(), mixed) == ("cuda", 2, {"b": 2, "c": 4}), "GPUs, with the threads that each node has for one"
@@ -254,7 +254,7 @@ def test_places_of_workers_on_nodes() -> None:
         (Runtime(device="cuda:1"), r"device: found cuda:1 with engine: ray, expected auto, cuda, or cpu$"),
     ):
         with pytest.raises(UserError, match=f"^runtime.yaml: {words}"):
-            shares(runtime, [node("a", CPU=2)])
+            place_workers(runtime, [node("a", CPU=2)])
 
 
 def test_a_node_without_the_projects_folder_or_with_other_code_is_refused(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from tasks.core.stage.errors import GpuFailed, MemoryFull, UserError, WorkersLos
 from tasks.core.stage.runtime import Runtime
 from tasks.core.workers import each, gang, together
 from tasks.core.workers.cluster import Cluster, Node, Session
-from tasks.core.workers.gang import Gang, PeerLost, exchange
-from tasks.core.workers.together import Outcome, take_part, until_whole, verdict
+from tasks.core.workers.gang import Gang, PeerLost, peer_errors
+from tasks.core.workers.together import Outcome, find_lost_rank, retry_lost_ranks, run_rank
 
 CPU = torch.device("cpu")
 NCCL = """NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3690, unhandled system error (run with NCCL_DEBUG=INFO)
@@ -28,13 +28,13 @@ ECC = "CUDA error: uncorrectable ECC error encountered\nCompile with `TORCH_USE_
 
 
 def test_a_failed_exchange_says_what_nccl_said() -> None:
-    with pytest.raises(PeerLost) as raised, exchange():
+    with pytest.raises(PeerLost) as raised, peer_errors():
         raise RuntimeError(NCCL.format("Error while creating shared memory segment /dev/shm/nccl-Q3 (size 9637888)"))
     first = NCCL.splitlines()[0]
     assert str(raised.value) == f"{first}: Error while creating shared memory segment /dev/shm/nccl-Q3 (size 9637888)"
-    with pytest.raises(PeerLost, match=r"^Connection closed by peer$"), exchange():
+    with pytest.raises(PeerLost, match=r"^Connection closed by peer$"), peer_errors():
         raise RuntimeError("Connection closed by peer\nmore")
-    with pytest.raises(PeerLost, match=r"^$"), exchange():
+    with pytest.raises(PeerLost, match=r"^$"), peer_errors():
         raise RuntimeError
 
 
@@ -48,7 +48,7 @@ def test_a_failed_exchange_says_what_nccl_said() -> None:
     ],
 )
 def test_a_gpu_that_fails_in_an_exchange_is_no_lost_peer(words: str, kind: type[UserError]) -> None:
-    with pytest.raises(RuntimeError) as raised, exchange():
+    with pytest.raises(RuntimeError) as raised, peer_errors():
         raise RuntimeError(words)
     known = user_error(raised.value)
     assert isinstance(known, kind)
@@ -78,7 +78,7 @@ def taken(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Outcome:
 
     monkeypatch.setattr(Gang, "join", lambda rank, size, device, _: Gang(rank, size, device))
     monkeypatch.setattr(Gang, "leave", lambda _: None)
-    return take_part(work, Runtime(device="cpu", threads=1), 0, 2, "store", "eth0")
+    return run_rank(work, Runtime(device="cpu", threads=1), 0, 2, "store", "eth0")
 
 
 def test_a_rank_whose_gpu_fails_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,16 +93,16 @@ def test_a_rank_whose_gpu_fails_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
     assert not gpu.error and not gpu.trace
     peer = taken(PeerLost("Connection closed by peer"), monkeypatch)
     torch.set_num_threads(threads)
-    found = verdict({0: peer, 1: gpu}, 3, str)
+    found = find_lost_rank({0: peer, 1: gpu}, 3, str)
     assert found.startswith("worker 2 of 3 was lost (CUDA error: uncorrectable ECC error: see nvidia-smi"), "the first that ended"
-    assert verdict({0: peer}, 3, str) == "worker 1 of 3 lost another (Connection closed by peer)"
-    assert verdict({0: peer, 2: None}, 3, lambda _: "SIGKILL") == "worker 3 of 3 was lost (SIGKILL)"
+    assert find_lost_rank({0: peer}, 3, str) == "worker 1 of 3 lost another (Connection closed by peer)"
+    assert find_lost_rank({0: peer, 2: None}, 3, lambda _: "SIGKILL") == "worker 3 of 3 was lost (SIGKILL)"
 
 
 def test_lost_workers_say_nothing_of_a_configuration(tmp_path: Path) -> None:
     """So that what compares configurations does not take them for a bad one."""
     with pytest.raises(WorkersLost, match=r"training: worker 1 of 2 was lost \(x\), and restarts: 0 of runtime.yaml are used up") as raised:
-        until_whole(lambda: "worker 1 of 2 was lost (x)", Runtime(restarts=0), 2, scratch=tmp_path, outs=[], what="training")
+        retry_lost_ranks(lambda: "worker 1 of 2 was lost (x)", Runtime(restarts=0), 2, scratch=tmp_path, outs=[], what="training")
     assert raised.value.problem.kind in OF_MACHINE
 
 
@@ -137,11 +137,11 @@ def test_a_node_that_has_just_died_is_no_worker(monkeypatch: pytest.MonkeyPatch)
 
 def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
     gang._tell_idle.cache_clear()
-    Gang(1, 3, CPU).dealt([5])
-    Gang(0, 3, CPU).dealt([5, 5, 5])
+    Gang(1, 3, CPU).deal([5])
+    Gang(0, 3, CPU).deal([5, 5, 5])
     assert not capsys.readouterr().out
-    assert Gang(0, 3, CPU).dealt([5]) == [[0], [], []]
-    Gang(0, 3, CPU).dealt([5, 5])
+    assert Gang(0, 3, CPU).deal([5]) == [[0], [], []]
+    Gang(0, 3, CPU).deal([5, 5])
     said = capsys.readouterr().out
     assert said.startswith("3 workers, but steps of fewer chunks") and said.count("\n") == 1
 
@@ -162,4 +162,4 @@ def test_gpus_of_workers_are_looked_at_without_a_context(monkeypatch: pytest.Mon
 
 def test_outcomes_are_told_from_bugs() -> None:
     with pytest.raises(together.RankFailed, match="worker 2 of 2"):
-        verdict({0: Outcome(lost="lost another (x)", at=1.0), 1: Outcome(trace="Traceback", at=2.0)}, 2, str)
+        find_lost_rank({0: Outcome(lost="lost another (x)", at=1.0), 1: Outcome(trace="Traceback", at=2.0)}, 2, str)

@@ -17,7 +17,7 @@ from tasks.core.stage.runtime import Runtime
 from tasks.core.training import ranks
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step
 from tasks.core.workers import each
-from tasks.core.workers.gang import dealt
+from tasks.core.workers.gang import deal_pieces
 from tasks.core.workers.together import RankFailed, together
 from tests import gangs
 
@@ -28,10 +28,10 @@ RUNTIME = Runtime(device="cpu", threads=1)
 
 def test_chunks_are_dealt_out_by_size() -> None:
     """By hand: 9 to the first, 7 and 5 to the second (0 < 9, 7 < 9), 4 to the first (9 < 12), 1 to the second (12 < 13)."""
-    assert dealt([4, 9, 1, 7, 5], 2) == [[0, 1], [2, 3, 4]]
-    assert dealt([3, 3, 3], 2) == [[0, 2], [1]], "the first of equals"
-    assert dealt([5], 3) == [[0], [], []]
-    assert dealt([], 2) == [[], []]
+    assert deal_pieces([4, 9, 1, 7, 5], 2) == [[0, 1], [2, 3, 4]]
+    assert deal_pieces([3, 3, 3], 2) == [[0, 2], [1]], "the first of equals"
+    assert deal_pieces([5], 3) == [[0], [], []]
+    assert deal_pieces([], 2) == [[], []]
 
 
 def test_one_worker_imports_nothing_of_a_gang() -> None:

@@ -15,7 +15,7 @@ from flows.intake.verdict import Batch
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import FILE, mark, read_marks
 from tasks.prepare.corpus import write_corpus
-from tasks.prepare.forgotten import without
+from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.negatives import write_official
 from tasks.prepare.params import Prepare
 from tasks.prepare.readers.kinds import read
@@ -55,7 +55,7 @@ def taken(project: Path, mode: str = "append") -> dict[str, Batch]:
     out.mkdir()
     settings = Prepare(**sections.get("prepare", {}))
     needs_qrels = "queries" not in sections
-    source = without(read(parse_dataset(found.spec), needs_qrels=needs_qrels), read_marks())
+    source = without_forgotten(read(parse_dataset(found.spec), needs_qrels=needs_qrels), read_marks())
     corpus = write_corpus(source, settings, out, needs_qrels=needs_qrels, processes=1)
     write_official(source, corpus, out / "queries/train.parquet", settings, out)
     return {batch.name: batch for batch in found.batches}

@@ -14,7 +14,7 @@ import flows.parameters.sources
 from flows.parameters.sources import dataset_entry, source_keys, watch, write_source
 from tasks.core.sources.forgotten import FILE, HEAD, mark
 from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import partial
+from tasks.core.stage.files import partial_path
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_memory_of_an_earlier_version_is_not_trusted(place: Any, read: list[st
 
 def test_two_commands_may_write_the_memory_at_once(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run and a sweep share the name of the file until it is complete; whoever is second finds it renamed."""
-    half = partial(flows.parameters.sources.MEMORY)
+    half = partial_path(flows.parameters.sources.MEMORY)
     monkeypatch.setattr(os, "fsync", lambda _: half.exists() and half.replace(flows.parameters.sources.MEMORY))
     assert place.write()["dataset"]["digest"]
     assert json.loads(flows.parameters.sources.MEMORY.read_text())["entries"]

@@ -20,7 +20,7 @@ from flows.repository.graph import Graph, Stage
 from flows.retraining import pipeline
 from flows.watching.record import RECORD, RunNow, StageNow, read, recording
 from tasks.core.stage.errors import DiskError, UserError
-from tasks.core.stage.scratch import finish
+from tasks.core.stage.scratch import mark_finished
 
 
 def watched() -> RunNow:
@@ -107,7 +107,7 @@ def test_finished_work_is_removed_only_after_a_whole_run(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     work = Path(".retemper/scratch/train/0")
     work.mkdir(parents=True)
-    finish(work)
+    mark_finished(work)
     locks.remember()
     plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(WHOLE), None, False, None)
     monkeypatch.setattr(run, "make_plan", lambda *_: plan)

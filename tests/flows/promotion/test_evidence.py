@@ -16,7 +16,7 @@ from flows.promotion import evidence
 from flows.promotion.rule import Promotion
 from flows.retraining import decision
 from flows.retraining.decision import Candidate, compare
-from tasks.core.metrics.confirmation import chooses
+from tasks.core.metrics.confirmation import is_selection_query
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import COLUMNS, QRELS, QUERIES
@@ -40,13 +40,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_systems_are_chosen_on_the_queries_that_choose() -> None:
-    one = write_values(evidence.VALUES / "one", {query: 0.6 if chooses(query, {}) else 0.1 for query in NAMES})
+    one = write_values(evidence.VALUES / "one", {query: 0.6 if is_selection_query(query, {}) else 0.1 for query in NAMES})
     two = write_values(evidence.VALUES / "two", dict.fromkeys(NAMES, 0.5))
     found = {"one": one, "two": two, "gone": {"dev": {"m": 0.9}}, "untested": {"train": {"m": 1.0}}}
     chosen = evidence.choosing_metrics(found, "m", GUARANTEED, groups={})
     assert {model: splits["dev"]["m"] for model, splits in chosen.items()} == {"one": pytest.approx(0.6), "two": pytest.approx(0.5)}
     assert evidence.choosing_metrics(found, "m", Promotion(rule="better"), groups={}) is found
-    write_values(evidence.VALUES / "one", {next(query for query in NAMES if not chooses(query, {})): 0.6})
+    write_values(evidence.VALUES / "one", {next(query for query in NAMES if not is_selection_query(query, {})): 0.6})
     with pytest.raises(UserError, match="its only judged query is not among the one in 5"):
         evidence.choosing_metrics({"one": one}, "m", GUARANTEED, groups={})
 
@@ -156,7 +156,9 @@ def test_the_comparison_knows_which_queries_share_a_document(here: Path, monkeyp
         processes=Processes(),
         display=Display(),
     )
-    confirm = len({place % 100 for place in range(len(NAMES)) if not chooses(NAMES[place], evidence.groups(here / "data/corpus"))})
+    confirm = len(
+        {place % 100 for place in range(len(NAMES)) if not is_selection_query(NAMES[place], evidence.groups(here / "data/corpus"))}
+    )
     groups = confirm if rule == "guaranteed" else 100
     assert 70 < confirm < 90
     assert verdict.groups == groups and f"in {groups} groups that share relevant documents" in verdict.reason

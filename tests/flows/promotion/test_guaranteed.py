@@ -9,14 +9,14 @@ from flows.promotion import betting
 from flows.promotion.guaranteed import MOST, order_queries
 from flows.promotion.rule import Evidence, Promotion, Verdict, decide
 from tasks.core.metrics.clusters import connected
-from tasks.core.metrics.confirmation import chooses, confirming
+from tasks.core.metrics.confirmation import confirmation_queries, is_selection_query
 from tasks.core.stage.errors import UserError
 
 NAMES = [f"q{number}" for number in range(1500)]
 DRAW = np.random.default_rng(11)
 OLD = dict(zip(NAMES, DRAW.uniform(0.3, 0.6, 1500).tolist(), strict=True))
 LUCK = dict(zip(NAMES, DRAW.normal(0, 0.2, 1500).clip(-0.6, 0.6).tolist(), strict=True))
-NOISE = {query: value - float(np.mean([LUCK[one] for one in confirming(NAMES, {})])) for query, value in LUCK.items()}
+NOISE = {query: value - float(np.mean([LUCK[one] for one in confirmation_queries(NAMES, {})])) for query, value in LUCK.items()}
 
 
 def better(gain: float, values: dict[str, float] = OLD) -> dict[str, float]:
@@ -28,18 +28,18 @@ def verdict(new: dict[str, float], old: dict[int, dict[str, float]] | None = Non
 
 
 def test_what_chose_has_no_say() -> None:
-    flattered = {query: value + (0.4 if chooses(query, {}) else 0.0) + NOISE[query] for query, value in OLD.items()}
+    flattered = {query: value + (0.4 if is_selection_query(query, {}) else 0.0) + NOISE[query] for query, value in OLD.items()}
     found = verdict(flattered)
     assert not found.promoted
     assert abs(found.difference) < 0.01, "though it is .08 better over all of dev"
-    assert (found.queries, found.dev) == (len(confirming(NAMES, {})), 1500)
-    only = {query: value + (0.0 if chooses(query, {}) else 0.03) + NOISE[query] for query, value in OLD.items()}
+    assert (found.queries, found.dev) == (len(confirmation_queries(NAMES, {})), 1500)
+    only = {query: value + (0.0 if is_selection_query(query, {}) else 0.03) + NOISE[query] for query, value in OLD.items()}
     assert verdict(only).promoted
 
 
 def test_the_figures_and_the_reason() -> None:
     found = verdict(better(0.03))
-    order = confirming(NAMES, {})
+    order = confirmation_queries(NAMES, {})
     differences = np.array([better(0.03)[query] - OLD[query] for query in order])
     assert found.promoted
     assert (found.difference, found.spread) == (pytest.approx(differences.mean()), pytest.approx(differences.std(ddof=1)))
@@ -86,9 +86,9 @@ def test_champions_that_none_beat_do_not_pile_up() -> None:
 def test_new_queries_come_first_and_suffice() -> None:
     fresh = set(NAMES[:700])
     order = order_queries(NAMES, fresh)
-    count = sum(not chooses(query, {}) for query in fresh)
-    assert set(order[:count]) == fresh & set(confirming(NAMES, {}))
-    assert order[count:] == [query for query in confirming(NAMES, {}) if query not in fresh]
+    count = sum(not is_selection_query(query, {}) for query in fresh)
+    assert set(order[:count]) == fresh & set(confirmation_queries(NAMES, {}))
+    assert order[count:] == [query for query in confirmation_queries(NAMES, {}) if query not in fresh]
     new = {query: OLD[query] + (0.2 if query in fresh else -0.1) + NOISE[query] for query in NAMES}
     assert verdict(new, fresh=fresh).promoted, "won on the new ones, as long as all in all it is no loss"
     assert f"{count} of them new" in verdict(new, fresh=fresh).reason
@@ -122,7 +122,7 @@ def test_queries_of_their_own_documents_give_the_same_figures() -> None:
 
 def test_a_group_is_one_bet_in_the_order_of_its_first_query() -> None:
     groups = {query: f"d{number % 300 if number < 1470 else 0}" for number, query in enumerate(NAMES)}
-    found, order = verdict(better(0.04), groups=groups), confirming(NAMES, groups)
+    found, order = verdict(better(0.04), groups=groups), confirmation_queries(NAMES, groups)
     sums: dict[str, list[float]] = {}
     for query in order:
         sums.setdefault(groups[query], []).append(better(0.04)[query] - OLD[query])
@@ -139,7 +139,7 @@ def test_a_group_is_one_bet_in_the_order_of_its_first_query() -> None:
 def test_a_new_query_about_a_known_document_is_not_new() -> None:
     fresh, groups = set(NAMES[:100]), {NAMES[0]: "d", NAMES[700]: "d", NAMES[1]: "e", NAMES[2]: "e"}
     order = order_queries(NAMES, fresh, groups)
-    first = [query for query in confirming(NAMES, groups) if query in fresh and query != NAMES[0]]
+    first = [query for query in confirmation_queries(NAMES, groups) if query in fresh and query != NAMES[0]]
     assert order[: len(first)] == first
     assert f"{len(first)} of them new" in verdict(better(0.03), fresh=fresh, groups=groups).reason
 
@@ -174,7 +174,7 @@ def test_groups_that_gain_and_are_large_are_not_looked_at_first() -> None:
 def test_refusals() -> None:
     few = {"q0": 0.5, "q1": 0.5}
     assert not verdict(few, {1: few}).promoted, "two queries show nothing"
-    chosen = next(query for query in NAMES if chooses(query, {}))
+    chosen = next(query for query in NAMES if is_selection_query(query, {}))
     with pytest.raises(UserError, match="its only judged query is not left to confirm"):
         verdict({chosen: 0.5}, {1: {chosen: 0.5}})
     many = dict.fromkeys(NAMES, 3.0)

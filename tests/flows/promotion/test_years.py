@@ -10,7 +10,7 @@ import pytest
 from flows.champions.champion import Champion
 from flows.promotion.rule import Evidence, Promotion, decide
 from flows.promotion.standing import standing
-from tasks.core.metrics.confirmation import chooses, confirming
+from tasks.core.metrics.confirmation import confirmation_queries, is_selection_query
 
 RULE = Promotion(comparisons=5, veto_rate=0)
 
@@ -31,7 +31,7 @@ def test_a_year_is_what_the_rule_decides_week_by_week(simulated: ModuleType, see
     queries, most, weeks = 300, simulated.MOST, 14
     here = simulated.World(0.3, queries)
     ids = [f"q{number}" for number in range(5000)]
-    names = [*confirming(ids, {})[: queries - queries // 5], *(one for one in ids if chooses(one, {}))][:queries]
+    names = [*confirmation_queries(ids, {})[: queries - queries // 5], *(one for one in ids if is_selection_query(one, {}))][:queries]
     gains = np.random.default_rng(seed).normal(0.02, 0.03, weeks)
 
     def values(mean: float, luck: np.ndarray) -> dict[str, float]:

@@ -12,7 +12,7 @@ from flows.experiments.reproduce import compare, explain
 from flows.results import environments, timing
 from tasks.core.stage import devices
 from tasks.core.stage.devices import choose_device
-from tasks.core.stage.entry import RECORD, SECONDS, note
+from tasks.core.stage.entry import RECORD, SECONDS, record_cost
 from tasks.core.stage.runtime import Runtime
 
 
@@ -40,8 +40,8 @@ def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest:
         torch.use_deterministic_algorithms(False)
     clock = timing.Clock()
     clock.began("train@a")
-    note(seconds=1.5)
-    note(peak_mib=300, search_p50_ms=0.25)
+    record_cost(seconds=1.5)
+    record_cost(peak_mib=300, search_p50_ms=0.25)
     outs = f"    outs:\n    - path: data/encoders/a\n      md5: '{digest}'\n"
     Path("dvc.lock").write_text(f"schema: '2.0'\nstages:\n  train@a:\n    cmd: train\n{outs}")
     clock.ended(timing.Span("train@a", 0, 0, 1, "0", "Ran"), environments.read_environment("train@a"), environments.cost("train@a"))
@@ -71,7 +71,7 @@ def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: p
     assert timing.measured(entry("11"))["train@a"].seconds == 1, "times are read as before"
     monkeypatch.delenv(RECORD)
     assert not os.environ.get(RECORD)
-    devices.record(torch.device("cpu"))
+    devices.record_hardware(torch.device("cpu"))
     assert [path.name for path in (folder / ".retemper").rglob("*.json")] == ["train@a.json"]
     assert json.loads((folder / environments.FOLDER / "train@a.json").read_text())["threads"] == 1
 
@@ -85,7 +85,7 @@ def test_costs_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.M
     (folder / environments.FOLDER / "train@a.seconds").write_text("1.5\n")
     assert environments.cost("train@a") == {}, "as an older version wrote it"
     monkeypatch.delenv(SECONDS)
-    note(seconds=2)
+    record_cost(seconds=2)
     assert (folder / environments.FOLDER / "train@a.seconds").read_text() == "1.5\n", "only where the flow asks"
 
 
@@ -108,6 +108,6 @@ def test_the_arithmetic_is_what_was_asked_of_hardware_that_has_it(folder: Path, 
         monkeypatch.setattr(devices, "compute_dtype", lambda *_, native=native: torch.bfloat16 if native else torch.float32)
         for stage, arithmetic in (("train@a", "fp32"), ("train@b", told)):
             monkeypatch.setenv(RECORD, environments.begin(stage)[RECORD])
-            devices.record(torch.device("cpu"))
+            devices.record_hardware(torch.device("cpu"))
             assert environments.read_environment(stage)["arithmetic"] == arithmetic
     assert "arithmetic" not in environments.read_environment("report")

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from flows.cli.main import main
 from flows.serving import card, hub
 from flows.serving.export import export
-from tasks.core.models.export import listed, read_record
+from tasks.core.models.export import file_digests, read_record
 from tasks.core.stage.errors import UserError
 from tasks.search.__main__ import arguments, open_systems
 from tasks.search.server.served import load
@@ -40,7 +40,7 @@ def test_an_export_answers_as_the_workspace_does(model: str, crown: Callable[[st
     assert (record.model, record.label) == (model, f"champion/{now.number} {model}")
     assert record.query == {"prefix": "", "max_length": 32}
     assert (record.document["max_length"], record.document["titles"], record.document["separator"]) == (24, False, " ")
-    assert record.files == {name: list(value) for name, value in listed(tmp_path / "out").items()}
+    assert record.files == {name: list(value) for name, value in file_digests(tmp_path / "out").items()}
 
 
 def test_the_whole_export_by_the_command(

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI, Request
 
 from tasks.search.server import connections, limits
-from tasks.search.server.connections import Bounded, allowed
+from tasks.search.server.connections import Bounded, connection_limit
 from tests.loopback import running
 
 LATE = 1.0  # seconds, in place of those of a real server
@@ -85,8 +85,8 @@ def test_open_files_bound_the_connections(monkeypatch: pytest.MonkeyPatch) -> No
     limit, raised = (1024, 2048), list[tuple[int, int]]()
     monkeypatch.setattr(resource, "getrlimit", lambda _: limit)
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: raised.append(both))
-    assert allowed() == 2048 - connections.RESERVE and raised == [(2048, 2048)]
+    assert connection_limit() == 2048 - connections.RESERVE and raised == [(2048, 2048)]
     limit = (1024, resource.RLIM_INFINITY)
-    assert allowed() == connections.MOST and raised[1:] == [(connections.MOST + connections.RESERVE, resource.RLIM_INFINITY)]
+    assert connection_limit() == connections.MOST and raised[1:] == [(connections.MOST + connections.RESERVE, resource.RLIM_INFINITY)]
     limit = (10_000, 20_000)
-    assert allowed() == connections.MOST and len(raised) == 2
+    assert connection_limit() == connections.MOST and len(raised) == 2

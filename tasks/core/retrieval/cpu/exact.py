@@ -25,7 +25,7 @@ import torch
 
 from tasks.core.retrieval.ranked import Floats, refuse_overflow
 from tasks.core.stage.devices import one_thread
-from tasks.core.tables.ids import Ints, spread
+from tasks.core.tables.ids import Ints, concat_ranges
 
 QUERIES = 1024  # of a product, at most
 PRODUCTS = 2**19  # that are computed and compared at a time: a MiB in bfloat16
@@ -81,7 +81,7 @@ class Best:
     def add(self, query_N: Ints, row_N: Ints, score_N: Floats) -> None:
         """Add scored rows, which are in the order of queries."""
         counts_Q = np.bincount(query_N, minlength=len(self.used_Q))
-        place_N = spread(0, counts_Q)
+        place_N = concat_ranges(0, counts_Q)
         room, most = ROOM * self.keep, int(counts_Q.max())
         for start in range(0, most, room):
             here: Any = slice(None) if most <= room else (place_N >= start) & (place_N < start + room)
@@ -122,7 +122,7 @@ class Part:
 
     def search(self, first: int, rows: Rounded) -> None:
         """Search a block, whose first row is `first`."""
-        bound_Q, least_Q, keep = bound(self.queries, rows), self.best.least_Q, self.best.keep
+        bound_Q, least_Q, keep = error_bound(self.queries, rows), self.best.least_Q, self.best.keep
         queries, count = len(self.queries), len(rows)
         known = bool(least_Q.isfinite().all()) or count <= keep
         query_N, row_N = self._near(rows, least_Q - bound_Q) if known else (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -130,7 +130,7 @@ class Part:
             products_QR = self.queries.values_XD @ rows.values_XD.T
             kth_Q = kth_largest(products_QR, keep)
             least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)  # fmax: the difference of infinities is NaN
-            query_N, row_N = pairs(reach(products_QR, least_Q - bound_Q))
+            query_N, row_N = pairs(at_least(products_QR, least_Q - bound_Q))
         if len(query_N):
             self.best.add(query_N, row_N + first, scores(self.queries.exact_XD, *rows.exact(row_N), query_N))
 
@@ -139,21 +139,21 @@ class Part:
         size = 1 << max(0, (PRODUCTS // max(1, len(self.queries))).bit_length() - 1)
         found = []
         for start in range(0, len(rows), size):
-            query_N, row_N = pairs(reach(self.queries.values_XD @ rows.values_XD[start : start + size].T, low_Q))
+            query_N, row_N = pairs(at_least(self.queries.values_XD @ rows.values_XD[start : start + size].T, low_Q))
             found.append((query_N, row_N + start))
         query_N, row_N = (np.concatenate(given) for given in zip(*found, strict=True))
         order_N = np.argsort(query_N.astype(np.int16), kind="stable")  # in linear time
         return query_N[order_N], row_N[order_N]
 
 
-def bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
+def error_bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
     """The bound e of each query for all rows of a block, [Q]; infinite where a norm is too large for a number."""
     sums = (queries.exact_XD.shape[1] + 16) * 2.0**-22
     found_Q = SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + LEAST
     return found_Q.nan_to_num(nan=torch.inf, posinf=torch.inf)  # 0 times infinity is not a number
 
 
-def reach(products_QR: torch.Tensor, low_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
+def at_least(products_QR: torch.Tensor, low_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
     """Which products are at least `low_Q`, a limit before rounding: bool [Q, R]. It is rounded as products are, which keeps their order."""
     low_Q1 = low_Q.to(products_QR.dtype)[:, None]
     if products_QR.dtype == torch.float32:

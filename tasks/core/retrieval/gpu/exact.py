@@ -1,6 +1,6 @@
 """Exact search with products in half precision, whose results are those of float32.
 
-Score of query q and row r:      s(q, r), their inner product in float32, summed in a fixed order (`inner`)
+Score of query q and row r:      s(q, r), their inner product in float32, summed in a fixed order (`inner_products`)
 Product in half precision:       h(q, r), of q and r rounded to float16, summed in float32 in any order
 Bound:                           |s - h| <= e(q, r) = |q - q16| |r| + |q16| |r - r16| + c |q| |r|
 
@@ -24,9 +24,9 @@ from typing import NoReturn
 import numpy as np
 import torch
 
-from tasks.core.retrieval.gpu.reading import Given, groups
+from tasks.core.retrieval.gpu.reading import Given, group_blocks
 from tasks.core.retrieval.ranked import Floats, refuse_overflow
-from tasks.core.stage.devices import Coming, sent
+from tasks.core.stage.devices import Coming, to_tensor
 from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
@@ -59,7 +59,7 @@ def products_at_once(device: torch.device) -> int:
     return PRODUCTS if device.type == "cpu" else min(PRODUCTS, torch.cuda.get_device_properties(device).total_memory // 64)
 
 
-def inner(left_XD: torch.Tensor, right_XD: torch.Tensor) -> torch.Tensor:
+def inner_products(left_XD: torch.Tensor, right_XD: torch.Tensor) -> torch.Tensor:
     """Inner products [X] in float32: halves are added to each other until one number is left, so bits depend on nothing else."""
     products_XD = left_XD.float() * right_XD.float()
     width = products_XD.shape[-1]
@@ -96,7 +96,7 @@ class Halved:
         return cls(values_XD, exponent, *((norm_X.amax(), error_X.amax()) if together else (norm_X, error_X)))
 
 
-def spare(keep: int, queries: int) -> int:
+def spare_rows(keep: int, queries: int) -> int:
     """How many rows to score beyond K in the first group. The more alike the vectors, the more rows are near the K-th.
 
     With 200,000 rows of synthetic corpora and a K of 216 to 1,016, a query needs at most K / 3 at a mean cosine of 0.8, K / 2 to 2/3 K at
@@ -182,14 +182,14 @@ def search(
     best_rows = torch.full((len(asked_QD), keep), -1, dtype=torch.int64, device=device)
     left_out = torch.full((len(asked_QD),), -torch.inf, device=device)
     finite, edges = [], []
-    for first, group_RD, sizes in groups(blocks, rows, device):
+    for first, group_RD, sizes in group_blocks(blocks, rows, device):
         found = (known or {}).get(first) or Halved.of(group_RD, together=True)
         if known is not None:
             known[first] = found
         finite.append(torch.isfinite(found.norm))
         edges.append((first, first + len(group_RD) - 1))
         limit = bound(halved, found, asked_QD.shape[1])
-        wanted = min(keep + (spare(keep, len(asked_QD)) if len(edges) == 1 else SPARE), len(group_RD))
+        wanted = min(keep + (spare_rows(keep, len(asked_QD)) if len(edges) == 1 else SPARE), len(group_RD))
         for start in range(0, len(asked_QD), QUERIES):
             part = slice(start, start + QUERIES)
             half_QK, place_QK = highest_products(halved.values_XD[part], found.values_XD, wanted)
@@ -212,9 +212,9 @@ def search(
         counted.again += len(unproven)
     if not len(unproven):
         return scores, found_rows
-    chosen = sent(unproven, device)
+    chosen = to_tensor(unproven, device)
     some = Halved(*(each[chosen] for each in (halved.values_XD, halved.exponent, halved.norm, halved.error)))
-    again = _search_again(asked_QD[chosen], some, best[chosen, -1], groups(blocks, rows, device), keep, known or {})
+    again = _search_again(asked_QD[chosen], some, best[chosen, -1], group_blocks(blocks, rows, device), keep, known or {})
     scores[unproven], found_rows[unproven] = again.arrays()
     refuse_overflow(scores, keep)
     return scores, found_rows
@@ -235,7 +235,7 @@ def _scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, places_QK: torch
     """Scores of each query's rows, [Q, K]."""
     at_once = max(1, min(PAIRS, NUMBERS // vectors_RD.shape[1]) // max(1, places_QK.shape[1]))
     parts = [slice(start, start + at_once) for start in range(0, len(queries_QD), at_once)]
-    return torch.cat([inner(queries_QD[part].unsqueeze(1), vectors_RD[places_QK[part]]) for part in parts])
+    return torch.cat([inner_products(queries_QD[part].unsqueeze(1), vectors_RD[places_QK[part]]) for part in parts])
 
 
 def _refuse_infinite(finite: list[torch.Tensor], edges: list[tuple[int, int]]) -> NoReturn:
@@ -267,8 +267,8 @@ def _search_again(
             for query_N, place_N in _near(halved.values_XD[part], found, limit_U[part], halved.exponent[part], least_U[part]):
                 starts = range(0, len(query_N), GATHERED)
                 here = [(query_N[n : n + GATHERED], place_N[n : n + GATHERED]) for n in starts]
-                scores_N = torch.cat([inner(asked_PD[query], group_RD[place]) for query, place in here])
-                best[part], best_rows[part] = added(best[part], best_rows[part], query_N, scores_N, place_N + first)
+                scores_N = torch.cat([inner_products(asked_PD[query], group_RD[place]) for query, place in here])
+                best[part], best_rows[part] = merge_pairs(best[part], best_rows[part], query_N, scores_N, place_N + first)
     return Coming(best, best_rows)
 
 
@@ -293,7 +293,7 @@ def _near(
             held, count = [], 0
 
 
-def added(
+def merge_pairs(
     scores_PK: torch.Tensor, rows_PK: torch.Tensor, query_N: torch.Tensor, more_N: torch.Tensor, more_rows_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The K best of each query's K rows and its own of N further pairs, by score, ties by row.

@@ -47,7 +47,7 @@ class FaissGpu:
         return self.copy(faiss.IndexFlat(width, metric))
 
 
-def demanded_gpu(device: torch.device) -> FaissGpu:
+def required_gpu(device: torch.device) -> FaissGpu:
     """The GPU that `index.build: gpu` needs; UserError if there is none."""
     gpu = FaissGpu.of(device)
     if gpu is None:
@@ -60,7 +60,7 @@ def demanded_gpu(device: torch.device) -> FaissGpu:
     return gpu
 
 
-def without_gpu(index: Any) -> str:
+def cpu_only_reason(index: Any) -> str:
     """Why faiss keeps `index` on the CPU; empty if it does not."""
     inner = next(layer for layer in layers(index) if not isinstance(layer, faiss.IndexPreTransform))
     if not isinstance(inner, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexIVFPQ | faiss.IndexIVFScalarQuantizer):
@@ -98,7 +98,7 @@ def on_device(index: Any, device: torch.device) -> Any:
     gpu = FaissGpu.of(device)
     if gpu is None:
         return index
-    why = without_gpu(index)
+    why = cpu_only_reason(index)
     if not why:
         try:
             return Copied(index, gpu.copy(index))

@@ -10,7 +10,7 @@ import torch
 Given = npt.NDArray[np.floating] | torch.Tensor  # vectors [R_b, D] of a shard; a tensor is on the device already
 
 
-def groups(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor, list[int]]]:
+def group_blocks(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor, list[int]]]:
     """Yield (first row, vectors [R_g, D] on `device`, rows of each block) of groups of consecutive blocks with about `rows` rows.
 
     Vectors keep their type. A thread reads the next group into pinned memory, from which a GPU copies while it computes.
