@@ -26,10 +26,10 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM
 
 from tasks.adore.documents import Centroids
-from tasks.adore.lists import completed
+from tasks.adore.lists import complete_lists
 from tasks.adore.params import Adore
 from tasks.adore.step import list_loss, make_corpus
-from tasks.pretrain.decoder import Decoder, streams
+from tasks.pretrain.decoder import Decoder, decoder_inputs
 
 CPU = torch.device("cpu")
 ROWS, WIDTH, QUERIES, DEPTH, TRIALS = 10_000, 32, 12, 50, 20
@@ -80,7 +80,7 @@ def jpq(folder: Path) -> str:
         query_2, ones = asked.clone().requires_grad_(), [np.ones(len(rows), np.int64) for rows in positives]
         params = Adore(round="r", negatives="none", steps=1, depth=DEPTH, temperature=1.0, cut=cut, missing="jpq")
         rows = corpus.found(asked)
-        lists = completed(
+        lists = complete_lists(
             rows, corpus.owners, positives, positives, corpus.best_rows(query_2), params.handling, np.random.default_rng(0), ones
         )
         ours.zero_grad()
@@ -136,7 +136,7 @@ def retromae(folder: Path) -> str:
         decoder.get_submodule(name).load_state_dict(part.state_dict())
     language.zero_grad()
     outputs = language.bert(masked, attention_mask=real.long()).last_hidden_state
-    decoded = decoder(*streams(language.bert, ids, outputs[:, 0]), visible)
+    decoded = decoder(*decoder_inputs(language.bert, ids, outputs[:, 0]), visible)
     losses = [F.cross_entropy(language.cls(of).flatten(0, 1), labels.flatten()) for of, labels in ((outputs, hidden_ids), (decoded, told))]
     loss_2 = sum(losses[1:], losses[0])
     loss_2.backward()  # type: ignore[no-untyped-call]
