@@ -13,6 +13,7 @@ several lengths.
 import argparse
 import importlib
 import sys
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,9 +47,13 @@ def theirs_of_jpq(folder: Path) -> Any:
     """compute_loss and what it calls: the rest of its module imports TensorBoard and a tokenizer of its own."""
     text = (folder / "jpq/run_train.py").read_text(encoding="utf-8")
     text = text[text.index("def get_doc_embeds") : text.index("def train(args")]
-    names: dict[str, Any] = {"torch": torch}
-    exec(compile(text.replace("list(set(cur_rel_pids))", "sorted(set(cur_rel_pids))"), str(folder), "exec"), names)
-    return names["compute_loss"]
+    with tempfile.TemporaryDirectory() as place:
+        Path(place, "jpq_loss.py").write_text(f"import torch\n\n{text}", encoding="utf-8")
+        sys.path.insert(0, place)
+        module: Any = importlib.import_module("jpq_loss")
+        sys.path.remove(place)
+    module.list = sorted  # of a set of positives
+    return module.compute_loss
 
 
 def jpq(folder: Path) -> str:
