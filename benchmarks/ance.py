@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from papers import CLIP, ENCODER, LR, PAD, QUERY_LENGTH, OurStar, SummaryWriter, Work, our_model, show, their_model, timed
+from papers import CLIP, ENCODER, LR, PAD, QUERY_LENGTH, OurStar, Work, import_peer, our_model, show, their_model, timed
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -69,20 +69,14 @@ class Peer:
 
     @classmethod
     def of(cls, folder: Path) -> "Peer":
-        sys.modules["transformers"].AdamW = torch.optim.AdamW  # type: ignore[attr-defined]
-        board = ModuleType("tensorboardX")
-        board.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
         seed = ModuleType("model.SEED_Encoder")
         for name in ("SEEDEncoderConfig", "SEEDTokenizer", "SEEDEncoderForSequenceClassification", "SEEDEncoderForMaskedLM"):
             setattr(seed, name, type(name, (nn.Module,), {}))
-        sys.modules |= {"torch.utils.tensorboard": board, board.__name__: board, seed.__name__: seed}
         data = ModuleType("data")  # a folder without __init__.py, so data.py beside this file would hide it
         data.__path__ = [str(folder / "data")]
-        sys.modules["data"] = data
-        sys.path[:0] = [str(folder), str(folder / "drivers")]
+        sys.modules |= {seed.__name__: seed, data.__name__: data}
         names = {"models": "model.models", "data": "data.msmarco_data", "util": "utils.util", "lamb": "utils.lamb"}
-        names["inferencer"] = "run_ann_data_gen"
-        return cls(**{name: importlib.import_module(module) for name, module in names.items()})
+        return cls(**import_peer(names | {"inferencer": "run_ann_data_gen"}, folder, folder / "drivers"))
 
 
 def write_records(path: Path, tokens: Tokens, most: int) -> None:

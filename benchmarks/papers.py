@@ -72,6 +72,16 @@ class SummaryWriter:
         SCALARS.append((name, float(value)))
 
 
+def import_peer(names: dict[str, str], *folders: Path) -> dict[str, ModuleType]:
+    """Import modules of a checkout, by our names for them, with AdamW and a SummaryWriter, which they expect of their packages."""
+    sys.modules["transformers"].AdamW = torch.optim.AdamW  # type: ignore[attr-defined]
+    board = ModuleType("tensorboardX")
+    board.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
+    sys.modules |= {"torch.utils.tensorboard": board, "tensorboardX": board}
+    sys.path[:0] = map(str, folders)
+    return {name: importlib.import_module(module) for name, module in names.items()}
+
+
 @dataclass(frozen=True)
 class Peer:
     """DRhard's modules."""
@@ -83,13 +93,8 @@ class Peer:
 
     @classmethod
     def of(cls, folder: Path) -> "Peer":
-        sys.modules["transformers"].AdamW = torch.optim.AdamW  # type: ignore[attr-defined]
-        board = ModuleType("torch.utils.tensorboard")
-        board.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
-        sys.modules["torch.utils.tensorboard"] = board
-        sys.path[:0] = [str(folder), str(folder / "adore")]
         names = {"model": "model", "dataset": "dataset", "lamb": "lamb", "adore": "train"}
-        return cls(**{name: importlib.import_module(module) for name, module in names.items()})
+        return cls(**import_peer(names, folder, folder / "adore"))
 
 
 @dataclass(frozen=True)

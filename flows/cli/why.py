@@ -20,7 +20,7 @@ class Split(StrEnum):
 @app.command(cls=ProjectCommand)
 def why(
     old: Annotated[
-        str, typer.Argument(metavar="OLD", help="champion/N, REVISION:MODEL, or REVISION (its best model on dev besides BM25).")
+        str, typer.Argument(metavar="OLD", help="champion/N, REVISION:MODEL, or REVISION (its best model on dev other than BM25).")
     ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The same; all models are measured on its dev.")],
     *,

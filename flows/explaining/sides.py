@@ -66,7 +66,7 @@ class Factor:
 
 
 def read_side(name: str) -> Side:
-    """The side called `name`: champion/N, REVISION:MODEL, or a REVISION, which stands for its best model on dev besides BM25.
+    """The side called `name`: champion/N, REVISION:MODEL, or a REVISION, which stands for its best model on dev other than BM25.
 
     Raises UserError if git lacks it, or its commit does not say what its model was made from.
     """

@@ -22,7 +22,7 @@ from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.trec_ids import WHITE
 from tasks.core.text.plain import record_label
 
-Said: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgments
+Values: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgments
 VERSION = 3  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "ids or judgments said twice", "judgments of unknown documents or queries"
@@ -110,13 +110,13 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
         questions.add(keys.tolist(), [query.text for query in some])
 
     for split in files.qrels:
-        said: list[Said] = []
+        values: list[Values] = []
         for judged in blocks(reader.judgments(split, malformed)):
             part.add_judgments(split, judged)
-            said.append(np.array([(one.grade, one.weight) for one in judged]))
+            values.append(np.array([(one.grade, one.weight) for one in judged]))
             if settings.unknown:
                 _check_known(judged, known, findings, part=part)
-        for now, first in _contradictions(reader, split, rows=part.judged.get(split, ()), said=said):
+        for now, first in _contradictions(reader, split, rows=part.judged.get(split, ()), values=values):
             name = "weight" if now.grade == first.grade else "grade"
             found = f"{name} {getattr(now, name)} of {now.query} and {now.doc}, {getattr(first, name)} before"
             findings.add(REPEATED, f"{now.at}: {found}; keep one")
@@ -182,16 +182,16 @@ def _check_known(judged: Sequence[Judged], known: Known, findings: Findings, *, 
             findings.add(UNKNOWN, f"{one.at}: query {one.query!r} is neither in the data set nor in this batch")
 
 
-def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], said: Sequence[Said]) -> Iterator[tuple[Judged, Judged]]:
+def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], values: Sequence[Values]) -> Iterator[tuple[Judged, Judged]]:
     """Judgments whose grade or weight is not that of the first judgment of their pair, each with that first one.
 
-    `said` is parallel to `rows`. The file is read again if there are any, so that only these pairs are in memory.
+    `values` is parallel to `rows`. The file is read again if there are any, so that only these pairs are in memory.
     """
     if not rows:
         return
-    pairs, values = np.concatenate([one.pairs for one in rows]), np.concatenate(said)
+    pairs, all_values = np.concatenate([one.pairs for one in rows]), np.concatenate(values)
     _, first, of = np.unique(pairs, return_index=True, return_inverse=True)
-    wrong = {*pairs[(values != values[first][of]).any(axis=1)].tolist()}
+    wrong = {*pairs[(all_values != all_values[first][of]).any(axis=1)].tolist()}
     before: dict[int, Judged] = {}
     for judged in blocks(reader.judgments(split, ignore_line)) if wrong else ():
         keys = pair_hashes(hashes([one.query for one in judged]), hashes([one.doc for one in judged]))

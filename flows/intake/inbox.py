@@ -183,7 +183,7 @@ class Inbox:
     marks: Collection[str]  # of forgotten records
     say: Say
     processes: Processes
-    doing: Say = lambda _: None  # is told what is being done
+    doing: Say = lambda _: None  # called with a line on the current work
 
     @property
     def folder(self) -> Path:

@@ -122,7 +122,7 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
 
 @contextlib.contextmanager
 def _show_in_watch(rule: settings.Intake) -> Iterator[Callable[[str], None]]:
-    """What is told is what `retemper watch` shows of the check of an inbox."""
+    """Show the check of an inbox in `retemper watch`. Yields a function that takes the line to show."""
     if rule.inbox is None:
         yield lambda _: None
         return

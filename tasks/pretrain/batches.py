@@ -45,7 +45,8 @@ def usable_rows(chunks: Chunks, params: Pretrain, where: str) -> Ints:
         if not len(rows):
             raise UserError(f"{where}.objective: ict removes a sentence from a chunk, but no chunk has two; increase chunk.length")
     if len(rows) < 2:
-        raise UserError(f"{where}: found {counted(len(rows), 'chunks')} to train on, expected two; choose a larger articles.source")
+        found = counted(len(rows), "chunks")
+        raise UserError(f"{where}: found {found} to train on, expected at least two; choose a larger articles.source")
     if params.objective == "costa":
         longest = int(chunks.tokens.lengths.max()) - 2
         for name in params.granularities:

@@ -234,7 +234,7 @@ def test_settings_that_no_text_can_satisfy_are_refused(values: dict[str, Any], l
     ("sentences", "objective", "line"),
     [
         ([1, 1, 1], "ict", r"^p.objective: ict removes a sentence from a chunk, but no chunk has two; increase chunk.length$"),
-        ([1, 2, 1], "ict", "^p: found 1 chunk to train on, expected two; choose a larger articles.source$"),
+        ([1, 2, 1], "ict", "^p: found 1 chunk to train on, expected at least two; choose a larger articles.source$"),
         ([2], "mlm", "^p: found 1 chunk to train on"),
         ([], "mlm", "^p: found 0 chunks to train on"),
     ],

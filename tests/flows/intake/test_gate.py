@@ -4,6 +4,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flows.intake import known
@@ -271,3 +272,12 @@ def test_what_is_said_twice_is_found_in_whatever_blocks_lines_are_read(seed: int
         assert found.judgments == {"train": 25}
         assert found.findings.counts[REPEATED] == repeated + len(wrong)
         assert [line for line in found.findings.lines if line.endswith("keep one")] == wrong
+
+
+def test_hashes_of_many_blocks_are_kept_in_few_runs() -> None:
+    """A run is merged into the one before unless that is more than twice as long, so a search goes through few of them."""
+    seen = known.Seen()
+    for block in range(64):
+        assert not seen.add(np.arange(8 * block, 8 * block + 8, dtype=np.uint64)).any()
+    assert seen.add(np.arange(513, dtype=np.uint64)).tolist() == [True] * 512 + [False]
+    assert len(seen._runs) <= 7
