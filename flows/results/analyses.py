@@ -14,7 +14,7 @@ from tasks.core.stage.files import read_json
 FOLDER = Path("data/analyses")
 MAPPED = ("query", "relevant", "both", "bm25")  # kinds of points, in the legend's order; any other is the round's
 OVERVIEW = (
-    "Errors are pairwise errors a query, over the whole corpus and in the top {depth} (STAR and ADORE, Eq. 5 and Table 1). Alignment is "
+    "Errors are pairwise errors a query, over the whole corpus and in the top {depth} (STAR and ADORE, Eq. 5 and 6, Table 1). Alignment is "
     "the mean squared distance of a query and its relevant documents, uniformity the log mean kernel of random pairs (Wang and Isola "
     "2020); lower is better for both."
 )

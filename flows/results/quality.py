@@ -1,6 +1,6 @@
 """Time to quality: the quality of each model of a chain on dev, and the seconds from the chains' common start until it was ready.
 
-ANCE (arXiv:2007.00808) and STAR (arXiv:2104.08051, section 5.3) compare training times;
+ANCE (arXiv:2007.00808) and STAR (arXiv:2104.08051, section 8.4.1 and Table 4) compare training times;
 here, what serving needs counts too: encoding and indexing.
 """
 

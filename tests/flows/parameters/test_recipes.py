@@ -33,8 +33,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> 
     return tmp_path / "params.yaml"
 
 
-@pytest.mark.parametrize(("name", "rounds", "steps"), [("ance_firstp", 60, 600_000), ("ance_maxp", 20, 200_000)])
-def test_the_command_in_a_recipe_of_ance_writes_its_rounds(project: Path, name: str, rounds: int, steps: int) -> None:
+@pytest.mark.parametrize(("name", "start", "rounds", "steps"), [("ance_firstp", "warmup", 60, 600_000), ("ance_maxp", "init", 10, 100_000)])
+def test_the_command_in_a_recipe_of_ance_writes_its_rounds(project: Path, name: str, start: str, rounds: int, steps: int) -> None:
     recipes.apply(name)
     command = re.search(
         r"^#   retemper (rounds ance .*)$", project.read_text() + Path(f"docs/recipes/{name}.yaml").read_text(), re.MULTILINE
@@ -44,7 +44,7 @@ def test_the_command_in_a_recipe_of_ance_writes_its_rounds(project: Path, name: 
     chain = [sections["rounds"][f"ance{number}"] for number in range(1, rounds + 1)]
     assert f"ance{rounds + 1}" not in sections["rounds"]
     assert sum(entry["steps"] for entry in chain) == steps
-    assert [entry["negatives"] for entry in chain[:4]] == ["warmup", "warmup", "ance1", "ance2"], "the lag is one"
+    assert [entry["negatives"] for entry in chain[:4]] == [start, start, "ance1", "ance2"], "the lag is one"
     assert {entry["schedule_steps"] for entry in chain} == {1_000_000}
     assert {entry["optimizer_from"] for entry in chain[1:]} == {"continue"}
 
