@@ -177,7 +177,7 @@ def refuse_end(path: Path, text: bytes) -> None:
     if END in text:
         shown = text.strip()[:SHOWN]
         raise UserError(
-            f"{path}: found the end of a page without {START.decode()} at its beginning ({shown!r}...);  download the file again"
+            f"{path}: found the end of a page without {START.decode()} at its beginning ({shown!r}...); download the file again"
         )
 
 

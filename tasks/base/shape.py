@@ -32,9 +32,9 @@ def wanted_shape(folder: Path, params: Base) -> Shape:
 def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
     """The source's tokenizer, with texts limited to the transformer's positions. UserError if it has tokens that the transformer lacks."""
     tokenizer, transformer = load_tokenizer(folder), towers.document.transformer
-    vocabulary = transformer.config.vocab_size
-    if (tokens := largest_id(tokenizer) + 1) > vocabulary:
-        raise UserError(f"{folder}: the tokenizer has {tokens} tokens, the transformer {vocabulary}; expected a matching pair")
+    vocabulary_size = transformer.config.vocab_size
+    if (tokens := largest_id(tokenizer) + 1) > vocabulary_size:
+        raise UserError(f"{folder}: the tokenizer has {tokens} tokens, the transformer {vocabulary_size}; expected a matching pair")
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest_text(transformer) or tokenizer.model_max_length)
     return tokenizer
 

@@ -60,9 +60,8 @@ def read_contents(arguments: Namespace) -> Contents:
     groups = {name: read_groups(arguments.corpus / "qrels" / f"{name}.parquet") for name in SPLITS}
     pairs = {name: compare(systems, name, params, groups[name]) for name in SPLITS if any(name in s.values for s in systems)}
     duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
-    example_split = (
-        chosen_on if duel and all(chosen_on in system.values for system in duel) else split
-    )  # errors are studied on dev, not on test
+    # errors are studied on dev, not on test
+    example_split = chosen_on if duel and all(chosen_on in system.values for system in duel) else split
     trained = order_names({path.name for path in arguments.curves.glob("*")}, sections)
     statistics = read_json(arguments.corpus / "stats.json")
     return Contents(

@@ -194,7 +194,7 @@ def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
 def test_suspects_of_a_file_of_pairs_may_be_rows_of_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, level in (("alpha", 0.8), ("bm25", 0.5)):
         make_system(project, name, level, ("dev", "test"))
-    ask = "makes them a batch of the inbox, which <code>retemper retrain</code> takes in."
+    ask = "turns them into a batch of the inbox, which <code>retemper retrain</code> takes in."
     add = "Or add a row to the data set's file for each question and text that answers it."
     page = report(monkeypatch)
     assert ask in page and add not in page
