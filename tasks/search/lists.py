@@ -70,7 +70,7 @@ class DenseSystem:
         scores, rows = (np.concatenate([arrays[place] for arrays in parts]) for place in (0, 1))
         lists = _split(ranked_tables(scores, rows, _numbers(len(queries)), texts.ids, texts.owners, depth), len(queries))
         if not self._told:
-            short_lists = ShortLists(min(depth, len(texts.ids))).count(np.array([len(ranked.documents) for ranked in lists]))
+            short_lists = ShortLists(min(depth, len(texts.ids))).count(np.array([len(result.documents) for result in lists]))
             short_lists.tell(str(self._path.parent), self._index, file=sys.stderr)
             self._told = short_lists.short > 0
         return lists
