@@ -79,14 +79,14 @@ class Peer:
         return cls(**import_peer(names | {"inferencer": "run_ann_data_gen"}, folder, folder / "drivers"))
 
 
-def write_records(path: Path, tokens: Tokens, most: int) -> None:
-    """Token rows as its EmbeddingCache reads them: the length in 4 bytes, then `most` ids."""
+def write_records(path: Path, tokens: Tokens, length: int) -> None:
+    """Token rows as its EmbeddingCache reads them: the length in 4 bytes, then `length` ids."""
     with path.open("wb") as file:
         for start, end in zip(tokens.offsets, tokens.offsets[1:], strict=False):
-            row = np.full(most, PAD, np.int32)
+            row = np.full(length, PAD, np.int32)
             row[: end - start] = tokens.flat[start:end]
             file.write(int(end - start).to_bytes(4, "big") + row.tobytes())
-    meta = {"type": "int32", "total_number": len(tokens), "embedding_size": most}
+    meta = {"type": "int32", "total_number": len(tokens), "embedding_size": length}
     path.with_name(f"{path.name}_meta").write_text(json.dumps(meta), encoding="utf-8")
 
 
@@ -101,12 +101,12 @@ class Corpus:
     @classmethod
     def of(cls, folder: Path, queries: int, documents: int, length: int) -> "Corpus":
         """Texts of the demo, no two of them alike: ours leaves out the texts of positives, too. Dev queries come after the others."""
-        asked: dict[str, str] = {}  # by the document
+        description_of: dict[str, str] = {}  # by the document
         for entry in json.loads(demo_file().read_text(encoding="utf-8")).values():
             if entry.get("description"):
-                asked.setdefault(entry["extract"], entry["description"])
-        unlike = {query: extract for extract, query in asked.items()}
-        texts, extracts = list(unlike), list(unlike.values())
+                description_of.setdefault(entry["extract"], entry["description"])
+        extract_of = {query: extract for extract, query in description_of.items()}
+        texts, extracts = list(extract_of), list(extract_of.values())
         assert len(extracts) >= documents >= queries + DEV, f"the demo has {len(extracts):,} texts"
         kinds = {
             "queries/train": (texts[:queries], QUERY_LENGTH, "train-query"),
@@ -117,15 +117,17 @@ class Corpus:
         encoder = parse_encoder(ENCODER).folder
         assert encoder is not None
         (folder / "ance").mkdir(parents=True)
-        for name, (rows, most, cache) in kinds.items():
-            place = folder / "tokens" / name
+        for name, (rows, length_limit, cache) in kinds.items():
+            token_folder = folder / "tokens" / name
             ids = [f"{row:08}" for row in range(len(rows))]
-            write_tokens(place, [(ids, rows)] if rows else [], load_tokenizer(encoder), Cut(most), digest="", total=len(rows))
-            meta = json.loads((place / "meta.json").read_text(encoding="utf-8"))
-            (place / "meta.json").write_text(json.dumps(meta | {"pad": PAD}), encoding="utf-8")
-            write_records(folder / "ance" / cache, open_tokens(place), most)
-        for split, first, count in (("train", 0, queries), ("dev", queries, DEV)):
-            columns = [[f"{row:08}" for row in range(count)], [f"{first + row:08}" for row in range(count)], [1] * count]
+            write_tokens(
+                token_folder, [(ids, rows)] if rows else [], load_tokenizer(encoder), Cut(length_limit), digest="", total=len(rows)
+            )
+            meta = json.loads((token_folder / "meta.json").read_text(encoding="utf-8"))
+            (token_folder / "meta.json").write_text(json.dumps(meta | {"pad": PAD}), encoding="utf-8")
+            write_records(folder / "ance" / cache, open_tokens(token_folder), length_limit)
+        for split, first_row, count in (("train", 0, queries), ("dev", queries, DEV)):
+            columns = [[f"{row:08}" for row in range(count)], [f"{first_row + row:08}" for row in range(count)], [1] * count]
             write_table(folder / f"{split}.parquet", QRELS, [pa.table(columns, schema=QRELS)])
         return cls(folder, queries, documents)
 
@@ -150,8 +152,8 @@ def trained_model(peer: Peer, device: torch.device) -> Any:
     places[PAD + 1 : PAD + 1 + 512] = weights["embeddings.position_embeddings.weight"]  # RoBERTa counts them from there
     weights["embeddings.position_embeddings.weight"] = places
     weights["embeddings.token_type_embeddings.weight"] = weights["embeddings.token_type_embeddings.weight"][:1]
-    own = model.roberta.state_dict()
-    model.roberta.load_state_dict({name: weights[name] for name in own})
+    state = model.roberta.state_dict()
+    model.roberta.load_state_dict({name: weights[name] for name in state})
     return model.to(device)
 
 
@@ -174,8 +176,8 @@ class TheirAnce:
         self.model, self.device, self.bf16 = model, work.device, bf16
         length = work.documents.max_length
         caches = []
-        for name, tokens, most in (("train-query", work.queries, QUERY_LENGTH), ("passages", work.documents, length)):
-            write_records(work.folder / f"ance-{name}", tokens, most)
+        for name, tokens, length_limit in (("train-query", work.queries, QUERY_LENGTH), ("passages", work.documents, length)):
+            write_records(work.folder / f"ance-{name}", tokens, length_limit)
             caches.append(peer.util.EmbeddingCache(str(work.folder / f"ance-{name}")))
             caches[-1].open()
         count = len(work.queries)
@@ -191,7 +193,7 @@ class TheirAnce:
             self.batches = iter(self.loader)
         batch = tuple(tensor.to(self.device) for tensor in next(self.batches))
         names = ["query_ids", "attention_mask_q", "input_ids_a", "attention_mask_a", "input_ids_b", "attention_mask_b"]
-        inputs = {name: batch[at].long() for name, at in zip(names, (0, 1, 3, 4, 6, 7), strict=True)}
+        inputs = {name: batch[place].long() for name, place in zip(names, (0, 1, 3, 4, 6, 7), strict=True)}
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             loss = self.model(**inputs)[0]
         loss.backward()
@@ -207,36 +209,41 @@ class TheirAnce:
 def paired(theirs: Any, ours: Encoder) -> list[tuple[nn.Parameter, nn.Parameter]]:
     """The parameters of both that are the same; its classifier is in no loss."""
     assert ours.head is not None
-    named = dict(ours.transformer.named_parameters())
-    pairs = [(one, named[name]) for name, one in theirs.roberta.named_parameters()]
+    our_parameters = dict(ours.transformer.named_parameters())
+    pairs = [(parameter, our_parameters[name]) for name, parameter in theirs.roberta.named_parameters()]
     heads = zip([*theirs.embeddingHead.parameters(), *theirs.norm.parameters()], ours.head.parameters(), strict=True)
     return pairs + list(heads)
 
 
 def apart(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
     """How far the second of each pair is from the first, of all the first's norm."""
-    one, other = (torch.cat([pair[side].flatten() for pair in pairs]).double() for side in (0, 1))
-    return float((one - other).norm() / one.norm())
+    first, second = (torch.cat([pair[side].flatten() for pair in pairs]).double() for side in (0, 1))
+    return float((first - second).norm() / first.norm())
 
 
 def same_steps(peer: Peer, work: Work, batch: int) -> str:
     """AssertionError unless loss, gradients, and what Lamb changes are the same."""
     theirs = ance_model(peer, work.device).eval()
     ours = our_model(theirs, work.device).eval()
-    one, other = OurAnce(ours, work, batch, torch.float32), TheirAnce(peer, theirs, work, batch, bf16=False)
-    losses = one.backward(0), other.backward(0)
+    our_steps, their_steps = OurAnce(ours, work, batch, torch.float32), TheirAnce(peer, theirs, work, batch, bf16=False)
+    losses = our_steps.backward(0), their_steps.backward(0)
     np.testing.assert_allclose(*losses, rtol=1e-4)
     pairs = paired(theirs, ours)
-    graded = [(mine, yours) for mine, yours in pairs if mine.grad is not None and yours.grad is not None]
-    gradients = apart([(mine.grad, yours.grad) for mine, yours in graded])  # type: ignore[misc]
+    graded = [
+        (our_weight, their_weight) for our_weight, their_weight in pairs if our_weight.grad is not None and their_weight.grad is not None
+    ]
+    gradients = apart([(our_weight.grad, their_weight.grad) for our_weight, their_weight in graded])  # type: ignore[misc]
     assert gradients < 1e-3, f"gradients differ by {gradients:.1e} of their norm"
-    before = [mine.detach().clone() for mine, _ in pairs]
+    former_weights = [our_weight.detach().clone() for our_weight, _ in pairs]
     theirs.zero_grad()
     for step in range(CHECKED_STEPS):
-        one.step(step)
-        other.step(step)
-    moved = [(mine.detach() - was, yours.detach() - was) for (mine, yours), was in zip(pairs, before, strict=True)]
-    changes = apart(moved)
+        our_steps.step(step)
+        their_steps.step(step)
+    weight_changes = [
+        (our_weight.detach() - former, their_weight.detach() - former)
+        for (our_weight, their_weight), former in zip(pairs, former_weights, strict=True)
+    ]
+    changes = apart(weight_changes)
     assert changes < 0.02, f"changes of weights differ by {changes:.1e} of their norm"
     return (
         f"Step: loss {losses[0]:.6f}, ANCE's {losses[1]:.6f}; gradients differ by {gradients:.0e} of their norm, the changes of "
@@ -274,16 +281,16 @@ def our_inferencer(tower: Encoder, corpus: Corpus, precision: str) -> tuple[dict
     encoder = parse_encoder(ENCODER).folder
     assert encoder is not None
     save_towers(Towers(tower, tower), load_tokenizer(encoder), corpus.folder / "encoder")
-    written = f"encode: {{precision: {precision}}}\nretrieve: {{precision: {precision}, depth: 100}}\n"
-    written += f"mine: {{ance: {{search: embeddings, precision: {precision}, depth: {DEPTH - 1}}}}}\n"
-    (corpus.folder / "params.yaml").write_text(written, encoding="utf-8")
+    parameters = f"encode: {{precision: {precision}}}\nretrieve: {{precision: {precision}, depth: 100}}\n"
+    parameters += f"mine: {{ance: {{search: embeddings, precision: {precision}, depth: {DEPTH - 1}}}}}\n"
+    (corpus.folder / "params.yaml").write_text(parameters, encoding="utf-8")
     os.chdir(corpus.folder)
     freeze_parameters(corpus.folder)
     shared = "--encoder encoder"
     run_stage("encode", f"{shared} --tokens tokens/documents --out embeddings")
     run_stage("retrieve", f"{shared} --name ance --embeddings embeddings --tokens tokens --out run")
-    rest = "--documents tokens/documents --queries tokens/queries/train --qrels train.parquet --out negatives"
-    run_stage("mine", f"{shared} --name ance --vectors embeddings {rest}")
+    options = "--documents tokens/documents --queries tokens/queries/train --qrels train.parquet --out negatives"
+    run_stage("mine", f"{shared} --name ance --vectors embeddings {options}")
     mined = read_table(Path("negatives/train.parquet"), RANKED).to_pydict()
     lists: dict[str, list[str]] = {}
     for query, name in zip(mined["query"], mined["doc"], strict=True):
@@ -308,17 +315,19 @@ def dev_ndcg(corpus: Corpus) -> float:
 def same_negatives(peer: Peer, corpus: Corpus, device: torch.device) -> str:
     """AssertionError unless each query has the same negatives, but for pairs whose scores are within rounding, and nDCG@10 is the same."""
     model = trained_model(peer, device)
-    theirs, ndcg = their_inferencer(peer, model, corpus)
-    ours, own = our_inferencer(our_model(model, device).eval(), corpus, "fp32")
+    theirs, their_ndcg = their_inferencer(peer, model, corpus)
+    ours, our_ndcg = our_inferencer(our_model(model, device).eval(), corpus, "fp32")
     assert theirs.keys() == ours.keys()
     assert all(len(theirs[query]) == len(ours[query]) == DEPTH - 1 for query in theirs)
     common = np.mean([len(set(theirs[query]) & set(ours[query])) / (DEPTH - 1) for query in theirs])
-    places = np.mean([np.mean([one == other for one, other in zip(theirs[query], ours[query], strict=True)]) for query in theirs])
+    places = np.mean(
+        [np.mean([their_doc == our_doc for their_doc, our_doc in zip(theirs[query], ours[query], strict=True)]) for query in theirs]
+    )
     assert common > 0.9995, f"{common:.2%} of the negatives are the same"
-    assert abs(own - ndcg) < 1e-3, f"nDCG@10 {own:.4f}, ANCE's {ndcg:.4f}"
+    assert abs(our_ndcg - their_ndcg) < 1e-3, f"nDCG@10 {our_ndcg:.4f}, ANCE's {their_ndcg:.4f}"
     return (
         f"Inferencer: {common:.3%} of {len(ours) * (DEPTH - 1):,} negatives are ANCE's, {places:.2%} at the same rank; "
-        f"dev nDCG@10 {own:.4f}, ANCE's {ndcg:.4f}"
+        f"dev nDCG@10 {our_ndcg:.4f}, ANCE's {their_ndcg:.4f}"
     )
 
 
@@ -345,7 +354,7 @@ def main() -> None:
         (folder / "steps").mkdir()
         work = Work.of((max(args.steps, CHECKED_STEPS) + 1) * args.batch, args.length, folder / "steps", device)
         corpus = Corpus.of(folder / "corpus", args.queries, args.documents, args.length)
-        said = [same_steps(peer, work, args.batch), same_negatives(peer, corpus, device)]
+        checks = [same_steps(peer, work, args.batch), same_negatives(peer, corpus, device)]
         runs: dict[tuple[str, str], Callable[[], float]] = {}
         for name, kind in kinds.items():
             theirs = ance_model(peer, device).train()
@@ -353,9 +362,9 @@ def main() -> None:
             ance = TheirAnce(peer, theirs, work, args.batch, bf16=kind == torch.bfloat16)
             runs["step", f"retemper, {name}"] = lambda ours=ours: timed(ours.step, args.steps, device)
             runs["step", f"ANCE, {name}"] = lambda ance=ance: timed(ance.step, args.steps, device)
-            tower, short = our_model(trained_model(peer, device), device).eval(), "fp32" if kind == torch.float32 else "bf16"
-            runs["inferencer", f"retemper, {name}"] = lambda tower=tower, short=short: seconds_of(
-                lambda: our_inferencer(tower, corpus, short)
+            tower, precision = our_model(trained_model(peer, device), device).eval(), "fp32" if kind == torch.float32 else "bf16"
+            runs["inferencer", f"retemper, {name}"] = lambda tower=tower, precision=precision: seconds_of(
+                lambda: our_inferencer(tower, corpus, precision)
             )
         encoder = trained_model(peer, device)
         runs["inferencer", "ANCE, float32"] = lambda: seconds_of(lambda: their_inferencer(peer, encoder, corpus))
@@ -368,7 +377,7 @@ def main() -> None:
         "step": f"ANCE step, {args.batch} triplets of at most {args.length} tokens, Lamb",
         "inferencer": f"Inferencer: {args.documents:,} passages, {args.queries:,} + {DEV} queries, top {DEPTH}",
     }
-    show(device, said, works, seconds, best=f"retemper, {list(kinds)[-1]}")
+    show(device, checks, works, seconds, best=f"retemper, {list(kinds)[-1]}")
 
 
 if __name__ == "__main__":

@@ -38,9 +38,9 @@ TEXTS, TOKENS, VOCABULARY = 5, 17, 300
 LABELLED = -100  # torch's index of a token that is not predicted
 
 
-def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+def apart(first: torch.Tensor, second: torch.Tensor) -> float:
     """How far the second is from the first, of its norm."""
-    return float((one - other).norm() / one.norm())
+    return float((first - second).norm() / first.norm())
 
 
 def theirs_of_jpq(folder: Path) -> Any:
@@ -70,21 +70,21 @@ def jpq(folder: Path) -> str:
     corpus = make_corpus(ours, places.astype(np.int32), places, DEPTH)
     worst = np.zeros(3)
     for trial in range(TRIALS):
-        asked = torch.from_numpy(draw.standard_normal((QUERIES, WIDTH), dtype=np.float32))
-        found = torch.from_numpy(index.search(asked.numpy(), DEPTH)[1])
-        known = [draw.choice(ROWS, size=draw.integers(1, 4), replace=False) for _ in range(QUERIES)]
+        vectors_QD = torch.from_numpy(draw.standard_normal((QUERIES, WIDTH), dtype=np.float32))
+        ranked = torch.from_numpy(index.search(vectors_QD.numpy(), DEPTH)[1])
+        positive_rows = [draw.choice(ROWS, size=draw.integers(1, 4), replace=False) for _ in range(QUERIES)]
         for query in range(0, QUERIES, 3):
-            known[query][0] = found[query, draw.integers(12)]
-        positives = [np.unique(rows) for rows in known]
+            positive_rows[query][0] = ranked[query, draw.integers(12)]
+        positives = [np.unique(rows) for rows in positive_rows]
         cut = (10, DEPTH, 4 * DEPTH)[trial % 3]
 
-        query_1, centroids = asked.clone().requires_grad_(), ours.weight.detach().clone().requires_grad_()
-        loss_1, _ = compute_loss(query_1 @ matrix.T, codes, centroids, found, [rows.tolist() for rows in positives], cut)
+        query_1, centroids = vectors_QD.clone().requires_grad_(), ours.weight.detach().clone().requires_grad_()
+        loss_1, _ = compute_loss(query_1 @ matrix.T, codes, centroids, ranked, [rows.tolist() for rows in positives], cut)
         loss_1.backward()
 
-        query_2, ones = asked.clone().requires_grad_(), [np.ones(len(rows), np.int64) for rows in positives]
+        query_2, ones = vectors_QD.clone().requires_grad_(), [np.ones(len(rows), np.int64) for rows in positives]
         params = Adore(round="r", negatives="none", steps=1, depth=DEPTH, temperature=1.0, cut=cut, missing="jpq")
-        rows = corpus.found(asked)
+        rows = corpus.found(vectors_QD)
         lists = complete_lists(
             rows, corpus.owners, positives, positives, corpus.best_rows(query_2), params.handling, np.random.default_rng(0), ones
         )
@@ -92,7 +92,7 @@ def jpq(folder: Path) -> str:
         loss_2 = list_loss(query_2, lists, corpus, np.ones((QUERIES, 4), np.int64), params)
         loss_2.backward()  # type: ignore[no-untyped-call]
         pairs = (loss_1, loss_2), (query_1.grad, query_2.grad), (centroids.grad, ours.weight.grad)
-        worst = np.maximum(worst, [apart(one.detach(), other.detach()) for one, other in pairs])  # type: ignore[union-attr]
+        worst = np.maximum(worst, [apart(first.detach(), second.detach()) for first, second in pairs])  # type: ignore[union-attr]
     assert worst.max() < 1e-5, worst
     return f"JPQ: loss {loss_2.item():.6f}; of {TRIALS} batches loss, query and centroid gradients differ by {worst.max():.0e} at most"
 
@@ -125,30 +125,34 @@ def retromae(folder: Path) -> str:
     inner = real & (place > 0) & (place < lengths[:, None] - 1)
     ids = torch.randint(10, VOCABULARY, (TEXTS, TOKENS), generator=draw) * real
     hidden = inner & (torch.rand(TEXTS, TOKENS, generator=draw) < 0.3)
-    masked, hidden_ids, told = ids.masked_fill(hidden, 4), ids.masked_fill(~hidden, LABELLED), ids.masked_fill(~inner, LABELLED)
+    masked, hidden_ids, all_labels = ids.masked_fill(hidden, 4), ids.masked_fill(~hidden, LABELLED), ids.masked_fill(~inner, LABELLED)
     visible = (torch.rand(TEXTS, TOKENS, TOKENS, generator=draw) < 0.5) | (place == lengths[:, None] - 1).unsqueeze(1)
     visible &= real.unsqueeze(1) & ~torch.eye(TOKENS, dtype=torch.bool)
     visible[:, :, 0] = True
-    loss_1 = theirs(masked, real.long(), hidden_ids, ids, visible.long(), told)[0]
+    loss_1 = theirs(masked, real.long(), hidden_ids, ids, visible.long(), all_labels)[0]
     loss_1.backward()
     expected = {name: weight.grad.clone() for name, weight in theirs.named_parameters() if weight.grad is not None}
 
     decoder, attention = Decoder(config).double(), layer.attention
-    parts = {"query": attention.self.query, "key": attention.self.key, "value": attention.self.value, "out": attention.output.dense}
-    parts |= {"up": layer.intermediate.dense, "down": layer.output.dense}
-    parts |= {"attended": attention.output.LayerNorm, "finished": layer.output.LayerNorm}
-    for name, part in parts.items():
-        decoder.get_submodule(name).load_state_dict(part.state_dict())
+    modules = {"query": attention.self.query, "key": attention.self.key, "value": attention.self.value, "out": attention.output.dense}
+    modules |= {"up": layer.intermediate.dense, "down": layer.output.dense}
+    modules |= {"attended": attention.output.LayerNorm, "finished": layer.output.LayerNorm}
+    for name, module in modules.items():
+        decoder.get_submodule(name).load_state_dict(module.state_dict())
     language.zero_grad()
     outputs = language.bert(masked, attention_mask=real.long()).last_hidden_state
     decoded = decoder(*decoder_inputs(language.bert, ids, outputs[:, 0]), visible)
-    losses = [F.cross_entropy(language.cls(of).flatten(0, 1), labels.flatten()) for of, labels in ((outputs, hidden_ids), (decoded, told))]
+    losses = [
+        F.cross_entropy(language.cls(of).flatten(0, 1), labels.flatten()) for of, labels in ((outputs, hidden_ids), (decoded, all_labels))
+    ]
     loss_2 = sum(losses[1:], losses[0])
     loss_2.backward()  # type: ignore[no-untyped-call]
     encoder = dict(language.named_parameters())
     pairs = [(gradient, encoder[name.removeprefix("lm.")].grad) for name, gradient in expected.items() if name.startswith("lm.")]
-    pairs += [(expected[f"c_head.{at}"], found) for at, found in decoder_gradients(layer, parts, decoder)]
-    worst = max(float((one - other).abs().max()) for one, other in pairs)
+    pairs += [
+        (expected[f"c_head.{parameter}"], decoder_gradient) for parameter, decoder_gradient in decoder_gradients(layer, modules, decoder)
+    ]
+    worst = max(float((first - second).abs().max()) for first, second in pairs)
     assert worst < 1e-12 and abs(loss_1.item() - loss_2.item()) < 1e-10, (worst, loss_1, loss_2)
     return f"RetroMAE: loss {loss_2.item():.9f}, its own {loss_1.item():.9f}; gradients differ by {worst:.0e} at most"
 
@@ -156,20 +160,20 @@ def retromae(folder: Path) -> str:
 def decoder_gradients(layer: nn.Module, parts: dict[str, nn.Module], decoder: Decoder) -> list[tuple[str, torch.Tensor]]:
     """Our decoder's gradients by the names of theirs."""
     names = {id(module): name for name, module in layer.named_modules()}
-    found = []
+    gradients = []
     for name, part in parts.items():
         for kind, weight in decoder.get_submodule(name).named_parameters():
             assert weight.grad is not None
-            found.append((f"{names[id(part)]}.{kind}", weight.grad))
-    return found
+            gradients.append((f"{names[id(part)]}.{kind}", weight.grad))
+    return gradients
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("jpq", "retromae"):
         parser.add_argument(f"--{name}", type=Path)
-    given = parser.parse_args()
-    for folder, check in ((given.jpq, jpq), (given.retromae, retromae)):
+    args = parser.parse_args()
+    for folder, check in ((args.jpq, jpq), (args.retromae, retromae)):
         if folder:
             print(check(folder.absolute()))
 

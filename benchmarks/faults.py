@@ -70,48 +70,48 @@ class Result:
     wrong: list[str] = field(default_factory=list)
 
 
-def schedule_of(seed: int, number: int, known: Mapping[str, Undisturbed], kinds: tuple[str, ...] = ALL) -> Schedule:
+def schedule_of(seed: int, number: int, undisturbed: Mapping[str, Undisturbed], kinds: tuple[str, ...] = ALL) -> Schedule:
     """Schedule `number` of a seed."""
     chance = random.Random(f"{seed} {number}")
-    start = chance.choices(list(known), [STARTS[name] for name in known])[0]
+    start = chance.choices(list(undisturbed), [STARTS[name] for name in undisturbed])[0]
     count = chance.choices(RUNS, WEIGHTS)[0]
-    return Schedule(number, start, tuple(draw(known[start].census, chance, kinds) for _ in range(count)))
+    return Schedule(number, start, tuple(draw(undisturbed[start].census, chance, kinds) for _ in range(count)))
 
 
 def disturb(project: Project, fault: Fault, seed: str, result: Result, was_cut: bool) -> bool:
     """One run with a fault in it, and what must be so at once; whether it cut the power. `was_cut`: an earlier run has."""
     faults = Faults(project.folder.with_name("faults"), project.folder, fault)
-    done = project.run(faults.environment)
+    completed = project.run(faults.environment)
     hits = faults.hits()
-    cut = bool(hits) and fault.kind == "cut"
-    left = project.end(0 if cut else GONE_SECONDS)
+    is_cut = bool(hits) and fault.kind == "cut"
+    remaining = project.end(0 if is_cut else GONE_SECONDS)
     result.struck += [hit.partition("\t")[0] for hit in hits]
-    result.statuses.append(done.returncode)
-    said = f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    result.statuses.append(completed.returncode)
+    output = f"status {completed.returncode}\n{completed.stdout[-3000:]}\n{completed.stderr[-3000:]}"
 
     def wrong(text: str) -> None:
         result.wrong.append(f"{fault}: {text}")
 
-    if left:
-        wrong(f"left behind: {left}")
-    if not hits and done.returncode:
-        wrong(f"a run that met no fault failed: {said}")
-    if cut:
+    if remaining:
+        wrong(f"left behind: {remaining}")
+    if not hits and completed.returncode:
+        wrong(f"a run that met no fault failed: {output}")
+    if is_cut:
         for line in power_cut(faults, seed):
             result.struck.append(f"  {line}")
         return True
     if not was_cut and (objects := project.wrong_objects()):
         wrong(f"wrong objects: {objects}")
-    if TRACEBACK.search(done.stdout + done.stderr):
-        wrong(f"a traceback: {said}")
-    lines = LINE.findall(done.stderr)
-    if hits and done.returncode and fault.kind in DISK:
+    if TRACEBACK.search(completed.stdout + completed.stderr):
+        wrong(f"a traceback: {output}")
+    lines = LINE.findall(completed.stderr)
+    if hits and completed.returncode and fault.kind in DISK:
         if len(lines) != 1 or DISK[fault.kind] not in lines[0]:
-            wrong(f"expected one line with {DISK[fault.kind]!r}: {said}")
-        if fault.kind == "ENOSPC" and done.returncode != 2:
-            wrong(f"expected status 2: {said}")
-    if hits and done.returncode not in (0, 1, 2, -9, 137):
-        wrong(f"an unexpected status: {said}")
+            wrong(f"expected one line with {DISK[fault.kind]!r}: {output}")
+        if fault.kind == "ENOSPC" and completed.returncode != 2:
+            wrong(f"expected status 2: {output}")
+    if hits and completed.returncode not in (0, 1, 2, -9, 137):
+        wrong(f"an unexpected status: {output}")
     return False
 
 

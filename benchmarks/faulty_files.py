@@ -89,14 +89,17 @@ class Faults:
         (folder / "saved").mkdir(parents=True)
         self.folder, self.root, self.faults = folder.resolve(), root.resolve(), faults
         lines = [f"root {self.root}", *(["census"] if census else []), *(["journal"] if self.cuts else [])]
-        lines += [f"fault {one.kind} {one.place.operation} {one.place.kind} {one.place.role} {one.at} {one.part:.6f}" for one in faults]
+        lines += [
+            f"fault {fault.kind} {fault.place.operation} {fault.place.kind} {fault.place.role} {fault.at} {fault.part:.6f}"
+            for fault in faults
+        ]
         (folder / "plan").write_text("\n".join([*lines, ""]))
         (folder / "shared").write_bytes(bytes(SHARED_BYTES))
         self.environment = {"RETEMPER_FAULTS": str(self.folder)}
 
     @property
     def cuts(self) -> bool:
-        return any(one.kind == "cut" for one in self.faults)
+        return any(fault.kind == "cut" for fault in self.faults)
 
     def hits(self) -> list[str]:
         """`KIND OPERATION CLASS ROLE AT\\tPATH` of each fault that struck."""
@@ -140,12 +143,12 @@ def draw(census: Counter[Place], chance: random.Random, kinds: tuple[str, ...] =
 def power_cut(faults: Faults, seed: str) -> list[str]:
     """Take back what was not safe when the power was cut; what was done, for people. A function of the seed and the journal."""
     journal, order = faults.journal(), random.Random(seed).choice(("ordered", "strict"))
-    done = []
+    undone = []
     for entry in reversed(_lost_names(journal, order, seed, faults.root)):
         if _undo(entry, faults.folder / "saved"):
-            done.append(f"{entry.what} {(entry.to if entry.what == 'rename' else entry.path).relative_to(faults.root)} undone")
-    done += _lose_content(faults, journal, seed)
-    return [f"{order}: {line}" for line in done]
+            undone.append(f"{entry.what} {(entry.to if entry.what == 'rename' else entry.path).relative_to(faults.root)} undone")
+    undone += _lose_content(faults, journal, seed)
+    return [f"{order}: {line}" for line in undone]
 
 
 def _coin(seed: str, *what: object) -> float:
@@ -157,13 +160,13 @@ def _lost_names(journal: list[Entry], order: str, seed: str, root: Path) -> list
     synced = [(number, entry) for number, entry in enumerate(journal) if entry.what == "fsync"]
     if order == "ordered":
         last = synced[-1][0] if synced else -1
-        after = [entry for number, entry in names if number > last]
-        return after[int(_coin(seed, "names") * (len(after) + 1)) :]
+        unsynced = [entry for number, entry in names if number > last]
+        return unsynced[int(_coin(seed, "names") * (len(unsynced) + 1)) :]
     lost = []
     share = _coin(seed, "share")
     for number, entry in names:
         place = entry.to if entry.what == "rename" else entry.path
-        safe = any(later > number and (one.inode == entry.inode or one.path == place.parent) for later, one in synced)
+        safe = any(sync_number > number and (sync.inode == entry.inode or sync.path == place.parent) for sync_number, sync in synced)
         if not safe and _coin(seed, entry.what, place.relative_to(root)) < share:
             lost.append(entry)
     return lost
@@ -171,20 +174,20 @@ def _lost_names(journal: list[Entry], order: str, seed: str, root: Path) -> list
 
 def _undo(entry: Entry, saved: Path) -> bool:
     """Whether the call could be undone: later ones that were not lost may stand in its way."""
-    path, to, kept = entry.path, entry.to, saved / str(entry.saved)
+    path, to, content = entry.path, entry.to, saved / str(entry.saved)
     try:
         if entry.what in ("create", "link") and path.lstat().st_ino == entry.inode:
             path.unlink()
         elif entry.what == "mkdir" and path.lstat().st_ino == entry.inode:
             path.rmdir()
         elif entry.what == "unlink" and entry.saved >= 0 and not path.exists():
-            os.link(kept, path)
+            os.link(content, path)
         elif entry.what == "rmdir":
             path.mkdir()
         elif entry.what == "rename" and to.lstat().st_ino == entry.inode and not path.exists() and path.parent.exists():
             to.rename(path)
             if entry.saved >= 0:
-                os.link(kept, to)
+                os.link(content, to)
         else:
             return False
     except OSError:
@@ -205,7 +208,7 @@ def _lose_content(faults: Faults, journal: list[Entry], seed: str) -> list[str]:
         elif entry.what == "fsync":
             safe[entry.inode] = entry.size
             former.pop(entry.inode, None)
-    done = []
+    changes = []
     for path in sorted(faults.root.rglob("*")):
         status = path.lstat()
         if not path.is_file() or path.is_symlink() or path.name.endswith(UNFSYNCED) or ".git/" in str(path):
@@ -218,9 +221,9 @@ def _lose_content(faults: Faults, journal: list[Entry], seed: str) -> list[str]:
         if status.st_ino in former and coin < 0.75:
             path.write_bytes((faults.folder / "saved" / str(former[status.st_ino])).read_bytes())
         else:
-            rest = status.st_size - min(size, status.st_size)
-            os.truncate(path, min(size, status.st_size) + int(rest * max(0.0, 4 * coin - 3)) // PAGE * PAGE)
+            unsafe = status.st_size - min(size, status.st_size)
+            os.truncate(path, min(size, status.st_size) + int(unsafe * max(0.0, 4 * coin - 3)) // PAGE * PAGE)
         path.chmod(status.st_mode & 0o7777)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        done.append(f"{path.relative_to(faults.root)}: {status.st_size} bytes became {path.stat().st_size}")
-    return done
+        changes.append(f"{path.relative_to(faults.root)}: {status.st_size} bytes became {path.stat().st_size}")
+    return changes

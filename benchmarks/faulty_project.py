@@ -151,9 +151,9 @@ def prepared(folder: Path, library: Path) -> Iterator[dict[str, str]]:
     """The environment of all runs: a Prefect server, and a prepared Python with `library` in it."""
     (folder / "server").mkdir(parents=True)
     (folder / "logging.yaml").write_text("{version: 1, disable_existing_loggers: false}")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DVC", "GIT", "RETEMPER"))}
-    git = {f"GIT_{who}_{what}": "toy@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    environment = kept | git | {
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DVC", "GIT", "RETEMPER"))}
+    git = {f"GIT_{role}_{field}": "toy@example.com" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")}
+    environment = inherited | git | {
         "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc"),
         "DVC_NO_ANALYTICS": "1",
         "DVC_SITE_CACHE_DIR": str(folder / "site"),
@@ -232,25 +232,25 @@ class Project:
 
     def processes(self) -> dict[int, str]:
         """Live processes in the folder: their commands by number."""
-        found = {}
+        commands = {}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 if entry.name.isdigit() and (entry / "cwd").readlink().is_relative_to(self.folder):
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     if command and "State:\tZ" not in (entry / "status").read_text():
-                        found[int(entry.name)] = command
-        return found
+                        commands[int(entry.name)] = command
+        return commands
 
     def end(self, seconds: float) -> list[str]:
         """Wait until no process is left; after `seconds`, kill those that are, and return their commands."""
         deadline = time.monotonic() + seconds
-        while left := self.processes():
+        while remaining := self.processes():
             if time.monotonic() > deadline:
-                for number in left:
+                for number in remaining:
                     with suppress(ProcessLookupError):
                         os.kill(number, signal.SIGKILL)
                 if seconds:
-                    return list(left.values())
+                    return list(remaining.values())
             time.sleep(0.01)
         return []
 
@@ -273,13 +273,13 @@ class Project:
         """Outs in the folder that are not what dvc.lock says."""
         wrong = []
         for name, digest in self.outs().items():
-            path, whole = self.folder / name, self.folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
+            path, cached = self.folder / name, self.folder / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
             if not digest.endswith(".dir"):
-                same = path.is_file() and md5(path) == digest
+                is_same = path.is_file() and md5(path) == digest
             else:
-                listed = {entry["relpath"]: entry["md5"] for entry in json.loads(whole.read_text())} if whole.exists() else {"?": ""}
-                same = path.is_dir() and {p.relative_to(path).as_posix(): md5(p) for p in path.rglob("*") if p.is_file()} == listed
-            if not same:
+                listed = {entry["relpath"]: entry["md5"] for entry in json.loads(cached.read_text())} if cached.exists() else {"?": ""}
+                is_same = path.is_dir() and {p.relative_to(path).as_posix(): md5(p) for p in path.rglob("*") if p.is_file()} == listed
+            if not is_same:
                 wrong.append(name)
         return wrong
 
@@ -320,6 +320,6 @@ def starts(folder: Path, environment: Mapping[str, str]) -> dict[str, Project]:
 
 
 def run(project: Project) -> None:
-    done = project.run()
-    if done.returncode:
-        raise SystemExit(f"an undisturbed run ended with status {done.returncode}\n{done.stdout}\n{done.stderr}")
+    completed = project.run()
+    if completed.returncode:
+        raise SystemExit(f"an undisturbed run ended with status {completed.returncode}\n{completed.stdout}\n{completed.stderr}")

@@ -68,11 +68,11 @@ class Clock:
             self.wait()
             took += [time.perf_counter() - start] if number > 1 else []
         if self.profile and name:
-            with torch.profiler.profile() as found:
+            with torch.profiler.profile() as profile:
                 run()
                 self.wait()
-            by = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
-            print(f"--- {name}\n{found.key_averages().table(sort_by=by, row_limit=14, max_name_column_width=70)}", flush=True)
+            sort_column = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
+            print(f"--- {name}\n{profile.key_averages().table(sort_by=sort_column, row_limit=14, max_name_column_width=70)}", flush=True)
         return statistics.median(took)
 
     def wait(self) -> None:
@@ -87,9 +87,9 @@ class Ceilings:
         rows = PRODUCT if clock.device.type == "cuda" else PRODUCT // 8
         left, right = (torch.randn(rows, rows, device=clock.device).to(torch.bfloat16) for _ in range(2))
         self.products = 2 * rows**3 / clock.median(lambda: left @ right)
-        given = torch.randint(0, 255, (COPY if clock.device.type == "cuda" else COPY // 16,), dtype=torch.uint8, device=clock.device)
-        taken = torch.empty_like(given)
-        self.bytes = 2 * len(given) / clock.median(lambda: taken.copy_(given))
+        source = torch.randint(0, 255, (COPY if clock.device.type == "cuda" else COPY // 16,), dtype=torch.uint8, device=clock.device)
+        copy = torch.empty_like(source)
+        self.bytes = 2 * len(source) / clock.median(lambda: copy.copy_(source))
         print(f"measured: {self.products / 1e12:,.1f} TFLOP/s in bf16, {self.bytes / 1e9:,.0f} GB/s copied")
 
 
@@ -118,10 +118,10 @@ def encoding(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, budget: int) 
         for lengths in ((128, 128), (512, 512), (16, 144)):
             tokens = made_tokens(24 * budget * 2 // sum(lengths), lengths)
             took = clock.median(partial(encode, tower, tokens, np.arange(len(tokens)), budget, clock.device), f"encode {name} {lengths}")
-            few = np.arange(max(1, budget // lengths[1]))
-            inputs = [given.to(clock.device) for given in tokens.padded(few)]
+            sample = np.arange(max(1, budget // lengths[1]))
+            inputs = [tensor.to(clock.device) for tensor in tokens.padded(sample)]
             with torch.inference_mode():
-                theirs = clock.median(partial(padded, tower, inputs)) * len(tokens) / len(few)
+                theirs = clock.median(partial(padded, tower, inputs)) * len(tokens) / len(sample)
             rate = operations(size, tokens, np.arange(len(tokens))) / took
             print(f"{f'{name}, {lengths[0]} to {lengths[1]} tokens':<44}{len(tokens) / took:>11,.0f}{rate / 1e12:>9.1f}", end="")
             print(f"{rate / ceilings.products:>12.0%}{len(tokens) / theirs:>22,.0f}{theirs / took:>7.2f}x", flush=True)
@@ -152,8 +152,8 @@ class Training:
 
     def theirs(self) -> None:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16):
-            inputs = [[given.to(self.device) for given in side.tokens.padded(side.rows)] for side in self.sides]
-            vectors = [self.tower(*given) for given in inputs]
+            inputs = [[tensor.to(self.device) for tensor in side.tokens.padded(side.rows)] for side in self.sides]
+            vectors = [self.tower(*tensors) for tensors in inputs]
         self.loss(*vectors)[0].backward()
         finish(self.tower, self.optimizer)
 
@@ -168,11 +168,11 @@ def training(clock: Clock, ceilings: Ceilings, dtype: torch.dtype, batches: list
     print(f"\n{'training step':<44}{'ms':>11}{'TFLOP/s':>9}{'of measured':>13}{'padded transformers':>21}{'ratio':>8}")
     for name, size in SIZES.items():
         for batch in batches:
-            both = Training(size, batch, clock.device, dtype)
-            took, other = clock.median(both.ours, f"train {name} {batch}"), clock.median(both.theirs)
-            rate = 3 * sum(operations(size, side.tokens, side.rows) for side in both.sides) / took
+            steps = Training(size, batch, clock.device, dtype)
+            took, theirs = clock.median(steps.ours, f"train {name} {batch}"), clock.median(steps.theirs)
+            rate = 3 * sum(operations(size, side.tokens, side.rows) for side in steps.sides) / took
             print(f"{f'{name}, {batch} x (1 + 1), 128 tokens':<44}{1e3 * took:>11.1f}{rate / 1e12:>9.1f}", end="")
-            print(f"{rate / ceilings.products:>12.0%}{1e3 * other:>22.1f}{other / took:>7.2f}x", flush=True)
+            print(f"{rate / ceilings.products:>12.0%}{1e3 * theirs:>22.1f}{theirs / took:>7.2f}x", flush=True)
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,10 @@ def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, 
     rows, width = len(documents.embeddings), documents.embeddings.manifest.width
     assert isinstance(documents.embeddings, Drawn)
     cosine = documents.embeddings.cosine
-    asked_QD = drawn(queries, width, cosine, torch.Generator(clock.device).manual_seed(2))
+    queries_QD = drawn(queries, width, cosine, torch.Generator(clock.device).manual_seed(2))
     counted = Counted()
-    took = clock.median(lambda: documents.search(asked_QD, depth), f"search {queries} x {rows} x {width}, cosine {cosine}, top {depth}")
-    search(asked_QD, documents.blocks(), depth + MARGIN, clock.device, rows=1, counted=counted)
+    took = clock.median(lambda: documents.search(queries_QD, depth), f"search {queries} x {rows} x {width}, cosine {cosine}, top {depth}")
+    search(queries_QD, documents.blocks(), depth + MARGIN, clock.device, rows=1, counted=counted)
     floor = max(2.0 * queries * rows * width / ceilings.products, 2.0 * rows * width / ceilings.bytes)
     print(f"search, {queries:,} queries, {rows:,} x {width}, mean cosine {cosine}, top {depth}: {1e3 * took:,.1f} ms, ", end="")
     print(f"{took / floor:.1f} x its floor of {1e3 * floor:,.2f} ms; {counted.again} of {counted.queries:,} needed a second pass", end="")
@@ -219,11 +219,11 @@ def searching(clock: Clock, ceilings: Ceilings, documents: Exact, queries: int, 
         assert documents.resident is not None
         for first in range(0, rows, 2**18):
             index.add(documents.resident[first : first + 2**18].float().cpu().numpy())
-        given = asked_QD.cpu().numpy()
-        other = clock.median(lambda: index.search(given, depth))
-        found, theirs = documents.search(asked_QD, depth), index.search(given, depth)
-        np.testing.assert_allclose(found[0][:, :depth], theirs[0], atol=1e-4)
-        print(f"; faiss {1e3 * other:,.1f} ms, {other / took:.2f} x", end="")
+        faiss_queries = queries_QD.cpu().numpy()
+        faiss_seconds = clock.median(lambda: index.search(faiss_queries, depth))
+        our_results, faiss_results = documents.search(queries_QD, depth), index.search(faiss_queries, depth)
+        np.testing.assert_allclose(our_results[0][:, :depth], faiss_results[0], atol=1e-4)
+        print(f"; faiss {1e3 * faiss_seconds:,.1f} ms, {faiss_seconds / took:.2f} x", end="")
     print(flush=True)
 
 

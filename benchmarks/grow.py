@@ -62,15 +62,15 @@ def grown(before: Corpus, extra: list[np.ndarray], scenario: str) -> Corpus:
     """The corpus after the scenario; `extra` rows are new."""
     names = list(before)
     places = set(np.random.default_rng(0).permutation(len(names))[: len(extra)].tolist())
-    new = {f"new-{number}": row for number, row in enumerate(extra)}
+    added = {f"new-{number}": row for number, row in enumerate(extra)}
     if scenario == "append":
-        return {**before, **new}
+        return {**before, **added}
     if scenario == "change":
         rows = iter(extra)
         return {name: next(rows) if place in places else before[name] for place, name in enumerate(names)}
     if scenario == "delete":
         return {name: before[name] for place, name in enumerate(names) if place not in places}
-    pairs, fresh = [], iter(new.items())
+    pairs, fresh = [], iter(added.items())
     for place, name in enumerate(names):
         if place in places:
             pairs.append(next(fresh))
@@ -82,11 +82,11 @@ def encode(folder: Path) -> tuple[float, int, str]:
     """Seconds of processor time, rows encoded and digest of one encode in `folder`, its imports left out."""
     stage = import_module("tasks.encode.__main__")
     counts: list[int] = []
-    plain = stage.encode
+    original_encode = stage.encode
 
     def counted(tower: object, tokens: object, rows: np.ndarray, *others: object) -> object:
         counts.append(len(rows))
-        return plain(tower, tokens, rows, *others)
+        return original_encode(tower, tokens, rows, *others)
 
     os.chdir(folder)
     sys.argv = ["encode", "--tokens", "tokens", "--encoder", "encoder", "--out", "out"]
@@ -95,7 +95,7 @@ def encode(folder: Path) -> tuple[float, int, str]:
     start = time.process_time()
     stage.main()
     seconds = time.process_time() - start
-    stage.encode = plain
+    stage.encode = original_encode
     return seconds, sum(counts), folder_digest(Path("out"))
 
 
@@ -114,29 +114,29 @@ def main() -> None:
         rows = token_rows(folder / "encoder", args.documents + count)
         draw = np.random.default_rng(1)
         before = {f"{draw.integers(2**32):08x}-{number}": row for number, row in enumerate(rows[: args.documents])}
-        store, kept = folder / ".retemper", folder / "kept"
+        store, saved_store = folder / ".retemper", folder / "kept"
         write_tokens(folder / "tokens", before)
         full, encoded, _ = encode(folder)
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(store, kept)
-        idle, nothing, _ = encode(folder)
-        lines = [("full", full, encoded, ""), ("unchanged (start-up)", idle, nothing, "")]
+        shutil.rmtree(saved_store, ignore_errors=True)
+        shutil.copytree(store, saved_store)
+        idle, unchanged_rows, _ = encode(folder)
+        lines = [("full", full, encoded, ""), ("unchanged (start-up)", idle, unchanged_rows, "")]
         for scenario in SCENARIOS:
             shutil.rmtree(store)
-            shutil.copytree(kept, store)
+            shutil.copytree(saved_store, store)
             write_tokens(folder / "tokens", grown(before, rows[args.documents :], scenario))
             seconds, encoded, digest = encode(folder)
-            same = ""
+            verdict = ""
             if scenario in args.check:
                 shutil.rmtree(store)
-                same = "equals a full encode" if encode(folder)[2] == digest else "DIFFERS from a full encode"
-            lines.append((f"{scenario} {args.share:.1%}", seconds, encoded, same))
+                verdict = "equals a full encode" if encode(folder)[2] == digest else "DIFFERS from a full encode"
+            lines.append((f"{scenario} {args.share:.1%}", seconds, encoded, verdict))
             print(lines[-1], file=sys.stderr, flush=True)
     print(f"{args.documents:,} documents, {platform.machine()}, {os.cpu_count()} cores")
     print(f"{'':<22}{'CPU s':>9}{'less start-up':>15}{'of full':>9}{'rows encoded':>14}{'of full':>9}")
-    for name, seconds, encoded, same in lines:
+    for name, seconds, encoded, verdict in lines:
         shares = f"{(seconds - idle) / (full - idle):>9.1%}", f"{encoded / args.documents:>9.1%}"
-        print(f"{name:<22}{seconds:>9.1f}{seconds - idle:>15.1f}{shares[0]}{encoded:>14,}{shares[1]}  {same}")
+        print(f"{name:<22}{seconds:>9.1f}{seconds - idle:>15.1f}{shares[0]}{encoded:>14,}{shares[1]}  {verdict}")
 
 
 if __name__ == "__main__":

@@ -128,10 +128,10 @@ class Harness:
             status = self.wait(flow, stopped)
             text = log.read_text("utf-8", "replace")
             self.resumed += text.count("resuming from step")
-            twice = finished & (now := set(re.findall(r"^(\S+) +Ran in", text, re.MULTILINE)))
-            finished |= now
-            if twice:
-                self.fault(f"{log.name}: ran again though finished: {', '.join(sorted(twice))}")
+            repeated = finished & (ran := set(re.findall(r"^(\S+) +Ran in", text, re.MULTILINE)))
+            finished |= ran
+            if repeated:
+                self.fault(f"{log.name}: ran again though finished: {', '.join(sorted(repeated))}")
             self.check_end(log.name, text, status, stopped, wounded)
             if status == 0 or (abandon and not quota):
                 if self.records and not self.records[-1].next:
@@ -150,19 +150,19 @@ class Harness:
 
     def strike(self, kill: Kill, flow: subprocess.Popen[bytes], started: float) -> Record | None:
         """Wait for the kill's moment and carry it out; None where the flow ended before."""
-        begun = time.monotonic()
+        start = time.monotonic()
 
         def going() -> bool:
-            if time.monotonic() - begun > LONGEST:
+            if time.monotonic() - start > LONGEST:
                 self.fault(f"{kill}: the flow hangs")
                 flow.kill()
             return flow.poll() is None
 
         if kill.moment == "random":
-            seen: Callable[[], bool] = lambda: time.monotonic() >= begun + kill.delay  # noqa: E731
+            is_due: Callable[[], bool] = lambda: time.monotonic() >= start + kill.delay  # noqa: E731
         else:
-            seen = WINDOWS[kill.moment](self.workspace)
-        while not seen():
+            is_due = WINDOWS[kill.moment](self.workspace)
+        while not is_due():
             if not going():
                 return None
             time.sleep(0.05 if kill.moment in ("random", "push", "start") else 0.004)
@@ -176,42 +176,42 @@ class Harness:
                 continue
             if kill.victim != "all":
                 victims = [random.Random(kill.number).choice(victims)]
-            hit = 0
+            killed = 0
             for victim in victims:
                 try:
                     os.kill(victim.pid, kill.signal)
-                    hit += 1
+                    killed += 1
                 except ProcessLookupError:
                     continue
-            if not hit:
+            if not killed:
                 continue
-            alone = {victim.stage for victim in victims} - {""}
+            stages_hit = {victim.stage for victim in victims} - {""}
             working = [p for p in processes if p.role == "stage" and (kill.victim in ("flow", "all") or p.pid == victims[0].pid)]
-            at_work = {p.stage for p in processes if p.role == "dvc"} if kill.victim in ("flow", "all") else alone
+            at_work = {p.stage for p in processes if p.role == "dvc"} if kill.victim in ("flow", "all") else stages_hit
             self.say(f"{kill}: after {time.monotonic() - started:.1f} s, at work: {', '.join(sorted(at_work)) or 'no stage'}")
             return Record(kill, tuple(sorted(at_work)), sum(p.age for p in working))
         return None
 
     def wait(self, flow: subprocess.Popen[bytes], stopped: Kill | None) -> int:
         """The flow's status; a fault where it does not end, or leaves a process."""
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             status = flow.wait(30 if stopped else LONGEST)
         except subprocess.TimeoutExpired:
-            self.fault(f"{stopped}: the flow goes on: {self.workspace.processes()}")
+            self.fault(f"{stopped}: the flow keeps running: {self.workspace.processes()}")
             flow.kill()
             status = flow.wait()
         if stopped:
-            self.endings.append(time.monotonic() - begun)
+            self.endings.append(time.monotonic() - start)
             if self.endings[-1] > END_SECONDS:
                 self.fault(f"{stopped}: the flow took {self.endings[-1]:.1f} s to end")
-        begun = time.monotonic()
-        while left := self.workspace.processes():
+        start = time.monotonic()
+        while remaining := self.workspace.processes():
             # A stage that was importing when all about it were killed ends when it has imported.
-            if time.monotonic() > begun + (STARTING_SECONDS if {p.role for p in left} == {"stage"} else ORPHAN_SECONDS):
-                commands = [Path(f"/proc/{p.pid}/cmdline").read_bytes().replace(b"\0", b" ") for p in left]
-                self.fault(f"{stopped}: left behind: {left} {commands}")
-                for process in left:
+            if time.monotonic() > start + (STARTING_SECONDS if {p.role for p in remaining} == {"stage"} else ORPHAN_SECONDS):
+                commands = [Path(f"/proc/{p.pid}/cmdline").read_bytes().replace(b"\0", b" ") for p in remaining]
+                self.fault(f"{stopped}: left behind: {remaining} {commands}")
+                for process in remaining:
                     os.kill(process.pid, signal.SIGKILL)
                 break
             time.sleep(0.02)
@@ -219,11 +219,11 @@ class Harness:
 
     def check_end(self, name: str, text: str, status: int, stopped: Kill | None, wounded: int) -> None:
         if stopped and status != 0:
-            wanted = {-stopped.signal} if stopped.signal == signal.SIGKILL else {128 + stopped.signal}
-            told = re.search(r"^executed \d+, cached", text, re.MULTILINE)
-            if "\n" not in text or stopped.moment == "start" or told:  # Python's own end: nothing to stop yet, or any more
-                wanted |= {-stopped.signal, 130}
-            if status not in wanted:
+            expected = {-stopped.signal} if stopped.signal == signal.SIGKILL else {128 + stopped.signal}
+            has_summary = re.search(r"^executed \d+, cached", text, re.MULTILINE)
+            if "\n" not in text or stopped.moment == "start" or has_summary:  # Python's own end: nothing to stop yet, or any more
+                expected |= {-stopped.signal, 130}
+            if status not in expected:
                 self.fault(f"{name}: {stopped}: status {status}\n{text[-2500:]}")
             if stopped.signal != signal.SIGKILL and status > 0 and len(re.findall(r"^retemper: stopped", text, re.MULTILINE)) != 1:
                 self.fault(f"{name}: {stopped}: does not say once that it stopped:\n{text[-1500:]}")
@@ -234,21 +234,21 @@ class Harness:
             if not 1 <= len(problems) <= wounded:
                 self.fault(f"{name}: {wounded} kills of a part, and said: {problems}\n{text[-2500:]}")
             self.say(f"   said: {problems}")
-        for found in re.finditer(r"^(\S+ +\| )?Traceback", text, re.MULTILINE):
-            early = not found[1] and stopped and stopped.moment == "start"  # Python's own, of a flow that only starts
-            if not (early and "KeyboardInterrupt" in text[found.start() :]):
-                self.fault(f"{name}: a traceback ({stopped}):\n{text[max(0, found.start() - 300) : found.start() + 2500]}")
+        for traceback in re.finditer(r"^(\S+ +\| )?Traceback", text, re.MULTILINE):
+            early = not traceback[1] and stopped and stopped.moment == "start"  # Python's own, of a flow that only starts
+            if not (early and "KeyboardInterrupt" in text[traceback.start() :]):
+                self.fault(f"{name}: a traceback ({stopped}):\n{text[max(0, traceback.start() - 300) : traceback.start() + 2500]}")
 
     def compare(self, outs: dict[str, dict[str, str]], files: set[str], settings: list[str]) -> None:
         """What must be the same as without kills."""
-        mine = self.workspace.outs()
+        own_outs = self.workspace.outs()
         if self.targets:
-            if missing := set(self.targets) - set(mine):
+            if missing := set(self.targets) - set(own_outs):
                 self.fault(f"no outs of {', '.join(sorted(missing))}")
-            outs = {name: outs[name] for name in mine}
-        for stage in sorted(mine.keys() | outs.keys()):
-            for path in sorted(mine.get(stage, {}).keys() | outs.get(stage, {}).keys()):
-                if mine.get(stage, {}).get(path) != outs.get(stage, {}).get(path):
+            outs = {name: outs[name] for name in own_outs}
+        for stage in sorted(own_outs.keys() | outs.keys()):
+            for path in sorted(own_outs.get(stage, {}).keys() | outs.get(stage, {}).keys()):
+                if own_outs.get(stage, {}).get(path) != outs.get(stage, {}).get(path):
                     self.fault(f"{stage}: {path} is not that of the undisturbed run")
         extra = self.workspace.files() - files - {".dvc/config.local"}  # our remote
         if litter := sorted(name for name in extra if not name.startswith(".retemper/scratch/")):
@@ -272,8 +272,8 @@ def undisturbed(workspace: Workspace, settings: list[str], remembered: Path) -> 
         if status := workspace.start(settings, log).wait(2 * LONGEST):
             raise SystemExit(f"the undisturbed run ended with status {status}:\n{log.read_text()[-3000:]}")
         remembered.write_text(json.dumps({"outs": workspace.outs(), "files": sorted(workspace.files())}))
-    found = json.loads(remembered.read_text())
-    return found["outs"], set(found["files"])
+    record = json.loads(remembered.read_text())
+    return record["outs"], set(record["files"])
 
 
 def table(records: list[Record]) -> str:
@@ -283,9 +283,11 @@ def table(records: list[Record]) -> str:
         stage = "+".join(dict.fromkeys(name.partition("@")[0] for name in record.stages)) or "(start or end)"
         rows[record.kill.victim, NAMED[record.kill.signal], stage].append(record)
     lines = ["| victim | signal | at work | kills | s to the next kill or the end | s of work lost |", "|---|---|---|---:|---:|---:|"]
-    for (victim, number, stage), of in sorted(rows.items()):
-        mean = sum(record.next for record in of) / len(of)
-        lines.append(f"| {victim} | {number} | {stage} | {len(of)} | {mean:.1f} | {sum(record.lost for record in of) / len(of):.1f} |")
+    for (victim, number, stage), group in sorted(rows.items()):
+        mean = sum(record.next for record in group) / len(group)
+        lines.append(
+            f"| {victim} | {number} | {stage} | {len(group)} | {mean:.1f} | {sum(record.lost for record in group) / len(group):.1f} |"
+        )
     return "\n".join(lines)
 
 
@@ -304,10 +306,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would pass on that it is ignored
     folder = options.folder or Path(tempfile.mkdtemp(prefix="kills-"))
     folder.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
+    start = time.monotonic()
 
     def say(text: str) -> None:
-        print(f"{time.monotonic() - begun:7.1f} {text}", flush=True)
+        print(f"{time.monotonic() - start:7.1f} {text}", flush=True)
 
     dataset = options.dataset or write_corpus(folder / "corpus")
     settings = [] if options.reference else [*LONGER, *BACK]
@@ -330,7 +332,7 @@ def main() -> int:
         server = None if url else start_server(folder)
         workspace.environment["PREFECT_API_URL"] = url or server.stdout.readline().strip()
     while len(harness.records) < options.kills and cycle < 2 * options.kills:
-        left = options.kills - len(harness.records)
+        remaining = options.kills - len(harness.records)
         push = cycle % 2 == 1
         remote(workspace, folder / "remote" if push else None)
         if cycle:
@@ -338,7 +340,7 @@ def main() -> int:
                 shutil.rmtree(workspace.folder / forgotten, ignore_errors=True)
             (workspace.folder / "dvc.lock").unlink(missing_ok=True)
             say(f"changed: {' '.join(CHANGED)}")
-            harness.pipeline([*LONGER, *CHANGED], kills, min(6, left), push=False, abandon=True)
+            harness.pipeline([*LONGER, *CHANGED], kills, min(6, remaining), push=False, abandon=True)
         say(f"pipeline {cycle}{': pushed to a remote' if push else ''}")
         harness.pipeline(settings, kills, min(options.per_pipeline, options.kills - len(harness.records)), push)
         harness.compare(*expected, settings)

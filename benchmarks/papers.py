@@ -115,25 +115,25 @@ class Work:
         assert len(documents) == 2 * count, "the demo has no texts for so many steps"
         encoder = parse_encoder(ENCODER).folder
         assert encoder is not None
-        found = []
-        for name, texts, most in (("train-query", queries, QUERY_LENGTH), ("passages", documents, length)):
-            write_tokens(folder / name, [(texts, texts)], load_tokenizer(encoder), Cut(most), digest="", total=len(texts))
+        sides = []
+        for name, texts, length_limit in (("train-query", queries, QUERY_LENGTH), ("passages", documents, length)):
+            write_tokens(folder / name, [(texts, texts)], load_tokenizer(encoder), Cut(length_limit), digest="", total=len(texts))
             tokens = replace(open_tokens(folder / name), pad=PAD)
-            ids = np.memmap(folder / f"{name}.memmap", np.int32, "w+", shape=(len(texts), most))
+            ids = np.memmap(folder / f"{name}.memmap", np.int32, "w+", shape=(len(texts), length_limit))
             for row, (start, end) in enumerate(zip(tokens.offsets, tokens.offsets[1:], strict=False)):
                 ids[row, : end - start] = tokens.flat[start:end]
             ids.flush()
             np.save(folder / f"{name}_length.npy", tokens.lengths)
-            meta = json.dumps({"type": "int32", "total_number": len(texts), "embedding_size": most})
+            meta = json.dumps({"type": "int32", "total_number": len(texts), "embedding_size": length_limit})
             (folder / f"{name}_meta").write_text(meta, encoding="utf-8")
-            found.append(tokens)
+            sides.append(tokens)
         (folder / "train-qrel.tsv").write_text("".join(f"{query}\t0\t{query}\t1\n" for query in range(count)), encoding="utf-8")
         write_json(folder / "hard.json", {str(query): [count + query] for query in range(count)})
-        return cls(*found, folder, device)
+        return cls(*sides, folder, device)
 
 
 def config(*, dropout: float = 0.1) -> RobertaConfig:
-    made = RobertaConfig(
+    settings = RobertaConfig(
         vocab_size=30522,
         hidden_size=WIDTH,
         num_hidden_layers=6,
@@ -146,8 +146,8 @@ def config(*, dropout: float = 0.1) -> RobertaConfig:
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )
-    made.return_dict = False
-    return made
+    settings.return_dict = False
+    return settings
 
 
 def their_model(kind: type[nn.Module], device: torch.device, *, dropout: float = 0.1) -> Any:
@@ -175,10 +175,10 @@ class OurStar:
         self.budget = best_training_tokens([tower], work.device, dtype)
 
     def backward(self, step: int) -> float:
-        own = np.arange(step * self.batch, (step + 1) * self.batch)
+        rows = np.arange(step * self.batch, (step + 1) * self.batch)
         sides = [
-            Side(self.tower, self.work.queries, own),
-            Side(self.tower, self.work.documents, np.concatenate([own, len(self.work.queries) + own])),
+            Side(self.tower, self.work.queries, rows),
+            Side(self.tower, self.work.documents, np.concatenate([rows, len(self.work.queries) + rows])),
         ]
         return float(cached_backward(sides, self._loss, self.budget, Compute(self.work.device, self.dtype, 65536), (1, step))["loss"])
 
@@ -201,8 +201,8 @@ class TheirStar:
         lengths = QUERY_LENGTH, work.documents.max_length
         self.data = peer.dataset.TrainInbatchWithHardDataset(*places, *caches, 1, *lengths)
         self.collate = peer.dataset.triple_get_collate_function(*lengths, peer.dataset.load_rel(places[0]))
-        decayed = [one for name, one in model.named_parameters() if not ("bias" in name or "LayerNorm.weight" in name)]
-        others = [one for name, one in model.named_parameters() if "bias" in name or "LayerNorm.weight" in name]
+        decayed = [parameter for name, parameter in model.named_parameters() if not ("bias" in name or "LayerNorm.weight" in name)]
+        others = [parameter for name, parameter in model.named_parameters() if "bias" in name or "LayerNorm.weight" in name]
         groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = peer.lamb.Lamb(groups, lr=LR, eps=1e-8)
 
@@ -227,13 +227,13 @@ def same_star(peer: Peer, work: Work, batch: int) -> str:
     ours = our_model(theirs, work.device).eval()
     losses = OurStar(ours, work, batch, torch.float32).backward(0), TheirStar(peer, theirs, work, batch, bf16=False).backward(0)
     pairs = [(theirs.embeddingHead.weight, ours.head.linear.weight), (theirs.norm.weight, ours.head.norm.weight)]  # type: ignore[union-attr]
-    named = dict(ours.transformer.named_parameters())
-    pairs += [(one, named[name]) for name, one in theirs.roberta.named_parameters()]
+    our_parameters = dict(ours.transformer.named_parameters())
+    pairs += [(one, our_parameters[name]) for name, one in theirs.roberta.named_parameters()]
     one, other = (torch.cat([pair[side].grad.flatten() for pair in pairs]).double() for side in (0, 1))
-    apart = float((one - other).norm() / one.norm())
+    difference = float((one - other).norm() / one.norm())
     np.testing.assert_allclose(*losses, rtol=1e-4)
-    assert apart < 1e-3, f"gradients differ by {apart:.1e} of their norm"
-    return f"STAR: loss {losses[0]:.6f}, DRhard's {losses[1]:.6f}; gradients differ by {apart:.0e} of their norm"
+    assert difference < 1e-3, f"gradients differ by {difference:.1e} of their norm"
+    return f"STAR: loss {losses[0]:.6f}, DRhard's {losses[1]:.6f}; gradients differ by {difference:.0e} of their norm"
 
 
 def timed(run: Callable[[int], None], steps: int, device: torch.device) -> float:
@@ -293,19 +293,19 @@ def their_adore(peer: Peer, model: Any, work: Work, vectors: Embeddings, batch: 
     ends: list[float] = []
 
     def ticking(batches: Iterable[Any], **_: object) -> Iterator[Any]:
-        for each in batches:
+        for item in batches:
             ends.append(time.perf_counter())
-            yield each
+            yield item
         synchronize(work.device)
         ends.append(time.perf_counter())
 
     peer.adore.tqdm, peer.adore.trange, peer.adore.save_model = ticking, lambda count, **_: range(count), lambda *_: None  # type: ignore[attr-defined]
-    named = {"pembed_path": vectors.folder / "vectors.memmap", "preprocess_dir": str(work.folder), "model_device": work.device}
-    named |= {"log_dir": ".", "model_save_dir": "."}
+    paths = {"pembed_path": vectors.folder / "vectors.memmap", "preprocess_dir": str(work.folder), "model_device": work.device}
+    paths |= {"log_dir": ".", "model_save_dir": "."}
     counts = {"per_gpu_batch_size": batch, "max_seq_length": QUERY_LENGTH, "num_train_epochs": 1, "gradient_accumulation_steps": 1}
     counts |= {"warmup_steps": 0, "neg_topk": DEPTH, "metric_cut": DEPTH, "logging_steps": 1, "save_steps": 0, "seed": 42, "n_gpu": 0}
     rates = {"learning_rate": LR, "weight_decay": 0.01, "adam_epsilon": 1e-8, "max_grad_norm": CLIP}
-    peer.adore.train(Namespace(**named, **counts, **rates, faiss_gpu_index=[]), model)
+    peer.adore.train(Namespace(**paths, **counts, **rates, faiss_gpu_index=[]), model)
     return np.diff(ends).tolist()
 
 
@@ -323,16 +323,16 @@ def same_adore(peer: Peer, vectors: Embeddings, batch: int, folder: Path, device
     return f"ADORE: loss {losses[0]:.6f}, DRhard's {losses[1]:.6f}"
 
 
-def show(device: torch.device, said: list[str], works: dict[str, str], seconds: dict[tuple[str, str], float], *, best: str) -> None:
+def show(device: torch.device, checks: list[str], works: dict[str, str], seconds: dict[tuple[str, str], float], *, best: str) -> None:
     """Print what was checked, and a table for each of `works`: the seconds of its systems, and how many times those of `best` they are."""
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"\n{device.type} ({where}, {torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, ", end="")
+    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    print(f"\n{device.type} ({hardware}, {torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, ", end="")
     print(f"transformers {transformers.__version__}; 6 layers x {WIDTH}")
-    print("\n".join(said))
+    print("\n".join(checks))
     for part, title in works.items():
         print(f"\n{title:<90}{'seconds':>10}{'retemper is':>14}")
-        for (of, name), value in seconds.items():
-            if of == part:
+        for (work, name), value in seconds.items():
+            if work == part:
                 print(f"{name:<90}{value:>10.3f}{value / seconds[part, best]:>13.2f}x")
 
 
@@ -353,7 +353,7 @@ def main() -> None:
             (folder / name).mkdir()
         work = Work.of((args.steps + 1) * args.batch, args.length, folder / "star", device)
         vectors = random_documents(folder / "vectors", args.documents)
-        said = [same_star(peer, work, args.batch), same_adore(peer, vectors, args.batch, folder / "same", device)]
+        checks = [same_star(peer, work, args.batch), same_adore(peer, vectors, args.batch, folder / "same", device)]
         runs: dict[tuple[str, str], Callable[[], float]] = {}
         for kind in kinds:
             name = str(kind).removeprefix("torch.")
@@ -374,7 +374,7 @@ def main() -> None:
         "star": f"STAR step, {args.batch} queries, as many positives and hard negatives of at most {args.length} tokens, Lamb",
         "adore": f"ADORE step, {args.batch} queries over {args.documents:,} documents, top {DEPTH}",
     }
-    show(device, said, works, seconds, best=f"retemper, {str(kinds[-1]).removeprefix('torch.')}")
+    show(device, checks, works, seconds, best=f"retemper, {str(kinds[-1]).removeprefix('torch.')}")
 
 
 if __name__ == "__main__":

@@ -63,9 +63,9 @@ def world(spread: float, queries: int, *, same: bool = True, follows: float = 0.
     u, e, f = draw.normal(size=(3, 200_000))
 
     def excess(luck: float) -> float:
-        one = World(luck, queries)
-        a = one.ability(START)
-        return float((one.scores(a + DIFFICULTY * u + luck * e) - one.scores(a + DIFFICULTY * u + luck * f)).std()) - spread
+        trial = World(luck, queries)
+        a = trial.ability(START)
+        return float((trial.scores(a + DIFFICULTY * u + luck * e) - trial.scores(a + DIFFICULTY * u + luck * f)).std()) - spread
 
     return World(float(optimize.brentq(excess, 0.01, 3.0, xtol=1e-3)), queries, same, follows)
 
@@ -74,7 +74,7 @@ def world(spread: float, queries: int, *, same: bool = True, follows: float = 0.
 class Years:
     """The champions of many years side by side [Y]: true means, and those that stand, their luck [Y, S, Q] in the same order."""
 
-    here: World
+    setting: World
     draw: np.random.Generator
     count: int
     means: Floats = field(init=False)  # [Y, S], NaN where fewer stand; column 0 is the present champion
@@ -83,28 +83,28 @@ class Years:
     def __post_init__(self) -> None:
         self.means = np.full((self.count, MOST), np.nan)
         self.means[:, 0] = self.best = np.full(self.count, START)
-        self.lucks = self.draw.normal(size=(self.count, MOST, self.here.queries))
-        self.u = self.draw.normal(size=(self.count, self.here.queries))
-        self.way = self.draw.normal(size=(self.count, self.here.queries))
+        self.lucks = self.draw.normal(size=(self.count, MOST, self.setting.queries))
+        self.u = self.draw.normal(size=(self.count, self.setting.queries))
+        self.direction = self.draw.normal(size=(self.count, self.setting.queries))
         self.first = np.full(self.count, START)
 
     def week(self, candidate: Floats, rule: Promotion) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Whether a candidate of mean [Y] is promoted, and whether falsely said to be better than one that stands; the years go on."""
-        here, rows = self.here, np.arange(self.count)
-        luck = self.draw.normal(size=self.way.shape)
-        if here.follows:
-            luck = here.follows * self.lucks[:, 0] + math.sqrt(1 - here.follows**2) * (0.7 * self.way + math.sqrt(0.51) * luck)
-        if not here.same:
+        setting, rows = self.setting, np.arange(self.count)
+        luck = self.draw.normal(size=self.direction.shape)
+        if setting.follows:
+            luck = setting.follows * self.lucks[:, 0] + math.sqrt(1 - setting.follows**2) * (0.7 * self.direction + math.sqrt(0.51) * luck)
+        if not setting.same:
             self.u = self.draw.normal(size=self.u.shape)
             self.lucks = self.draw.normal(size=self.lucks.shape)
-        new = self._scores(candidate, luck)
+        candidate_scores = self._scores(candidate, luck)
         stand = ~np.isnan(self.means)
         passes, better = np.ones_like(stand), np.zeros_like(stand)
         for place in range(MOST if rule.rule == "guaranteed" else 1):
-            some = np.flatnonzero(stand[:, place] & passes.all(axis=1))
-            if len(some):
-                old = self._scores(self.means[some, place], self.lucks[some, place], some)
-                passes[some, place], better[some, place] = compared(new[some] - old, rule)
+            active = np.flatnonzero(stand[:, place] & passes.all(axis=1))
+            if len(active):
+                champion_scores = self._scores(self.means[active, place], self.lucks[active, place], active)
+                passes[active, place], better[active, place] = compared(candidate_scores[active] - champion_scores, rule)
         better = stand & np.logical_and.accumulate((better | ~stand)[:, ::-1], axis=1)[:, ::-1]  # the oldest first
         full = stand.all(axis=1) & ~better.any(axis=1)
         crowned = passes.all(axis=1) & ~(full & (rule.rule == "guaranteed"))
@@ -119,15 +119,15 @@ class Years:
         return crowned, false
 
     def _scores(self, means: Floats, lucks: Floats, some: npt.NDArray[np.int64] | None = None) -> Floats:
-        abilities = np.interp(means, *abilities_by_mean(self.here))
-        return self.here.scores(abilities[:, None] + DIFFICULTY * (self.u if some is None else self.u[some]) + self.here.luck * lucks)
+        abilities = np.interp(means, *abilities_by_mean(self.setting))
+        return self.setting.scores(abilities[:, None] + DIFFICULTY * (self.u if some is None else self.u[some]) + self.setting.luck * lucks)
 
 
 @lru_cache
-def abilities_by_mean(here: World) -> tuple[Floats, Floats]:
+def abilities_by_mean(setting: World) -> tuple[Floats, Floats]:
     """A grid of means, and the abilities that have them."""
     grid = np.linspace(0.02, 0.98, 1000)
-    return grid, np.array([here.ability(mean) for mean in grid])
+    return grid, np.array([setting.ability(mean) for mean in grid])
 
 
 def compared(differences: Floats, rule: Promotion) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -152,18 +152,18 @@ class Year:
     promotions: float
 
 
-def years(here: World, rule: Promotion, candidate: Callable[[Years], Floats], *, count: int, seed: int, block: int = 250) -> Year:
+def years(setting: World, rule: Promotion, candidate: Callable[[Years], Floats], *, count: int, seed: int, block: int = 250) -> Year:
     """`count` years of WEEKS weeks, each with a candidate of the means that `candidate` gives for the years as they are."""
     below, false, change, promotions = [], [], [], 0
     for start in range(0, count, block):
-        all_ = Years(here, np.random.default_rng((seed, start)), min(block, count - start))
-        fell, wrong = np.zeros(all_.count, bool), np.zeros(all_.count, bool)
+        block_years = Years(setting, np.random.default_rng((seed, start)), min(block, count - start))
+        fell, wrong = np.zeros(block_years.count, bool), np.zeros(block_years.count, bool)
         for _ in range(WEEKS):
-            crowned, said = all_.week(candidate(all_), rule)
+            crowned, is_false = block_years.week(candidate(block_years), rule)
             promotions += int(crowned.sum())
-            fell |= all_.means[:, 0] < all_.best - rule.margin - 1e-12
-            wrong |= said
-        below, false, change = [*below, fell], [*false, wrong], [*change, all_.means[:, 0] - all_.first]
+            fell |= block_years.means[:, 0] < block_years.best - rule.margin - 1e-12
+            wrong |= is_false
+        below, false, change = [*below, fell], [*false, wrong], [*change, block_years.means[:, 0] - block_years.first]
     return Year(*(float(np.concatenate(part).mean()) for part in (below, false, change)), promotions / count)
 
 
@@ -175,20 +175,20 @@ CANDIDATES: dict[str, Callable[[Years], Floats]] = {
 }
 
 
-def tries(here: World, rule: Promotion, *, gain: float, count: int, seed: int) -> list[float]:
+def tries(setting: World, rule: Promotion, *, gain: float, count: int, seed: int) -> list[float]:
     """Shares of years in which one of the first 1, 2, 3 candidates, all truly `gain` better, is promoted."""
-    done = []
+    crowned_blocks = []
     for start in range(0, count, 100):
-        all_ = Years(here, np.random.default_rng((seed, start)), min(100, count - start))
-        crowned = np.zeros((all_.count, 3), bool)
+        block_years = Years(setting, np.random.default_rng((seed, start)), min(100, count - start))
+        crowned = np.zeros((block_years.count, 3), bool)
         for week in range(3):
-            crowned[:, week] = all_.week(np.full(all_.count, START + gain), rule)[0] | crowned[:, : week + 1].any(axis=1)
-            all_.means[:, 0] = START  # the next try meets the same champion
-        done.append(crowned)
-    return [float(share) for share in np.concatenate(done).mean(axis=0)]
+            crowned[:, week] = block_years.week(np.full(block_years.count, START + gain), rule)[0] | crowned[:, : week + 1].any(axis=1)
+            block_years.means[:, 0] = START  # the next try meets the same champion
+        crowned_blocks.append(crowned)
+    return [float(share) for share in np.concatenate(crowned_blocks).mean(axis=0)]
 
 
-def vetoed(here: World, *, gain: float, loss: float, size: float, count: int, seed: int) -> tuple[float, float]:
+def vetoed(setting: World, *, gain: float, loss: float, size: float, count: int, seed: int) -> tuple[float, float]:
     """Shares of comparisons in which the group that loses vetoes, and in which any other group does.
 
     The groups of a data set like SQuAD: four by length, nine by question word, three sources; the loss is in a group of a fourth dimension.
@@ -197,38 +197,38 @@ def vetoed(here: World, *, gain: float, loss: float, size: float, count: int, se
     right = wrong = 0
     for number in range(count):
         draw = np.random.default_rng((seed, number))
-        u, e, f = draw.normal(size=(3, here.queries))
-        low = np.zeros(here.queries, bool)
-        low[: round(size * here.queries)] = loss != 0
-        abilities = np.where(low, here.ability(START - loss), here.ability(START + gain))
+        u, e, f = draw.normal(size=(3, setting.queries))
+        low = np.zeros(setting.queries, bool)
+        low[: round(size * setting.queries)] = loss != 0
+        abilities = np.where(low, setting.ability(START - loss), setting.ability(START + gain))
         new, old = (
-            here.scores(abilities + DIFFICULTY * u + here.luck * e),
-            here.scores(here.ability(START) + DIFFICULTY * u + here.luck * f),
+            setting.scores(abilities + DIFFICULTY * u + setting.luck * e),
+            setting.scores(setting.ability(START) + DIFFICULTY * u + setting.luck * f),
         )
-        names = [f"{n}" for n in range(here.queries)]
+        names = [f"{n}" for n in range(setting.queries)]
         kinds = {"words": [0.25] * 4, "question word": [0.45, 0.12, 0.1, 0.08, *[0.05] * 5], "source": [0.6, 0.3, 0.1]}
         slices = {}
         for kind, shares in kinds.items():
-            labels = draw.choice(len(shares), here.queries, p=shares)
+            labels = draw.choice(len(shares), setting.queries, p=shares)
             slices |= {f"{kind} {label}": [names[place] for place in np.flatnonzero(labels == label)] for label in range(len(shares))}
         if loss:
-            slices["planted"] = names[: round(size * here.queries)]
-        found = find_vetoes(dict(zip(names, (new - old).tolist(), strict=True)), slices, RULES["guaranteed"])
-        right += any(veto.group == "planted" for veto in found)
+            slices["planted"] = names[: round(size * setting.queries)]
+        vetoes = find_vetoes(dict(zip(names, (new - old).tolist(), strict=True)), slices, RULES["guaranteed"])
+        right += any(veto.group == "planted" for veto in vetoes)
         truth = dict(zip(names, np.where(low, -loss, gain), strict=True))
-        false = [veto for veto in found if np.mean([truth[name] for name in slices[veto.group]]) >= -RULES["guaranteed"].margin]
+        false = [veto for veto in vetoes if np.mean([truth[name] for name in slices[veto.group]]) >= -RULES["guaranteed"].margin]
         wrong += bool(false)
     return right / count, wrong / count
 
 
 def main() -> None:
-    given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    given.add_argument("--years", type=int, default=1000)
-    given.add_argument("--queries", type=int, default=1000)
-    given.add_argument("--spread", type=float, default=0.25)
-    given.add_argument("--seed", type=int, default=1)
-    given.add_argument("--only", nargs="+", default=["year", "tries", "vetoes", "needed"])
-    args = given.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--years", type=int, default=1000)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--spread", type=float, default=0.25)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", default=["year", "tries", "vetoes", "needed"])
+    args = parser.parse_args()
     worlds = {
         "other queries each week": world(args.spread, args.queries, same=False),
         "the same all year": world(args.spread, args.queries),
@@ -237,13 +237,13 @@ def main() -> None:
     if "year" in args.only:
         print("| candidates | dev queries | rule | ever > .01 below the best | any false better | change in a year | promotions |")
         print("|---|---|---|---:|---:|---:|---:|")
-        for what, candidate in CANDIDATES.items():
-            for kind, here in worlds.items():
+        for label, candidate in CANDIDATES.items():
+            for kind, setting in worlds.items():
                 for name, rule in RULES.items():
-                    f = years(here, rule, candidate, count=args.years, seed=args.seed)
-                    said = "" if name == "not_worse" else f"{f.false:.1%}"  # which claims no more than that
-                    cells = f"{f.below:.1%} | {said} | {f.change:+.4f} | {f.promotions:.2f}"
-                    print(f"| {what} | {kind} | {name} | {cells} |", flush=True)
+                    f = years(setting, rule, candidate, count=args.years, seed=args.seed)
+                    false_share = "" if name == "not_worse" else f"{f.false:.1%}"  # which claims no more than that
+                    cells = f"{f.below:.1%} | {false_share} | {f.change:+.4f} | {f.promotions:.2f}"
+                    print(f"| {label} | {kind} | {name} | {cells} |", flush=True)
     if "tries" in args.only:
         print("\n| gain | dev queries | rule | promoted at once | within 2 | within 3 |\n|---|---|---|---:|---:|---:|")
         for gain in (0.0, 0.01, 0.02, 0.03):
@@ -254,8 +254,8 @@ def main() -> None:
     if "needed" in args.only:
         print("\n| rule | dev queries | within 3, other queries | within 3, the same |\n|---|---:|---:|---:|")
         for queries in (800, 1000, 1200, 1400, 1700, 2000):
-            both = [world(args.spread, queries, same=same) for same in (False, True)]
-            shares = [tries(one, RULES["guaranteed"], gain=0.02, count=args.years, seed=args.seed)[2] for one in both]
+            worlds_by_week = [world(args.spread, queries, same=same) for same in (False, True)]
+            shares = [tries(variant, RULES["guaranteed"], gain=0.02, count=args.years, seed=args.seed)[2] for variant in worlds_by_week]
             print(f"| guaranteed | {queries:,} | {' | '.join(f'{share:.1%}' for share in shares)} |", flush=True)
     if "vetoes" in args.only:
         print("\n| dev queries | planted group | its loss | vetoed | false vetoes |\n|---:|---:|---:|---:|---:|")

@@ -49,13 +49,13 @@ def lines(path: Path) -> list[str]:
 def split(data: Path, out: Path, first: float) -> None:
     """`out`/source: `data` with the share `first` of its training queries, at random; `out`/batch: the others."""
     header, *judged = lines(data / "qrels/train.tsv")
-    asked = sorted({line.split("\t")[0] for line in judged})
-    old = set(random.Random(0).sample(asked, round(first * len(asked))))
-    for name, wanted in (("source", old), ("batch", set(asked) - old)):
+    query_ids = sorted({line.split("\t")[0] for line in judged})
+    source_ids = set(random.Random(0).sample(query_ids, round(first * len(query_ids))))
+    for name, ids in (("source", source_ids), ("batch", set(query_ids) - source_ids)):
         (out / name / "qrels").mkdir(parents=True)
-        others = set(asked) - wanted
+        others = set(query_ids) - ids
         (out / name / "queries.jsonl").write_text("".join(q for q in lines(data / "queries.jsonl") if json.loads(q)["_id"] not in others))
-        kept = [line for line in judged if line.split("\t")[0] in wanted]
+        kept = [line for line in judged if line.split("\t")[0] in ids]
         (out / name / "qrels/train.tsv").write_text("".join([header, *kept]))
     (out / "source/corpus.jsonl").write_text("".join(lines(data / "corpus.jsonl")))
     for measured in ("dev", "test"):
@@ -71,20 +71,20 @@ def retrain(project: Path, **settings: Any) -> tuple[str, dict[str, float], int]
         subprocess.run(["git", *words], cwd=project, env=os.environ | AUTHOR, check=True)
     tree = project / FOLDER
     store, log = tree / ".retemper/shards", tree / ".retemper/times.jsonl"
-    before, known = len(read(log)), {path.name for path in store.glob("*.npy")}
+    line_count, known_shards = len(read(log)), {path.name for path in store.glob("*.npy")}
     command = [sys.executable, "-m", "flows.cli", "retrain"]
-    done = subprocess.run(command, cwd=project, env=os.environ | AUTHOR | {"PYTHONPATH": str(project)}, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    ended = [line for line in read(log)[before:] if line.get("state") == "Ran" and isinstance(line.get("cost"), dict)]
-    encoded = sum(len(np.load(path, mmap_mode="r", allow_pickle=False)) for path in store.glob("*.npy") if path.name not in known)
-    return done.stdout.splitlines()[-1], {str(line["ended"]): line["cost"].get("seconds", 0.0) for line in ended}, encoded
+    completed = subprocess.run(command, cwd=project, env=os.environ | AUTHOR | {"PYTHONPATH": str(project)}, capture_output=True, text=True)
+    if completed.returncode:
+        sys.exit(f"status {completed.returncode}\n{completed.stdout[-3000:]}\n{completed.stderr[-3000:]}")
+    ended = [line for line in read(log)[line_count:] if line.get("state") == "Ran" and isinstance(line.get("cost"), dict)]
+    encoded = sum(len(np.load(path, mmap_mode="r", allow_pickle=False)) for path in store.glob("*.npy") if path.name not in known_shards)
+    return completed.stdout.splitlines()[-1], {str(line["ended"]): line["cost"].get("seconds", 0.0) for line in ended}, encoded
 
 
 def values(tree: Path, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """nDCG@10 of every dev query."""
-    found: np.ndarray[Any, np.dtype[np.float64]] = pq.read_table(tree / f"data/values/{name}/dev.parquet")["nDCG@10"].to_numpy()
-    return found
+    ndcg: np.ndarray[Any, np.dtype[np.float64]] = pq.read_table(tree / f"data/values/{name}/dev.parquet")["nDCG@10"].to_numpy()
+    return ndcg
 
 
 def main() -> None:
@@ -99,32 +99,32 @@ def main() -> None:
     parser.add_argument("--adore", type=json.loads, default={})
     parser.add_argument("--round", type=json.loads, default={})
     parser.add_argument("--set", action="append", default=[])
-    given = parser.parse_args()
-    folder = given.folder.resolve()
-    split(given.data, folder, given.first)
+    args = parser.parse_args()
+    folder = args.folder.resolve()
+    split(args.data, folder, args.first)
     project = folder / "project"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(project)], check=True)
     subprocess.run(["git", "-C", str(project), "remote", "remove", "origin"], check=True)  # retrainings push to it
-    settings = RECIPE | {"dataset.source": "beir:../source", "encoder.source": given.encoder}
-    edit.apply([*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *given.set], project / "params.yaml", lambda _: None)
+    settings = RECIPE | {"dataset.source": "beir:../source", "encoder.source": args.encoder}
+    edit.apply([*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *args.set], project / "params.yaml", lambda _: None)
     (folder / "inbox").mkdir()
     tree = project / FOLDER
     print(retrain(project)[0])
     shutil.move(folder / "batch", folder / "inbox/001")
-    said, cheap, encoded = retrain(project, mode=given.mode, adore=given.adore, round=given.round)
-    trained = f"{NAMED}_{TRAINED[given.mode]}"
-    found = {"champion": values(tree, NAMED), given.mode: values(tree, trained)}
-    print(said)
-    said, full, all_encoded = retrain(project, mode="full")
-    found["full"] = values(tree, NAMED)
-    print(said)
-    for name, seconds, documents in (("champion", {}, 0), (given.mode, cheap, encoded), ("full", full, all_encoded)):
-        p, low, high = paired_t_test(found[name], found["champion"], 0.05)
-        gain = "" if low is None or high is None else f" ({found[name].mean() - found['champion'].mean():+.4f} [{low:+.4f}, {high:+.4f}]"
+    message, cheap, encoded = retrain(project, mode=args.mode, adore=args.adore, round=args.round)
+    trained = f"{NAMED}_{TRAINED[args.mode]}"
+    scores = {"champion": values(tree, NAMED), args.mode: values(tree, trained)}
+    print(message)
+    message, full, all_encoded = retrain(project, mode="full")
+    scores["full"] = values(tree, NAMED)
+    print(message)
+    for name, seconds, documents in (("champion", {}, 0), (args.mode, cheap, encoded), ("full", full, all_encoded)):
+        p, low, high = paired_t_test(scores[name], scores["champion"], 0.05)
+        gain = "" if low is None or high is None else f" ({scores[name].mean() - scores['champion'].mean():+.4f} [{low:+.4f}, {high:+.4f}]"
         shown = f"{gain}, p {p:.2g})" if gain and seconds else ""
-        print(f"{name:12} dev nDCG@10 {found[name].mean():.4f}{shown}; {sum(seconds.values()):,.0f} s; {documents:,} documents encoded")
+        print(f"{name:12} dev nDCG@10 {scores[name].mean():.4f}{shown}; {sum(seconds.values()):,.0f} s; {documents:,} documents encoded")
         print(f"{'':12} {', '.join(f'{stage} {took:.1f}' for stage, took in seconds.items() if took >= 1)}")
-    print(f"{given.mode} took {sum(cheap.values()) / sum(full.values()):.1%} of the full retraining")
+    print(f"{args.mode} took {sum(cheap.values()) / sum(full.values()):.1%} of the full retraining")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def main() -> None:
         digests = [file_digest(Path(folder) / shard_name(number)) for number in range(len(sizes))]
         embeddings = Embeddings(Path(folder), Manifest(args.rows, args.width, "float32", sizes, "", "", 0, "", digests))
         documents = Exact(embeddings, device, Path(folder))
-        held = torch.from_numpy(faiss.rev_swig_ptr(index.get_xb(), args.rows * args.width).reshape(args.rows, args.width)).to(device)
+        vectors_RD = torch.from_numpy(faiss.rev_swig_ptr(index.get_xb(), args.rows * args.width).reshape(args.rows, args.width)).to(device)
 
         def every() -> tuple[np.ndarray, np.ndarray]:
             return exact_search(queries, embeddings.blocks(), args.depth, device)
@@ -82,23 +82,28 @@ def main() -> None:
         few, product = queries[: args.batch], torch.from_numpy(queries[:2048]).to(device)
         agree(every(), index.search(queries, args.depth), args.depth)
         agree(step(), index.search(few, args.depth), args.depth)
-        many = best_of(args.repeat, {"retemper": every, "faiss": lambda: index.search(queries, args.depth)})
-        one = best_of(args.repeat, {"retemper": step, "faiss": lambda: index.search(few, args.depth)})
+        batch_seconds = best_of(args.repeat, {"retemper": every, "faiss": lambda: index.search(queries, args.depth)})
+        step_seconds = best_of(args.repeat, {"retemper": step, "faiss": lambda: index.search(few, args.depth)})
         dtype = compute_dtype(device, "bf16")
         product, shard, numbers = (
             product.to(dtype),
-            held[:SHARD].to(dtype),
-            held.to(dtype).view(torch.int16 if dtype.itemsize == 2 else torch.int32),
+            vectors_RD[:SHARD].to(dtype),
+            vectors_RD.to(dtype).view(torch.int16 if dtype.itemsize == 2 else torch.int32),
         )
         floors = best_of(args.repeat, {"product": lambda: float((product @ shard.T)[0, 0]), "read": lambda: int(numbers.amax())})
     floor = floors["product"] * args.rows / SHARD * args.queries / len(product)
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"\n{args.rows:,} x {args.width}, top {args.depth}, {device.type} ({where}, {torch.backends.cpu.get_cpu_capability()}), ", end="")
+    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    print(
+        f"\n{args.rows:,} x {args.width}, top {args.depth}, {device.type} ({hardware}, {torch.backends.cpu.get_cpu_capability()}), ", end=""
+    )
     print(f"torch {torch.__version__}, faiss {faiss.__version__}")
     print(f"{'search':<34}{'retemper s':>12}{'faiss s':>10}{'ratio':>8}{'floor s':>10}")
-    for name, seconds, least in ((f"{args.queries:,} queries", many, floor), (f"a step of {args.batch}", one, floors["read"])):
+    for name, seconds, floor_seconds in (
+        (f"{args.queries:,} queries", batch_seconds, floor),
+        (f"a step of {args.batch}", step_seconds, floors["read"]),
+    ):
         print(f"{name:<34}{seconds['retemper']:>12.3f}{seconds['faiss']:>10.3f}", end="")
-        print(f"{seconds['faiss'] / seconds['retemper']:>7.2f}x{least:>10.3f}")
+        print(f"{seconds['faiss'] / seconds['retemper']:>7.2f}x{floor_seconds:>10.3f}")
 
 
 if __name__ == "__main__":

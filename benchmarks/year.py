@@ -91,19 +91,19 @@ class Year:
     def call(self, *words: str, status: int = 0) -> str:
         """The output of a command of ours."""
         command = [sys.executable, "-m", "flows.cli", *words]
-        done = subprocess.run(command, cwd=self.project.folder, env=self.environment, capture_output=True, text=True, check=False)
-        if done.returncode != status:
-            raise SystemExit(f"{' '.join(words)}: status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        return done.stdout
+        completed = subprocess.run(command, cwd=self.project.folder, env=self.environment, capture_output=True, text=True, check=False)
+        if completed.returncode != status:
+            raise SystemExit(f"{' '.join(words)}: status {completed.returncode}\n{completed.stdout[-2000:]}\n{completed.stderr[-2000:]}")
+        return completed.stdout
 
     def git(self, *words: str) -> str:
         command = ["git", *words]
         return subprocess.run(command, cwd=self.project.folder, env=self.environment, capture_output=True, text=True, check=True).stdout
 
-    def must(self, holds: bool, what: str) -> None:
+    def must(self, holds: bool, problem: str) -> None:
         if not holds:
-            self.problems.append(what)
-            print(f"    WRONG: {what}", flush=True)
+            self.problems.append(problem)
+            print(f"    WRONG: {problem}", flush=True)
 
     @contextmanager
     def started(self, log: str, *words: str) -> Iterator[Path]:
@@ -174,12 +174,12 @@ def main() -> int:
     parser.add_argument("--weeks", type=int, default=52)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no week after so many minutes")
-    given = parser.parse_args()
-    folder = (given.folder or Path(tempfile.mkdtemp(prefix="year-"))).resolve()
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no week after this many minutes")
+    args = parser.parse_args()
+    folder = (args.folder or Path(tempfile.mkdtemp(prefix="year-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    year, world = Year(folder), World(given.seed)
+    year, world = Year(folder), World(args.seed)
     world.first().write(folder / "source")
     (folder / "inbox").mkdir()
     edit.apply([f"{key}={json.dumps(value)}" for key, value in RECIPE.items()], year.project.folder / "params.yaml", lambda _: None)
@@ -187,12 +187,12 @@ def main() -> int:
     year.git("add", "--all")
     year.git("commit", "--quiet", "--message", "The project of a year")
     with year.started("schedule.log", "schedule", "--cron", "0 3 1 1 *", "--name", NAME) as log:
-        first = next(line for _ in wait(400) for line in log.read_text().splitlines() if line.startswith("Prefect's page: "))
-        year.url = first.split()[-1] + "/api"
-        known = f"{year.url}/deployments/name/retemper-retraining/{NAME}"
-        next(True for _ in wait(400) if httpx.get(known, timeout=60).status_code == 200)
-        done = weeks(year, world, plan(given.seed, given.weeks), random.Random(given.seed + 1), until=began + 60 * given.minutes)
-    print(f"{done} weeks in {(time.monotonic() - began) / 60:.0f} min; {len(year.problems)} things did not hold; {folder}")
+        page_line = next(line for _ in wait(400) for line in log.read_text().splitlines() if line.startswith("Prefect's page: "))
+        year.url = page_line.split()[-1] + "/api"
+        deployment_url = f"{year.url}/deployments/name/retemper-retraining/{NAME}"
+        next(True for _ in wait(400) if httpx.get(deployment_url, timeout=60).status_code == 200)
+        week_count = weeks(year, world, plan(args.seed, args.weeks), random.Random(args.seed + 1), until=began + 60 * args.minutes)
+    print(f"{week_count} weeks in {(time.monotonic() - began) / 60:.0f} min; {len(year.problems)} things did not hold; {folder}")
     for problem in year.problems:
         print(f"  {problem}")
     return 1 if year.problems else 0
@@ -205,7 +205,7 @@ def weeks(year: Year, world: World, kinds: list[str], draw: random.Random, *, un
     kills = set(draw.sample(range(1, len(kinds)), max(1, len(kinds) // 7)))
     rollbacks = {len(kinds) * 2 // 5, len(kinds) * 4 // 5}
     kept_out: set[str] = set()
-    after = ""  # what makes a week without new data compare all the same
+    reason = ""  # what makes a week without new data compare all the same
     with_server: Any = None
     week = 0
     for week, kind in enumerate(kinds):
@@ -227,35 +227,37 @@ def weeks(year: Year, world: World, kinds: list[str], draw: random.Random, *, un
                 state, message = year.retrain()
         else:
             state, message = year.retrain()
-        now = year.champions()
+        champions = year.champions()
         outcomes[kind, state] += 1
-        print(f"week {week:2} {kind:10} {state}{note}: champion/{now[-1] if now else 0}; {message[:150]}", flush=True)
-        allowed = {"Promoted"} if week == 0 else ENDS.get(kind, {"Unchanged"} | AFTER.get(after, set()))
+        print(f"week {week:2} {kind:10} {state}{note}: champion/{champions[-1] if champions else 0}; {message[:150]}", flush=True)
+        allowed = {"Promoted"} if week == 0 else ENDS.get(kind, {"Unchanged"} | AFTER.get(reason, set()))
         year.must(state in allowed, f"week {week}: {kind} ended as {state}, not as {' or '.join(sorted(allowed))}: {message}")
-        year.must(len(now) - len(before) == (state == "Promoted"), f"week {week}: {state}, yet champions went from {before} to {now}")
+        year.must(
+            len(champions) - len(before) == (state == "Promoted"), f"week {week}: {state}, yet champions went from {before} to {champions}"
+        )
         kept_out |= {name} if kind in KEPT_OUT else set()
-        out = {path.stem for path in quarantine.glob("*.json")}
-        year.must(out == kept_out, f"week {week}: kept out are {sorted(out)}, not {sorted(kept_out)}")
-        after = kind if kind == "poisoned" else after if state == "Unchanged" else ""
+        in_quarantine = {path.stem for path in quarantine.glob("*.json")}
+        year.must(in_quarantine == kept_out, f"week {week}: in quarantine are {sorted(in_quarantine)}, not {sorted(kept_out)}")
+        reason = kind if kind == "poisoned" else reason if state == "Unchanged" else ""
         if kind == "poisoned":
             (year.folder / "inbox" / name).rename(year.folder / "inbox" / f".{name}")
-        if len(now) > len(before):
-            year.call("champion", "export", str(year.folder / f"export-{now[-1]}"))
+        if len(champions) > len(before):
+            year.call("champion", "export", str(year.folder / f"export-{champions[-1]}"))
         if week == 0:
             queries = [entry.query for entry in world.dev] + [f"{entry.title} history" for entry in world.dev]
             with_server = serve(year, queries)
             server = with_server.__enter__()
-        if week in rollbacks and len(now) > 1:
+        if week in rollbacks and len(champions) > 1:
             year.call("champion", "rollback")
-            now = year.champions()
-            year.rolled_back.add(now[-1])
-            year.call("champion", "export", str(year.folder / f"export-{now[-1]}"))
+            champions = year.champions()
+            year.rolled_back.add(champions[-1])
+            year.call("champion", "export", str(year.folder / f"export-{champions[-1]}"))
             print(
-                f"        rolled back: champion/{now[-1]} is {json.loads(year.call('champion', 'history', '--json'))[-1]['reason']}",
+                f"        rolled back: champion/{champions[-1]} is {json.loads(year.call('champion', 'history', '--json'))[-1]['reason']}",
                 flush=True,
             )
-            after = "rollback"
-        expected = f"champion/{now[-1]} "
+            reason = "rollback"
+        expected = f"champion/{champions[-1]} "
         year.must(any(server().startswith(expected) for _ in wait(60)), f"week {week}: {server()} is served, not {expected}")
     with_server.__exit__(None, None, None)
     add_up(year, world, outcomes)
@@ -299,11 +301,11 @@ def check_answers(year: Year, hits: dict[str, Any]) -> None:
     documents = model.encode(table["text"], show_progress_bar=False)
     model.max_seq_length = 32
     scores = model.encode(list(hits), show_progress_bar=False) @ documents.T
-    wrong = 0
+    mismatches = 0
     for row, answer in zip(scores, hits.values(), strict=True):
         best = np.sort(row)[::-1][:10]
-        wrong += not np.allclose([hit["score"] for hit in answer["hits"]], best, rtol=1e-3, atol=1e-3)
-    year.must(not wrong, f"{wrong} of {len(hits)} answers are not those of sentence-transformers ({settings['model']})")
+        mismatches += not np.allclose([hit["score"] for hit in answer["hits"]], best, rtol=1e-3, atol=1e-3)
+    year.must(not mismatches, f"{mismatches} of {len(hits)} answers are not those of sentence-transformers ({settings['model']})")
 
 
 def add_up(year: Year, world: World, outcomes: Counter[tuple[str, str]]) -> None:
@@ -323,14 +325,14 @@ def add_up(year: Year, world: World, outcomes: Counter[tuple[str, str]]) -> None
         model.max_seq_length = 64
         documents = model.encode(texts, show_progress_bar=False)
         scores = model.encode(list(world.truth), show_progress_bar=False) @ documents.T
-        found = [[ids[place] for place in row] for row in np.argsort(-scores, axis=1)[:, :10]]
-        true = float(np.mean(ndcg(found, list(world.truth.values()))))
-        first = first or true
-        beside = f" ({true - first:+.4f} to the anchor, {true - best:+.4f} to the best before it)" if best else ", the anchor"
-        print(f"champion/{number}: true nDCG@10 {true:.4f}{beside}")
-        by_hand = number in year.rolled_back
-        year.must(by_hand or true >= best - margin, f"champion/{number} is {best - true:.4f} below the best before it")
-        best = max(best, true)
+        ranked = [[ids[place] for place in row] for row in np.argsort(-scores, axis=1)[:, :10]]
+        quality = float(np.mean(ndcg(ranked, list(world.truth.values()))))
+        first = first or quality
+        comparison = f" ({quality - first:+.4f} to the anchor, {quality - best:+.4f} to the best before it)" if best else ", the anchor"
+        print(f"champion/{number}: true nDCG@10 {quality:.4f}{comparison}")
+        was_restored = number in year.rolled_back
+        year.must(was_restored or quality >= best - margin, f"champion/{number} is {best - quality:.4f} below the best before it")
+        best = max(best, quality)
     lines = json.loads(year.call("champion", "history", "--json"))
     states = year.ask("/flow_runs/filter", {"flows": {"name": {"any_": ["retemper-retraining"]}}, "limit": 200})
     page = Counter(run["state"]["name"] for run in states if run["state"]["type"] != "SCHEDULED")

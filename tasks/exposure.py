@@ -38,14 +38,14 @@ from tasks.train.params import Round
 def replay(training: Mapping[str, Any], scratch: Path) -> Replay:
     """The `Replay` of one training: the records of its steps."""
     paths = {name: Path(path) for name, path in training["paths"].items()}
-    kind, where = training["stage"], f"{training['stage']}@{training['name']}"
+    kind, label = training["stage"], f"{training['stage']}@{training['name']}"
     if kind == "train":
-        return train.replay(paths, validate(Round, training["params"], where), scratch, training["behind"], training["taken"])
+        return train.replay(paths, validate(Round, training["params"], label), scratch, training["behind"], training["taken"])
     if kind == "adore":
-        return adore.replay(paths, validate(Adore, training["params"], where), scratch)
+        return adore.replay(paths, validate(Adore, training["params"], label), scratch)
     if kind == "reranker":
-        return reranker.replay(paths, validate(Reranker, training["params"], where), scratch)
-    return pretrain.replay(paths, validate(Pretrain, training["params"], where), where)
+        return reranker.replay(paths, validate(Reranker, training["params"], label), scratch)
+    return pretrain.replay(paths, validate(Pretrain, training["params"], label), label)
 
 
 def places(records: Sequence[str], path: Path | None) -> Ints:
@@ -55,44 +55,50 @@ def places(records: Sequence[str], path: Path | None) -> Ints:
 
 def parts(training: Mapping[str, Any], records: Sequence[str], scratch: Path) -> tuple[list[dict[str, Any]], int]:
     """The parts that records took in one training, and its number of steps."""
-    found = replay(training, scratch)
-    queries, documents = places(records, found.queries), places(records, found.documents)
-    progress = Progress(f"replay {training['stage']}@{training['name']}", found.total, "steps")
+    replayed = replay(training, scratch)
+    queries, documents = places(records, replayed.queries), places(records, replayed.documents)
+    progress = Progress(f"replay {training['stage']}@{training['name']}", replayed.total, "steps")
 
     def counted() -> Any:
-        for step in found.steps:
+        for step in replayed.steps:
             yield step
             progress.advance()
 
-    told = parts_of(
-        Replay(found.documents, found.queries, found.total, counted(), found.beside), queries[queries >= 0], documents[documents >= 0]
+    record_parts = parts_of(
+        Replay(replayed.documents, replayed.queries, replayed.total, counted(), replayed.beside),
+        queries[queries >= 0],
+        documents[documents >= 0],
     )
     if progress.terminal:
         progress.close()
     names = {True: dict(zip(queries.tolist(), records, strict=True)), False: dict(zip(documents.tolist(), records, strict=True))}
-    rows = [{"id": names[part.role in OF_QUERIES][part.ordinal], **asdict(part)} for part in told]
-    return [{key: value for key, value in row.items() if key != "ordinal"} for row in rows], found.total
+    rows = [{"id": names[part.role in OF_QUERIES][part.ordinal], **asdict(part)} for part in record_parts]
+    return [{key: value for key, value in row.items() if key != "ordinal"} for row in rows], replayed.total
 
 
 def kinds(records: Sequence[str], corpora: Sequence[Path]) -> dict[str, list[str]]:
     """The kinds of each record in the corpora: a document, a query of a split, or several of these; none if its id is unknown."""
-    found: dict[str, list[str]] = {record: [] for record in records}
+    kinds_of: dict[str, list[str]] = {record: [] for record in records}
     for corpus in corpora:
         tables = {"document": "documents.parquet"} | {f"query of {split}": f"queries/{split}.parquet" for split in SPLITS}
         for kind, name in tables.items():
             path = corpus / name
             for record, place in zip(records, places(records, path if path.exists() else None).tolist(), strict=True):
-                if place >= 0 and kind not in found[record]:
-                    found[record].append(kind)
-    return found
+                if place >= 0 and kind not in kinds_of[record]:
+                    kinds_of[record].append(kind)
+    return kinds_of
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    records, scratch = asked["records"], Path(asked["scratch"])
-    told = [parts(training, records, scratch) for training in asked["trainings"]]
-    known = kinds(records, list(map(Path, asked["corpora"])))
-    print(json.dumps({"records": known, "parts": [found for found, _ in told], "totals": [total for _, total in told]}))
+    request = json.load(sys.stdin)
+    records, scratch = request["records"], Path(request["scratch"])
+    results = [parts(training, records, scratch) for training in request["trainings"]]
+    record_kinds = kinds(records, list(map(Path, request["corpora"])))
+    print(
+        json.dumps(
+            {"records": record_kinds, "parts": [record_parts for record_parts, _ in results], "totals": [total for _, total in results]}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Extra(Params):
     """A further data set, on which every system is measured zero-shot. `NAME: SPEC` alone stands for `NAME: {source: SPEC}`."""
 
     source: str = Field(description="demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID")
-    relevance: dict[Split, Grade] = Field(EITHER, description="lowest grade that counts as relevant there, for both splits or for each")
+    relevance: dict[Split, Grade] = Field(EITHER, description="lowest grade that counts as relevant, for both splits or for each")
     titles: bool | None = Field(None, description="prepend a document's title to its text; null: as text.titles")
     ignore_identical_ids: bool | None = Field(
         None, description="exclude the document with the query's own id, as BEIR does; null: as retrieve.ignore_identical_ids"
@@ -92,4 +92,8 @@ class Parameters(Params):
     @field_validator("extra", mode="before", json_schema_input_type=dict[str, Extra | str])
     @classmethod
     def _sources(cls, value: Any) -> Any:
-        return {name: {"source": one} if isinstance(one, str) else one for name, one in value.items()} if isinstance(value, dict) else value
+        return (
+            {name: {"source": entry} if isinstance(entry, str) else entry for name, entry in value.items()}
+            if isinstance(value, dict)
+            else value
+        )

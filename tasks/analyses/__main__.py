@@ -42,13 +42,13 @@ BM25, RANDOM, IN_BATCH = "bm25", "random", "in_batch"  # sources of negatives in
 class Round:
     """The data that all analyses read: the round's towers and vectors, tokens, and relevant documents."""
 
-    def __init__(self, given: Namespace) -> None:
-        self.corpus, self.tokens = given.corpus, given.tokens
-        self.documents = open_tokens(given.tokens / "documents")
+    def __init__(self, args: Namespace) -> None:
+        self.corpus, self.tokens = args.corpus, args.tokens
+        self.documents = open_tokens(args.tokens / "documents")
         self.ids = self.documents.folder / "ids.parquet"
-        self.embeddings = open_embeddings(given.embeddings)
+        self.embeddings = open_embeddings(args.embeddings)
         self.device = choose_device(read_runtime())
-        towers = load_towers(given.encoder)
+        towers = load_towers(args.encoder)
         query: Encoder = move_module(towers.query, self.device, torch.float32)
         self.towers = Towers(query, query if towers.shared else move_module(towers.document, self.device, torch.float32))
 
@@ -77,15 +77,18 @@ def negatives_overlap(data: Round, sources: Mapping[str, DocumentLists], params:
     depth = min(params.depth + int(relevant.counts[sample].max(initial=0)), count_rows(data.ids))
     owners = data.embeddings.owners()
 
-    def search(asked: Floats, rows: int) -> tuple[Floats, Ints]:
-        return search_embeddings(asked, data.embeddings, rows, data.device)
+    def search(vectors: Floats, rows: int) -> tuple[Floats, Ints]:
+        return search_embeddings(vectors, data.embeddings, rows, data.device)
 
     _, rows = best_passages(search, data.vectors("train", sample), owners, depth)
-    own = {}
-    for query, found in zip(sample.tolist(), rows, strict=True):
-        docs = dict.fromkeys(owners[found[found >= 0]].tolist())
-        own[query] = [doc for doc in docs if doc not in relevant.of(query)][: params.depth]
-    return {name: overlap(own, {query: lists.of(query).tolist() for query in own}, params.depth) for name, lists in sources.items()}
+    own_negatives = {}
+    for query, query_rows in zip(sample.tolist(), rows, strict=True):
+        docs = dict.fromkeys(owners[query_rows[query_rows >= 0]].tolist())
+        own_negatives[query] = [doc for doc in docs if doc not in relevant.of(query)][: params.depth]
+    return {
+        name: overlap(own_negatives, {query: lists.of(query).tolist() for query in own_negatives}, params.depth)
+        for name, lists in sources.items()
+    }
 
 
 def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], params: Analysis) -> dict[str, dict[str, float]]:
@@ -93,7 +96,7 @@ def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], para
     relevant, queries = data.relevant("train"), data.queries("train")
     positives = {int(query): relevant.of(int(query)) for query in np.flatnonzero(relevant.counts)}
     count = count_rows(data.ids)
-    found = {}
+    norms = {}
     for name in (IN_BATCH, RANDOM, *sources) if positives else ():
         lists = {query: sources[name].of(query) for query in positives} if name in sources else None
         drawn = draw_batches(
@@ -106,19 +109,19 @@ def sources_of_gradients(data: Round, sources: Mapping[str, DocumentLists], para
             seed=draw_seed(params.seed, 3),
         )
         if batches := list(drawn):
-            found[name] = gradient_norms(data.towers, queries, data.documents, batches, params.temperature)
-    return found
+            norms[name] = gradient_norms(data.towers, queries, data.documents, batches, params.temperature)
+    return norms
 
 
 def curves(data: Round, run: Path, names: Sequence[str], vectors: Floats, params: Analysis) -> list[dict[str, Any]]:
     """For a sample of queries, the scores of the top documents minus the query's mean score over the corpus (ANCE, Fig. 3)."""
     means = vectors @ mean_vector(data.embeddings)
-    drawn = {
+    mean_of = {
         names[place]: float(means[place])
         for place in np.random.default_rng(draw_seed(params.seed, 2)).permutation(len(names))[: params.curves]
     }
-    lists = ((query, scores) for query, _, scores in read_scored_run(run, params.depth) if query in drawn)
-    return [{"query": query, "scores": [round(float(score) - drawn[query], 5) for score in scores]} for query, scores in lists]
+    lists = ((query, scores) for query, _, scores in read_scored_run(run, params.depth) if query in mean_of)
+    return [{"query": query, "scores": [round(float(score) - mean_of[query], 5) for score in scores]} for query, scores in lists]
 
 
 def maps(
@@ -131,37 +134,37 @@ def maps(
 ) -> list[dict[str, Any]]:
     """For a sample of queries, a t-SNE map with the relevant documents and the top ones of BM25 and the round (ANCE and LTRe, Fig. 1)."""
     ids = {name: number for number, name in enumerate(data.documents.ids().to_pylist())} if params.maps else {}
-    told = []
+    records = []
     for number in sorted(np.random.default_rng(draw_seed(params.seed, 4)).permutation(len(names))[: params.maps].tolist()):
         kinds: dict[int, str] = dict.fromkeys(relevant[number].tolist(), "relevant")
         for kind, ranked in lists.items():
             for doc in ranked.get(names[number], ())[:MAPPED]:
                 kinds[ids[doc]] = {None: kind, "relevant": "relevant"}.get(kinds.get(ids[doc]), "both")
         docs = np.array(list(kinds), dtype=np.int64)
-        alone = vectors[number : number + 1]
-        found = best_rows(data.embeddings, np.repeat(alone, len(docs), axis=0), docs)
-        points = flat_map(np.concatenate([alone, found]), params.seed)
+        query_vector = vectors[number : number + 1]
+        document_vectors = best_rows(data.embeddings, np.repeat(query_vector, len(docs), axis=0), docs)
+        points = flat_map(np.concatenate([query_vector, document_vectors]), params.seed)
         labels = [("query", names[number]), *((kind, data.documents.ids()[int(doc)].as_py()) for doc, kind in kinds.items())]
-        told.append(
+        records.append(
             {
                 "query": names[number],
                 "points": [{"kind": kind, "id": name, "x": x, "y": y} for (kind, name), (x, y) in zip(labels, points, strict=True)],
             }
         )
-    return told
+    return records
 
 
-def lines(name: str, found: Mapping[str, Any], params: Analysis) -> Iterator[str]:
+def lines(name: str, figures: Mapping[str, Any], params: Analysis) -> Iterator[str]:
     """The figures, as lines for the terminal."""
-    errors = found["pairwise_errors"]
-    yield f"{name}: {counted(found['queries'], 'queries')} of {found['split']}"
-    yield f"overlap of the top {params.depth} with BM25's: {_share(found['bm25_overlap'])}"
-    for source, share in found["negatives_overlap"].items():
+    errors = figures["pairwise_errors"]
+    yield f"{name}: {counted(figures['queries'], 'queries')} of {figures['split']}"
+    yield f"overlap of the top {params.depth} with BM25's: {_share(figures['bm25_overlap'])}"
+    for source, share in figures["negatives_overlap"].items():
         yield f"overlap of {source}'s negatives with the round's own: {_share(share)}"
     yield f"pairwise errors per query: {errors['total']:.1f}, of which in the top {errors['depth']}: {errors['top']:.2f}"
-    uniform = ", ".join(f"of {name} {value:.3f}" for name, value in found["uniformity"].items())
-    yield f"alignment {found['alignment']:.4f} (0 is best), uniformity {uniform} (lower is more uniform)"
-    for source, values in found["gradients"].items():
+    uniform = ", ".join(f"of {name} {value:.3f}" for name, value in figures["uniformity"].items())
+    yield f"alignment {figures['alignment']:.4f} (0 is best), uniformity {uniform} (lower is more uniform)"
+    for source, values in figures["gradients"].items():
         yield f"negatives from {source:<10} " + ", ".join(f"{part} {value:.4f}" for part, value in values.items())
 
 
@@ -170,7 +173,7 @@ def _share(value: float | None) -> str:
 
 
 def main() -> None:
-    known = parser(
+    command_line = parser(
         __doc__ or "",
         encoder="encoder folder of the round",
         embeddings="its document vectors",
@@ -182,34 +185,34 @@ def main() -> None:
         corpus="corpus folder",
         out="folder to write: analysis.json",
     )
-    known.add_argument("--name", required=True, help="the entry of params.yaml")
-    given = known.parse_args()
-    params, data = load(Analysis, f"analyses.{given.name}"), Round(given)
+    command_line.add_argument("--name", required=True, help="the entry of params.yaml")
+    args = command_line.parse_args()
+    params, data = load(Analysis, f"analyses.{args.name}"), Round(args)
     split = next((split for split in MEASURED if data.relevant(split).counts.any()), None)
     if split is None:
-        raise UserError(f"{given.corpus}: found no relevant document in dev or test, expected at least one to analyse")
+        raise UserError(f"{args.corpus}: found no relevant document in dev or test, expected at least one to analyze")
     relevant = data.relevant(split)
     judged = np.flatnonzero(relevant.counts)
     if min(len(judged), len(data.embeddings)) < 2:
         raise UserError(
-            f"{given.corpus}: found {counted(len(judged), 'queries')} of {split} with a judgment and "
-            f"{counted(len(data.embeddings), 'documents')}, expected at least two of each to analyse"
+            f"{args.corpus}: found {counted(len(judged), 'queries')} of {split} with a judgment and "
+            f"{counted(len(data.embeddings), 'documents')}, expected at least two of each to analyze"
         )
     names = data.queries(split).ids().take(judged).to_pylist()
     vectors = data.vectors(split, judged)
     documents = [relevant.of(int(query)) for query in judged]
     owner, document = np.repeat(np.arange(len(judged)), relevant.counts[judged]), np.concatenate(documents)
-    lists = {BM25: given.bm25_run, params.round: given.run}
+    lists = {BM25: args.bm25_run, params.round: args.run}
     ranked = {name: dict(read_run(run / f"{split}.trec", max(params.depth, MAPPED))) for name, run in lists.items()}
     sample = np.sort(np.random.default_rng(draw_seed(params.seed, 5)).permutation(len(data.embeddings))[: params.sample])
-    best = best_rows(data.embeddings, vectors[owner], document)
-    with new_folder(given.out) as out, TemporaryDirectory(dir=out) as scratch:
-        tables = {BM25: given.bm25_negatives, params.negatives: given.negatives}
+    best_vectors = best_rows(data.embeddings, vectors[owner], document)
+    with new_folder(args.out) as out, TemporaryDirectory(dir=out) as scratch:
+        tables = {BM25: args.bm25_negatives, params.negatives: args.negatives}
         ids = data.queries("train").folder / "ids.parquet"
         sources = {
             name: ranked_lists(path / "train.parquet", ids, data.ids, (1, params.depth), Path(scratch)) for name, path in tables.items()
         }
-        found = {
+        figures = {
             "round": params.round,
             "split": split,
             "queries": len(judged),
@@ -217,14 +220,14 @@ def main() -> None:
             "bm25_overlap": overlap(ranked[params.round], ranked[BM25], params.depth),
             "negatives_overlap": negatives_overlap(data, sources, params),
             "pairwise_errors": summary(errors_of(vectors, data.embeddings, owner, document), owner, params.depth),
-            "alignment": alignment(vectors[owner], best),
+            "alignment": alignment(vectors[owner], best_vectors),
             "uniformity": {"queries": uniformity(vectors[: params.sample]), "documents": uniformity(rows_at(data.embeddings, sample))},
-            "curves": curves(data, given.run / f"{split}.trec", names, vectors, params),
+            "curves": curves(data, args.run / f"{split}.trec", names, vectors, params),
             "gradients": sources_of_gradients(data, sources, params),
             "maps": maps(data, ranked, names, vectors, documents, params),
         }
-        write_json(out / "analysis.json", found)
-    print("\n".join(lines(given.name, found, params)))
+        write_json(out / "analysis.json", figures)
+    print("\n".join(lines(args.name, figures, params)))
 
 
 if __name__ == "__main__":

@@ -40,11 +40,11 @@ def mean_vector(embeddings: Embeddings) -> npt.NDArray[np.float64]:
 
 def rows_at(embeddings: Embeddings, rows: Ints) -> Floats:
     """The vectors of the passages `rows`, [N, D]."""
-    found = np.empty((len(rows), embeddings.manifest.width), dtype=np.float32)
+    vectors = np.empty((len(rows), embeddings.manifest.width), dtype=np.float32)
     for start, block in embeddings.blocks():
-        here = np.flatnonzero((rows >= start) & (rows < start + len(block)))
-        found[here] = block[rows[here] - start]
-    return found
+        places = np.flatnonzero((rows >= start) & (rows < start + len(block)))
+        vectors[places] = block[rows[places] - start]
+    return vectors
 
 
 def best_rows(embeddings: Embeddings, queries_PD: Floats, documents: Ints) -> Floats:

@@ -19,14 +19,14 @@ PARTS = ("bottom", "middle", "top")  # thirds of the layers
 
 def layer_count(names: Iterable[str]) -> int:
     """The number of layers of a transformer, from the names of its parameters; at least 1."""
-    return 1 + max((int(found[1]) for name in names if (found := LAYER.search(name))), default=0)
+    return 1 + max((int(number[1]) for name in names if (number := LAYER.search(name))), default=0)
 
 
 def part_of(name: str, layers: int) -> str:
     """The part of the transformer that a parameter belongs to: embeddings, a third of the layers, or head."""
-    found = LAYER.search(name)
-    if found:
-        return PARTS[int(found[1]) * len(PARTS) // layers]
+    layer = LAYER.search(name)
+    if layer:
+        return PARTS[int(layer[1]) * len(PARTS) // layers]
     return "embeddings" if EMBEDDINGS.search(name) else "head"
 
 
@@ -46,10 +46,10 @@ def _vectors(tower: Encoder, tokens: Tokens, rows: Ints) -> torch.Tensor:
 
 def _best(vectors_BD: torch.Tensor, tower: Encoder, tokens: Tokens, documents: Ints) -> torch.Tensor:
     rows_BP = tokens.rows_of(documents)
-    held_BP = torch.from_numpy(rows_BP >= 0).to(vectors_BD.device)
-    place_BP = (held_BP.flatten().cumsum(0) - 1).clamp(min=0).view_as(held_BP)
-    found_RD = _vectors(tower, tokens, rows_BP[rows_BP >= 0])
-    return torch.einsum("bd,bpd->bp", vectors_BD, found_RD[place_BP]).masked_fill(~held_BP, -torch.inf).max(1).values
+    exists_BP = torch.from_numpy(rows_BP >= 0).to(vectors_BD.device)
+    place_BP = (exists_BP.flatten().cumsum(0) - 1).clamp(min=0).view_as(exists_BP)
+    vectors_RD = _vectors(tower, tokens, rows_BP[rows_BP >= 0])
+    return torch.einsum("bd,bpd->bp", vectors_BD, vectors_RD[place_BP]).masked_fill(~exists_BP, -torch.inf).max(1).values
 
 
 def gradient_norms(
@@ -101,22 +101,22 @@ def draw_batches(
     which no negative is found are left out.
     """
     draw = np.random.default_rng(seed)
-    own = np.random.default_rng(seed + 1)
-    asked = np.array(sorted(positives), dtype=np.int64)
+    draw_negative = np.random.default_rng(seed + 1)
+    query_ids = np.array(sorted(positives), dtype=np.int64)
     for _ in range(batches):
-        query = draw.choice(asked, size=min(size, len(asked)), replace=False)
+        query = draw.choice(query_ids, size=min(size, len(query_ids)), replace=False)
         positive = np.array([draw.choice(positives[int(q)]) for q in query], dtype=np.int64)
         chosen = []
         for place, q in enumerate(query.tolist()):
             if in_batch:
-                others = [doc for doc in np.roll(positive, -place - 1).tolist() if doc not in positives[q]]
-                chosen.append(others[0] if others else -1)
+                candidates = [doc for doc in np.roll(positive, -place - 1).tolist() if doc not in positives[q]]
+                chosen.append(candidates[0] if candidates else -1)
             elif negatives is None:
-                drawn = (doc for doc in own.integers(documents, size=TRIES).tolist() if doc not in positives[q])
-                chosen.append(next(drawn, -1))
+                random_docs = (doc for doc in draw_negative.integers(documents, size=TRIES).tolist() if doc not in positives[q])
+                chosen.append(next(random_docs, -1))
             else:
-                chosen.append(int(own.choice(negatives[q])) if len(negatives.get(q, ())) else -1)
+                chosen.append(int(draw_negative.choice(negatives[q])) if len(negatives.get(q, ())) else -1)
         negative = np.array(chosen, dtype=np.int64)
-        kept = negative >= 0
-        if kept.any():
-            yield query[kept], positive[kept], negative[kept]
+        has_negative = negative >= 0
+        if has_negative.any():
+            yield query[has_negative], positive[has_negative], negative[has_negative]

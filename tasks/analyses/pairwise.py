@@ -26,9 +26,9 @@ def document_scores(queries_QD: Floats, embeddings: Embeddings) -> Iterator[tupl
     for start, block in embeddings.blocks():
         for first in range(0, len(block), ROWS):
             rows = np.asarray(block[first : first + ROWS], dtype=np.float32)
-            own = owners[start + first : start + first + len(rows)].astype(np.int64)
-            begins = np.flatnonzero(np.diff(own, prepend=-1))
-            docs, best = own[begins], np.maximum.reduceat(queries_QD @ rows.T, begins, axis=1)
+            row_owners = owners[start + first : start + first + len(rows)].astype(np.int64)
+            begins = np.flatnonzero(np.diff(row_owners, prepend=-1))
+            docs, best = row_owners[begins], np.maximum.reduceat(queries_QD @ rows.T, begins, axis=1)
             if last is not None and last[0][0] == docs[0]:
                 best[:, 0] = np.maximum(best[:, 0], last[1][:, 0])
             elif last is not None:
@@ -45,12 +45,14 @@ def errors_of(queries_QD: Floats, embeddings: Embeddings, query: Ints, document:
     errors = np.zeros(len(query), dtype=np.int64)
     for docs, scores_QU in document_scores(queries_QD, embeddings):
         place = np.searchsorted(docs, document)
-        here = (place < len(docs)) & (docs[np.minimum(place, len(docs) - 1)] == document) if len(docs) else np.zeros(len(query), dtype=bool)
-        scores_QU[query[here], place[here]] = -np.inf  # relevant documents are no errors
+        in_block = (
+            (place < len(docs)) & (docs[np.minimum(place, len(docs) - 1)] == document) if len(docs) else np.zeros(len(query), dtype=bool)
+        )
+        scores_QU[query[in_block], place[in_block]] = -np.inf  # relevant documents are no errors
         for first in range(0, len(query), PAIRS):
-            part = slice(first, first + PAIRS)
-            limit = scores[part] + ROUNDING * np.maximum(1, np.abs(scores[part]))
-            errors[part] += (scores_QU[query[part]] > limit[:, None]).sum(1)
+            pairs = slice(first, first + PAIRS)
+            limit = scores[pairs] + ROUNDING * np.maximum(1, np.abs(scores[pairs]))
+            errors[pairs] += (scores_QU[query[pairs]] > limit[:, None]).sum(1)
     return errors
 
 

@@ -29,34 +29,34 @@ def main() -> None:
     spec = parse_articles(params.source)
     files, scratch = article_files(spec), None
     if sum(file.stat().st_size for file in files) > LARGE:
-        read = [[str(file), *file_stamp(file)] for file in files]  # to digest their bytes would take minutes
-        scratch = scratch_folder("articles", work_digest(params.model_dump(), code_digest("articles"), version("mwparserfromhell"), read))
+        stamps = [[str(file), *file_stamp(file)] for file in files]  # to digest their bytes would take minutes
+        scratch = scratch_folder("articles", work_digest(params.model_dump(), code_digest("articles"), version("mwparserfromhell"), stamps))
     dropped: Counter[str] = Counter()
     lines: Counter[str] = Counter()
     progress = Progress("articles", None, "articles")
 
     def tables() -> Iterator[pa.Table]:
-        for found in extract(spec, files, params, cores(), scratch):
-            dropped.update(found.dropped)
-            lines.update(found.lines)
-            progress.advance(len(found.articles))
-            if found.articles:
-                yield pa.table([list(column) for column in zip(*found.articles, strict=True)], schema=DOCUMENTS)
+        for cleaned in extract(spec, files, params, cores(), scratch):
+            dropped.update(cleaned.dropped)
+            lines.update(cleaned.lines)
+            progress.advance(len(cleaned.articles))
+            if cleaned.articles:
+                yield pa.table([list(column) for column in zip(*cleaned.articles, strict=True)], schema=DOCUMENTS)
 
     with new_folder(arguments.out) as out:
         # one row group per table, not per piece
         articles = write_table(out / "articles.parquet", DOCUMENTS, join_batches(tables(), BATCH_ROWS))
         progress.close()
-        left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
+        excluded = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items())) or "nothing"
         if not articles:
-            raise UserError(f"articles {params.source!r}: no articles found (excluded: {left_out}); choose another source")
+            raise UserError(f"articles {params.source!r}: no articles found (excluded: {excluded}); choose another source")
         stats = {"articles": articles, "dropped": dict(sorted(dropped.items())), "lines": dict(lines)}
         write_json(out / "stats.json", stats)
     if scratch:
         mark_finished(scratch)
     print(
-        f"{counted(articles, 'articles')} from {params.source}; excluded: {left_out}; "
-        f"{lines[WITH_MARKUP]:,} of {lines.total():,} lines with markup"
+        f"{counted(articles, 'articles')} from {params.source}; excluded: {excluded}; "
+        f"{lines[WITH_MARKUP]:,} of {lines.total():,} lines excluded for leftover markup"
     )
 
 

@@ -46,13 +46,13 @@ def split_dump(path: Path) -> Iterator[Stream | Piece]:
     """The pieces of a dump, in order. UserError if it is not a dump or is truncated."""
     with path.open("rb") as handle:
         head = handle.read(3)
-    streams = stream_starts(path) if head == b"BZh" else []
-    bounds = [*streams, path.stat().st_size]
-    found = [Stream(path, start, end) for start, end in pairwise(bounds)]
-    if len(streams) > 2 and decompressed(found[1]).lstrip().startswith(START):  # header, pages, ..., footer; pbzip2 splits anywhere
-        check_opening(path, decompressed(found[0])[:4096])
-        check_closing(path, decompressed(found[-1]))  # now, not after hours of work
-        yield from found
+    starts = stream_starts(path) if head == b"BZh" else []
+    bounds = [*starts, path.stat().st_size]
+    streams = [Stream(path, start, end) for start, end in pairwise(bounds)]
+    if len(starts) > 2 and decompressed(streams[1]).lstrip().startswith(START):  # header, pages, ..., footer; pbzip2 splits anywhere
+        check_opening(path, decompressed(streams[0])[:4096])
+        check_closing(path, decompressed(streams[-1]))  # now, not after hours of work
+        yield from streams
     else:
         yield from cut_blocks(path, decompressed_blocks(path) if head == b"BZh" else raw_blocks(path))
 
@@ -78,17 +78,17 @@ def decompressed(stream: Stream) -> bytes:
     with stream.path.open("rb") as handle:
         handle.seek(stream.start)
         raw = handle.read(stream.end - stream.start)
-    found = b""
+    content = b""
     while raw:
         decompressor, start = bz2.BZ2Decompressor(), stream.end - len(raw)
         try:
-            found += decompressor.decompress(raw)
+            content += decompressor.decompress(raw)
         except OSError as error:
             raise UserError(f"{stream.path}: the bz2 stream at byte {start} is corrupt ({error}); download the file again") from None
         if not decompressor.eof:
             raise UserError(corrupt_stream(stream.path, stream.end, start))
         raw = decompressor.unused_data
-    return found
+    return content
 
 
 def corrupt_stream(path: Path, end: int, start: int) -> str:
@@ -97,46 +97,48 @@ def corrupt_stream(path: Path, end: int, start: int) -> str:
 
 def decompressed_blocks(path: Path) -> Iterator[bytes]:
     """Decompress a bz2 file of one or more streams, BLOCK compressed bytes at a time. UserError if it is truncated or corrupt."""
-    decompressor, start, read = bz2.BZ2Decompressor(), 0, 0
+    decompressor, start, bytes_read = bz2.BZ2Decompressor(), 0, 0
     with path.open("rb") as handle:
         while raw := handle.read(BLOCK):
-            read += len(raw)
+            bytes_read += len(raw)
             while raw:
                 if decompressor.eof:
-                    decompressor, start = bz2.BZ2Decompressor(), read - len(raw)
+                    decompressor, start = bz2.BZ2Decompressor(), bytes_read - len(raw)
                 try:
-                    found = decompressor.decompress(raw)
+                    block = decompressor.decompress(raw)
                 except OSError as error:
-                    raise UserError(f"{path}: corrupt within {BLOCK} bytes before byte {read} ({error}); download the file again") from None
+                    raise UserError(
+                        f"{path}: corrupt within {BLOCK} bytes before byte {bytes_read} ({error}); download the file again"
+                    ) from None
                 raw = decompressor.unused_data
-                if found:
-                    yield found
+                if block:
+                    yield block
     if not decompressor.eof:
-        raise UserError(corrupt_stream(path, read, start))
+        raise UserError(corrupt_stream(path, bytes_read, start))
 
 
 def raw_blocks(path: Path) -> Iterator[bytes]:
     """The bytes of an uncompressed file, BLOCK at a time."""
     with path.open("rb") as handle:
-        while found := handle.read(BLOCK):
-            yield found
+        while block := handle.read(BLOCK):
+            yield block
 
 
-def cut_blocks(path: Path, found: Iterator[bytes]) -> Iterator[Piece]:
+def cut_blocks(path: Path, blocks: Iterator[bytes]) -> Iterator[Piece]:
     """Join decompressed blocks to pieces of whole pages, of PIECE bytes or a little more."""
-    waiting, first = bytearray(), True
-    for block in found:
+    waiting, is_first = bytearray(), True
+    for block in blocks:
         waiting += block
-        if first:
+        if is_first:
             check_opening(path, bytes(waiting[:4096]))
-            first = False
+            is_first = False
         if len(waiting) >= PIECE and (end := waiting.rfind(END)) >= 0:
             end += len(END)
             yield Piece(path, bytes(waiting[:end]))
             del waiting[:end]
         if len(waiting) > MOST:
             raise UserError(f"{path}: no {END.decode()} within {MOST} bytes; expected a MediaWiki XML dump (pages-articles.xml.bz2)")
-    if first:
+    if is_first:
         check_opening(path, b"")
     check_closing(path, bytes(waiting))
     yield Piece(path, bytes(waiting))
@@ -156,23 +158,27 @@ def check_closing(path: Path, tail: bytes) -> None:
 def read_pages(piece: Stream | Piece) -> Iterator[Page]:
     """The pages of one piece. Anything between pages (site information, the end tag) is ignored."""
     xml = decompressed(piece) if isinstance(piece, Stream) else piece.xml
-    place, before = xml.find(START), 0
+    place, previous_end = xml.find(START), 0
     while place >= 0:
-        refuse_end(piece.path, xml[before:place])
+        refuse_end(piece.path, xml[previous_end:place])
         end = xml.find(END, place)
         if end < 0:
-            raise UserError(f"{piece.path}: a page does not end ({xml[place : place + SHOWN]!r}...); download the file again")
-        before = end + len(END)
-        yield read_page(piece.path, xml[place:before])
-        place = xml.find(START, before)
-    refuse_end(piece.path, xml[before:])
+            raise UserError(
+                f"{piece.path}: found a page without {END.decode()} ({xml[place : place + SHOWN]!r}...); download the file again"
+            )
+        previous_end = end + len(END)
+        yield read_page(piece.path, xml[place:previous_end])
+        place = xml.find(START, previous_end)
+    refuse_end(piece.path, xml[previous_end:])
 
 
-def refuse_end(path: Path, between: bytes) -> None:
+def refuse_end(path: Path, text: bytes) -> None:
     """UserError if the text between two pages has the end of a page: its beginning is corrupt, and the page would be lost."""
-    if END in between:
-        shown = between.strip()[:SHOWN]
-        raise UserError(f"{path}: a page ends that does not begin with {START.decode()} ({shown!r}...); download the file again")
+    if END in text:
+        shown = text.strip()[:SHOWN]
+        raise UserError(
+            f"{path}: found the end of a page without {START.decode()} at its beginning ({shown!r}...); download the file again"
+        )
 
 
 def read_page(path: Path, xml: bytes) -> Page:

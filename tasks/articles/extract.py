@@ -45,23 +45,23 @@ class Cleaned:
 
 def clean(work: Work, params: Articles) -> Cleaned:
     """The articles among the pages of one piece of work."""
-    found = Cleaned()
+    cleaned = Cleaned()
     for page in work if isinstance(work, list) else read_pages(work):
         reason = exclusion_reason(page, params)
         if reason is None:
             try:
                 text, removed = plain_text(page.text) if page.markup else (page.text, 0)
             except (ParserError, RecursionError):  # one page in millions must not end a day's work, so it is counted
-                found.dropped[UNREADABLE] += 1
+                cleaned.dropped[UNREADABLE] += 1
                 continue
             text = long_lines(text, params.least_line_words)
-            found.lines.update({KEPT: text.count("\n") + bool(text), WITH_MARKUP: removed})
+            cleaned.lines.update({KEPT: text.count("\n") + bool(text), WITH_MARKUP: removed})
             if len(text.split()) >= params.least_words:
-                found.articles.append(Article(page.id, " ".join(page.title.split()), text))
+                cleaned.articles.append(Article(page.id, " ".join(page.title.split()), text))
                 continue
             reason = STUB
-        found.dropped[reason] += 1
-    return found
+        cleaned.dropped[reason] += 1
+    return cleaned
 
 
 def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
@@ -71,8 +71,8 @@ def pieces(spec: ArticleSpec, files: Iterable[Path]) -> Iterator[Work]:
             yield from split_dump(path)
         else:
             pages = READERS[spec.kind](path)
-            while part := list(islice(pages, PAGES)):
-                yield part
+            while batch := list(islice(pages, PAGES)):
+                yield batch
 
 
 def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processes: int, scratch: Path | None = None) -> Iterator[Cleaned]:
@@ -87,24 +87,24 @@ def extract(spec: ArticleSpec, files: Iterable[Path], params: Articles, processe
 
 def grouped(work: Iterable[Work]) -> Iterator[list[Work]]:
     """Group up to STREAMS streams, which are only places in a file. A piece that has its pages in memory ends its group."""
-    held: list[Work] = []
+    group: list[Work] = []
     for piece in work:
-        held.append(piece)
-        if len(held) == STREAMS or not isinstance(piece, Stream):
-            yield held
-            held = []
-    if held:
-        yield held
+        group.append(piece)
+        if len(group) == STREAMS or not isinstance(piece, Stream):
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def write_articles(params: Articles, group: list[Work], path: Path) -> None:
     """Write the articles of some pieces to a file, a batch for each, and their counts beside them."""
-    found = [clean(piece, params) for piece in group]
-    counts = json.dumps([[part.dropped, part.lines] for part in found]).encode()
+    results = [clean(piece, params) for piece in group]
+    counts = json.dumps([[result.dropped, result.lines] for result in results]).encode()
     schema = DOCUMENTS.with_metadata({"counts": counts})
     with pa.ipc.new_file(path, schema) as out:
-        for part in found:
-            columns = list(map(list, zip(*part.articles, strict=True))) or [[], [], []]
+        for result in results:
+            columns = list(map(list, zip(*result.articles, strict=True))) or [[], [], []]
             out.write_batch(pa.record_batch(columns, schema=schema))
 
 

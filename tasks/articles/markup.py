@@ -87,11 +87,11 @@ GAPS = [  # replaced in each line: punctuation that is left of a sentence around
 def plain_text(markup: str) -> tuple[str, int]:
     """The text of a page's markup, and the number of lines removed for leftover markup (such as an unbalanced template)."""
     text = _body(mwparserfromhell.parse(_without_quotes(markup), skip_style_tags=True))
-    for pattern, kept in SIGNS:
-        text = pattern.sub(kept, text)
+    for pattern, replacement in SIGNS:
+        text = pattern.sub(replacement, text)
     lines = text.split("\n")
-    whole = ["" if RESIDUE.search(line) else line for line in lines]
-    tidy = (_tidy(line) for line in _paragraphs(whole))
+    clean_lines = ["" if RESIDUE.search(line) else line for line in lines]
+    tidy = (_tidy(line) for line in _paragraphs(clean_lines))
     return "\n".join(line for line in tidy if line), sum(map(bool, map(RESIDUE.search, lines)))
 
 
@@ -104,24 +104,24 @@ def _without_quotes(markup: str) -> str:
 
 
 def _line_without_quotes(line: str) -> str:
-    runs = [(found.start(), len(found[0])) for found in _QUOTES.finditer(line)]
+    runs = [(quotes.start(), len(quotes[0])) for quotes in _QUOTES.finditer(line)]
     apostrophe = -1
     if sum(n == 2 or n >= 5 for _, n in runs) % 2 and sum(n >= 3 for _, n in runs) % 2:  # the first after a letter, a word, a space
         places = [start for start, n in runs if n == 3]
-        near = {place: (line[max(place - 1, 0) : place], line[max(place - 2, 0) : max(place - 1, 0)]) for place in places}
-        apostrophe = min(places, key=lambda p: (near[p][0] in ("", " "), near[p][1] not in ("", " ")), default=-1)
-    return _QUOTES.sub(lambda found: "'" * (found.start() == apostrophe or (n := len(found[0])) == 4 or max(n - 5, 0)), line)
+        preceding = {place: (line[max(place - 1, 0) : place], line[max(place - 2, 0) : max(place - 1, 0)]) for place in places}
+        apostrophe = min(places, key=lambda p: (preceding[p][0] in ("", " "), preceding[p][1] not in ("", " ")), default=-1)
+    return _QUOTES.sub(lambda quotes: "'" * (quotes.start() == apostrophe or (n := len(quotes[0])) == 4 or max(n - 5, 0)), line)
 
 
 def _paragraphs(lines: list[str]) -> Iterator[str]:
     """Join the source's lines to paragraphs. A paragraph ends at a blank line, or at a line that stands alone (such as a list item)."""
     waiting: list[str] = []
     for line in lines:
-        alone = _STANDS_ALONE.match(line)
-        if waiting and (alone or not line.strip()):
+        stands_alone = _STANDS_ALONE.match(line)
+        if waiting and (stands_alone or not line.strip()):
             yield " ".join(waiting)
             waiting = []
-        if alone:
+        if stands_alone:
             yield _MARKS.sub("", line)
         elif line.strip():
             waiting.append(line)
@@ -131,17 +131,17 @@ def _paragraphs(lines: list[str]) -> Iterator[str]:
 
 def _body(code: Any) -> str:
     """The text of a page without its sections of sources and links."""
-    kept: list[str] = []
+    texts: list[str] = []
     silent = 0  # level of the heading whose section is removed
     for node in code.nodes:
         if isinstance(node, nodes.Heading):
             if silent and node.level > silent:
                 continue
             silent = node.level if _words(node.title).strip().casefold() in SECTIONS else 0
-            kept.append(BREAK)
+            texts.append(BREAK)
         elif not silent:
-            kept.append(_node(node))
-    return "".join(kept)
+            texts.append(_node(node))
+    return "".join(texts)
 
 
 def _words(code: Any) -> str:
@@ -169,11 +169,11 @@ def _node(node: Any) -> str:
 
 
 def _link(node: Any) -> str:
-    if found := _NAMESPACE.match(str(node.title)):  # not with a leading colon: [[:Category:X]] is a visible link
-        space = found[1].casefold()
+    if prefix := _NAMESPACE.match(str(node.title)):  # not with a leading colon: [[:Category:X]] is a visible link
+        space = prefix[1].casefold()
         if space in SILENT_NAMESPACES:
             return ""
-        if node.text is None and (space in NAMESPACES or _LANGUAGE.fullmatch(found[1])):
+        if node.text is None and (space in NAMESPACES or _LANGUAGE.fullmatch(prefix[1])):
             return ""
     return _words(node.text) if node.text is not None else _words(node.title).lstrip(":")
 
@@ -186,8 +186,8 @@ def _template(node: Any) -> str:
         return _words(node.name).partition(":")[2].strip()
     if name not in KEPT and not name.startswith("lang-"):
         return ""
-    given = {_WORDS_NAMED.get(key := str(p.name).strip(), key): _words(p.value).strip() for p in node.params}
-    values = [given.get(str(place), "") for place in range(1, len(given) + 1)]
+    parameters = {_WORDS_NAMED.get(key := str(p.name).strip(), key): _words(p.value).strip() for p in node.params}
+    values = [parameters.get(str(place), "") for place in range(1, len(parameters) + 1)]
     while values and not values[-1]:
         values.pop()
     first = values[0] if values else ""
@@ -200,7 +200,7 @@ def _template(node: Any) -> str:
     if name in FRACTIONS:  # 3: 1/3, 1|3: 1/3, 2|1|3: 2 1/3
         return " ".join([*values[:-2], "/".join(values[-2:] if len(values) > 1 else ["1", first])])
     if name == "as of":
-        return _as_of(values, "lc" in given)
+        return _as_of(values, "lc" in parameters)
     if name == "angbr":
         return f"⟨{first}⟩"
     if name == "ipa":
@@ -211,10 +211,10 @@ def _template(node: Any) -> str:
     return " ".join(values[place - 1 if place > 0 else place] for place in places if abs(place) <= len(values))
 
 
-def _as_of(values: list[str], small: bool) -> str:
+def _as_of(values: list[str], lowercase: bool) -> str:
     """`As of 30 June 2015`, from year, month, and day."""
     date = [MONTHS[int(v) - 1] if place == 1 and v.isdecimal() and 0 < int(v) < 13 else v for place, v in enumerate(values[:3])]
-    return " ".join(["as of" if small else "As of", *reversed(date)])
+    return " ".join(["as of" if lowercase else "As of", *reversed(date)])
 
 
 def _quantity(values: list[str]) -> str:
@@ -222,14 +222,14 @@ def _quantity(values: list[str]) -> str:
 
     400|to|670|mm: 400 to 670 mm. 5|ft|10|in: 5 ft 10 in. 5|km|mi|1, which ends with the unit to convert to and digits: 5 km.
     """
-    found, rest = "", values
-    while len(rest) > 2 and rest[1] in RANGES:
-        found, rest = f"{found}{rest[0]}{RANGES[rest[1]]}", rest[2:]
-    parts = rest[:2]
-    rest = rest[2:]
-    while len(rest) > 1 and _NUMBER.fullmatch(rest[0]) and rest[1] and not _NUMBER.fullmatch(rest[1]):
-        parts, rest = [*parts, *rest[:2]], rest[2:]
-    return found + " ".join(parts)
+    prefix, remaining = "", values
+    while len(remaining) > 2 and remaining[1] in RANGES:
+        prefix, remaining = f"{prefix}{remaining[0]}{RANGES[remaining[1]]}", remaining[2:]
+    parts = remaining[:2]
+    remaining = remaining[2:]
+    while len(remaining) > 1 and _NUMBER.fullmatch(remaining[0]) and remaining[1] and not _NUMBER.fullmatch(remaining[1]):
+        parts, remaining = [*parts, *remaining[:2]], remaining[2:]
+    return prefix + " ".join(parts)
 
 
 def _tag(node: Any) -> str:
@@ -238,19 +238,19 @@ def _tag(node: Any) -> str:
         return ""
     if node.wiki_markup:  # * # : ; and ----
         return BREAK if name == "hr" else str(node.wiki_markup)
-    inside = _words(node.contents)
-    if name == "code" and "\n" in inside:
+    content = _words(node.contents)
+    if name == "code" and "\n" in content:
         return ""
-    if name == "math" and not _PLAIN_FORMULA.fullmatch(inside):
+    if name == "math" and not _PLAIN_FORMULA.fullmatch(content):
         return ""
     if name == "poem":
-        inside = inside.replace("\n", BREAK)
-    return f"{BREAK}{inside}{BREAK}" if name in BREAKS else inside
+        content = content.replace("\n", BREAK)
+    return f"{BREAK}{content}{BREAK}" if name in BREAKS else content
 
 
 def _tidy(line: str) -> str:
     """Fold the spaces of a line, and close the gaps that removed templates left."""
     line = " ".join(line.split())
-    for pattern, kept in GAPS:
-        line = pattern.sub(kept, line)
+    for pattern, replacement in GAPS:
+        line = pattern.sub(replacement, line)
     return line.strip()

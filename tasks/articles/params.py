@@ -12,7 +12,7 @@ class Articles(Params):
     source: str = Field("demo", min_length=1, description="demo | dump:PATH (MediaWiki XML, .bz2) | parquet:PATH | jsonl:PATH")
     redirects: bool = Field(
         False,
-        description="keep redirects (their text is 3 words: also lower least_line_words and least_words, or it is still excluded)",
+        description="keep redirects (their text is 3 words, so lower least_line_words and least_words too)",
     )
     disambiguations: bool = Field(False, description="keep disambiguation pages")
     lists: bool = Field(False, description="keep lists, indexes, outlines, and timelines")

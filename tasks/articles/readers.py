@@ -60,7 +60,7 @@ def _page(line: bytes, at: str, number: str) -> Page:
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
         raise UserError(f"{at}: found {line[:60].decode('utf-8', 'replace')!r}, expected an object with id, title, text; fix that line")
     page = Page(str(value.get("id", value.get("_id", number))), str(value.get("title") or ""), value["text"])
-    for name, part in zip(FIELDS, (page.id, page.title, page.text), strict=True):
-        if any("\ud800" <= c <= "\udfff" for c in part):
+    for name, text in zip(FIELDS, (page.id, page.title, page.text), strict=True):
+        if any("\ud800" <= c <= "\udfff" for c in text):
             raise UserError(f"{at}: the {name} contains a lone surrogate (half a character); fix that line")
     return page

@@ -41,9 +41,7 @@ def main() -> None:
         if head := find_head(folder):  # a pre-training that starts here uses it
             save_head(head, out)
         elif is_head_missing(folder):
-            print(
-                f"{key}: the source's MLM head is of another form, or has an output layer of its own; a pre-training begins with a new one"
-            )
+            print(f"{key}: the source's MLM head has another form, or its own output layer, so pre-training starts with a new head")
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ class Base(Params):
     width: Count | None = Field(
         None,
         ge=1,
-        description="number of a vector's first dimensions to keep, before cosine normalizes it: for Matryoshka models "
-        "(arXiv:2205.13147). Rounds train, encode, and search with these; null: as the source",
+        description="number of leading dimensions of a vector to keep, before cosine normalizes it, for Matryoshka models "
+        "(arXiv:2205.13147). Rounds train, encode, and search with these; null: as in the source",
     )
     seed: Seed = Field(42, ge=0, description="seed for the weights of a new head, drawn from N(0, 0.02)")
 

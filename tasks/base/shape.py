@@ -24,17 +24,17 @@ SEEN = 1e-5  # a token sees another if its output changes by more than this, rel
 
 def wanted_shape(folder: Path, params: Base) -> Shape:
     """The shape in the source's own files, with the parameters that override it."""
-    named = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
-    shape = replace(read_shape(folder), **named)
+    overrides = {name: value for name in ("pooling", "head", "similarity") if (value := getattr(params, name)) != "source"}
+    shape = replace(read_shape(folder), **overrides)
     return shape if shape.head == "layers" else replace(shape, layers=())
 
 
 def fitted_tokenizer(folder: Path, towers: Towers) -> Any:
     """The source's tokenizer, with texts limited to the transformer's positions. UserError if it has tokens that the transformer lacks."""
     tokenizer, transformer = load_tokenizer(folder), towers.document.transformer
-    known = transformer.config.vocab_size
-    if (tokens := largest_id(tokenizer) + 1) > known:
-        raise UserError(f"{folder}: the tokenizer has {tokens} tokens, the transformer {known}; expected a matching pair")
+    vocabulary_size = transformer.config.vocab_size
+    if (tokens := largest_id(tokenizer) + 1) > vocabulary_size:
+        raise UserError(f"{folder}: the tokenizer has {tokens} tokens, the transformer {vocabulary_size}; expected a matching pair")
     tokenizer.model_max_length = min(tokenizer.model_max_length, longest_text(transformer) or tokenizer.model_max_length)
     return tokenizer
 
@@ -47,27 +47,29 @@ def refuse_unusable(folder: Path, towers: Towers, tokenizer: Any) -> None:
     """
     length = min(tokenizer.model_max_length, LENGTH)  # 1e30 if the tokenizer has no limit
     padding = min(PADDING, length // 2)
-    given = dict(tokenizer(PROBE, truncation=True, max_length=length - padding, return_tensors="pt"))
-    ids_1L = given["input_ids"]
-    ids_1P, mask_1P = (F.pad(part, (0, padding), value=value) for part, value in ((ids_1L, tokenizer.pad_token_id), (ids_1L * 0 + 1, 0)))
+    inputs = dict(tokenizer(PROBE, truncation=True, max_length=length - padding, return_tensors="pt"))
+    ids_1L = inputs["input_ids"]
+    ids_1P, mask_1P = (
+        F.pad(tensor, (0, padding), value=value) for tensor, value in ((ids_1L, tokenizer.pad_token_id), (ids_1L * 0 + 1, 0))
+    )
     for tower in (towers.query, towers.document):
         transformer = tower.transformer
-        known = signature(transformer.forward).parameters
+        accepted = signature(transformer.forward).parameters
         kind = transformer.config.model_type
         _refuse_blind(folder, tower, ids_1L)
         with torch.inference_mode():
             plain = tower(ids_1L, ids_1L * 0 + 1)
             padded = tower(ids_1P, mask_1P)
             typed = plain
-            if "token_type_ids" in given and "token_type_ids" in known:
-                hidden_1LH = transformer(**{name: value for name, value in given.items() if name in known}).last_hidden_state
+            if "token_type_ids" in inputs and "token_type_ids" in accepted:
+                hidden_1LH = transformer(**{name: value for name, value in inputs.items() if name in accepted}).last_hidden_state
                 typed = tower.finish(pool(hidden_1LH, ids_1L * 0 + 1, tower.shape.pooling))
-        most = CLOSE * plain.abs().max()
-        if not (padded - plain).abs().max() <= most:
+        tolerance = CLOSE * plain.abs().max()
+        if not (padded - plain).abs().max() <= tolerance:
             raise UserError(
                 f"{folder}: found a transformer ({kind}) whose vectors depend on padding; expected one that masks it, such as BERT"
             )
-        if not (typed - plain).abs().max() <= most:
+        if not (typed - plain).abs().max() <= tolerance:
             raise UserError(
                 f"{folder}: found a tokenizer whose token_type_ids change the vectors of this transformer ({kind}); expected none, or "
                 "zeros over BERT; if it was trained without, remove token_type_ids from model_input_names in tokenizer_config.json"
@@ -79,14 +81,16 @@ def _refuse_blind(folder: Path, tower: Encoder, ids_1L: torch.Tensor) -> None:
     kind = tower.transformer.config.model_type
     with torch.inference_mode():
         try:  # `firsts` keeps only the first token, `lasts` only the last
-            plain, firsts, lasts = (tower.outputs(each_1L, each_1L * 0 + 1)[0] for each_1L in _alike(ids_1L))
+            plain, firsts, lasts = (tower.outputs(text_1L, text_1L * 0 + 1)[0] for text_1L in _alike(ids_1L))
         except FAILURES as error:
-            said = one_line(error)
-            raise UserError(f"{folder}: found a transformer ({kind}) that fails on a text ({said}); expected one such as BERT") from None
-    later, earlier = ((plain[n] - other[n]).abs().max() > SEEN * plain[n].abs().max() for n, other in ((0, firsts), (-1, lasts)))
-    if len(plain) < 2 or later:
+            message = one_line(error)
+            raise UserError(f"{folder}: found a transformer ({kind}) that fails on a text ({message}); expected one such as BERT") from None
+    sees_later, sees_earlier = (
+        (plain[n] - changed[n]).abs().max() > SEEN * plain[n].abs().max() for n, changed in ((0, firsts), (-1, lasts))
+    )
+    if len(plain) < 2 or sees_later:
         return
-    if not earlier:
+    if not sees_earlier:
         raise UserError(f"{folder}: found a transformer ({kind}) whose tokens see no others; expected one with attention, such as BERT")
     if "cls" in tower.shape.pooling.split("+"):
         raise causal_cls_error(folder, kind)
@@ -101,13 +105,11 @@ def refuse_other_tokenizer(name: str, tokenizer: Any, folder: Path) -> None:
     """UserError if the tokenizer of entry `name` differs from that in `folder`, or has a lower limit: all encoders read the same tokens."""
     shared = load_tokenizer(folder)
     if _pieces(tokenizer) != _pieces(shared):
-        raise UserError(
-            f"params.yaml: {name}.source: found another tokenizer, expected the one of encoder.source; use a project of its own"
-        )
+        raise UserError(f"params.yaml: {name}.source: found another tokenizer, expected the one of encoder.source; use a separate project")
     if tokenizer.model_max_length < shared.model_max_length:
         raise UserError(
-            f"params.yaml: {name}.source: found a limit of {tokenizer.model_max_length} tokens, expected {shared.model_max_length} at "
-            f"least, as encoder.source has; exchange the two"
+            f"params.yaml: {name}.source: found a limit of {tokenizer.model_max_length} tokens, expected at least "
+            f"{shared.model_max_length}, the limit of encoder.source; swap the two"
         )
 
 

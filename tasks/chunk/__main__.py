@@ -26,8 +26,8 @@ def articles(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts, a batch at a time."""
     for batch in read_batches(path, DOCUMENTS):
         for start in range(0, batch.num_rows, ARTICLES):
-            part = batch.slice(start, ARTICLES)
-            yield part["id"].to_pylist(), part["text"].to_pylist()
+            rows = batch.slice(start, ARTICLES)
+            yield rows["id"].to_pylist(), rows["text"].to_pylist()
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ class Chunk(Params):
 
     texts: Literal["articles", "corpus"] = Field(
         "articles",
-        description="what is pre-trained on: articles.source, or the corpus's own documents (their texts, never queries)",
+        description="texts to pre-train on: articles.source, or the corpus's own documents (their texts, never queries)",
     )
     length: int = Field(512, ge=8, le=65535, description="maximum tokens per chunk, special tokens included (COSTA: 512)")
     least: Count = Field(16, ge=3, description="minimum tokens per chunk; shorter ones (usually the end of an article) are excluded")

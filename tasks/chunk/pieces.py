@@ -54,10 +54,10 @@ def keep_batch(job: Job, batch: Batch, path: Path) -> None:
 
 def load_part(path: Path) -> Part:
     """Read the chunks that `keep_batch` wrote."""
-    with np.load(path, allow_pickle=False) as found:
-        offsets = found["id_offsets"]
-        ids = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(found["ids"])])
-        return Part(ids.to_pylist(), *(found[name] for name in ARRAYS))
+    with np.load(path, allow_pickle=False) as arrays:
+        offsets = arrays["id_offsets"]
+        ids = pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(arrays["ids"])])
+        return Part(ids.to_pylist(), *(arrays[name] for name in ARRAYS))
 
 
 @cache

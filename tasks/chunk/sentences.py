@@ -25,15 +25,15 @@ def sentences(text: str) -> Iterator[str]:
         for end in END.finditer(line):
             if line[end.start()] == "." and ends_in_abbreviation(line[start : end.start()]):
                 continue
-            if found := line[start : end.end()].strip():
-                yield found
+            if sentence := line[start : end.end()].strip():
+                yield sentence
             start = end.end()
-        if rest := line[start:].strip():
-            yield rest
+        if remainder := line[start:].strip():
+            yield remainder
 
 
-def ends_in_abbreviation(before: str) -> bool:
-    """Whether the period after `before` belongs to its last word, an abbreviation or an initial."""
-    found = LAST_WORD.search(before)
-    word = found[1].lstrip("\"'“‘([") if found else ""
+def ends_in_abbreviation(text: str) -> bool:
+    """Whether the period after `text` belongs to its last word, an abbreviation or an initial."""
+    last_word = LAST_WORD.search(text)
+    word = last_word[1].lstrip("\"'“‘([") if last_word else ""
     return word.lower() in ABBREVIATIONS or INITIALS.fullmatch(word) is not None

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tasks.chunk.packing import pack
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.core.stage.errors import UserError, counted
+from tasks.core.stage.errors import UserError
 from tasks.core.stage.files import write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import IDS
@@ -41,8 +41,8 @@ def special_tokens(tokenizer: Any) -> tuple[int, int]:
     special = tokenizer("")["input_ids"]
     if len(special) != 2 or special[0] != tokenizer.cls_token_id:
         raise UserError(
-            f"data/tokenizer: found {counted(len(special), 'special token')} around a text; a pre-training expects two, as BERT's [CLS] "
-            "and [SEP]; let rounds start from base, or choose another encoder"
+            f"data/tokenizer: found {len(special)} special token{'s' * (len(special) != 1)} around a text; "
+            "pre-training expects two, like BERT's [CLS] and [SEP]; let rounds start from base, or choose another encoder"
         )
     return special[0], special[1]
 
@@ -53,25 +53,25 @@ def sentence_prefix(tokenizer: Any) -> str:
     It is a space for a byte-level BPE such as RoBERTa's, whose tokens include the space before a word ("Ġthe"), except at the
     start of a text. It is empty for WordPiece and SentencePiece, where every text begins like a word.
     """
-    alone, twice = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in ("a", "a a"))
-    return "" if twice == alone * 2 else " "
+    single, double = (tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in ("a", "a a"))
+    return "" if double == single * 2 else " "
 
 
 def tokenize_sentences(texts: list[str], tokenizer: Any, room: int, table: Words | None = None) -> Iterator[list[Sentence]]:
     """The sentences of each text as tokens. Uses a `table` of words if there is one; else many at once, for the tokenizer's threads."""
     space = sentence_prefix(tokenizer)
-    split = [list(sentences(text)) for text in texts]
-    flat = [space + sentence for found in split for sentence in found]
-    place = iter(list(_by_words(flat, tokenizer, room, table) if table else _together(flat, tokenizer, room)))
-    for found in split:
-        yield [next(place) for _ in found]
+    groups = [list(sentences(text)) for text in texts]
+    flat = [space + sentence for group in groups for sentence in group]
+    tokenized = iter(list(_by_words(flat, tokenizer, room, table) if table else _together(flat, tokenizer, room)))
+    for group in groups:
+        yield [next(tokenized) for _ in group]
 
 
 def _together(texts: list[str], tokenizer: Any, room: int) -> Iterator[Sentence]:
     for start in range(0, len(texts), SENTENCES_AT_ONCE):
-        part = texts[start : start + SENTENCES_AT_ONCE]
-        found = tokenizer(part, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False)
-        yield from ((ids, found.word_ids(number) if len(ids) > room else []) for number, ids in enumerate(found["input_ids"]))
+        batch = texts[start : start + SENTENCES_AT_ONCE]
+        encoding = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False)
+        yield from ((ids, encoding.word_ids(number) if len(ids) > room else []) for number, ids in enumerate(encoding["input_ids"]))
 
 
 def _by_words(texts: list[str], tokenizer: Any, room: int, table: Words) -> Iterator[Sentence]:
@@ -90,26 +90,26 @@ class Chunker:
 
     def __call__(self, ids: list[str], texts: list[str]) -> Part:
         """Cut articles, given by ids and texts, into chunks."""
-        before, behind = self.frame
+        first_token, last_token = self.frame
         room = self.params.length - 2
-        kept = [
-            [chunk for chunk in pack(found, room) if len(chunk.ids) + 2 >= self.params.least]
-            for found in tokenize_sentences(texts, self.tokenizer, room, self.table)
+        article_chunks = [
+            [chunk for chunk in pack(tokenized, room) if len(chunk.ids) + 2 >= self.params.least]
+            for tokenized in tokenize_sentences(texts, self.tokenizer, room, self.table)
         ]
-        chunks = [chunk for found in kept for chunk in found]
-        tokens = np.array([token for chunk in chunks for token in (before, *chunk.ids, behind)], dtype=self.dtype)
+        chunks = [chunk for group in article_chunks for chunk in group]
+        tokens = np.array([token for chunk in chunks for token in (first_token, *chunk.ids, last_token)], dtype=self.dtype)
         starts = np.array([start + 1 for chunk in chunks for start in chunk.starts], dtype=PLACE)
         lengths = np.array([len(chunk.ids) + 2 for chunk in chunks], dtype=np.int32)
         counts = np.array([len(chunk.starts) for chunk in chunks], dtype=np.int32)
-        return Part(ids, tokens, starts, lengths, counts, np.array(list(map(len, kept)), dtype=np.int32))
+        return Part(ids, tokens, starts, lengths, counts, np.array(list(map(len, article_chunks)), dtype=np.int32))
 
 
 def write_chunks(
     folder: Path, batches: Iterable[tuple[list[str], list[str]]], tokenizer: Any, digest: str, params: Chunk, total: int
 ) -> dict[str, int]:
     """Cut batches of (ids, texts) into chunks in the existing `folder`; return the numbers of articles, chunks, tokens, and sentences."""
-    cut = Chunker(tokenizer, params)
-    return write_parts(folder, (cut(ids, texts) for ids, texts in batches), tokenizer, digest=digest, params=params, total=total)
+    chunker = Chunker(tokenizer, params)
+    return write_parts(folder, (chunker(ids, texts) for ids, texts in batches), tokenizer, digest=digest, params=params, total=total)
 
 
 def write_parts(folder: Path, parts: Iterable[Part], tokenizer: Any, *, digest: str, params: Chunk, total: int) -> dict[str, int]:

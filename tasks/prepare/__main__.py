@@ -40,9 +40,9 @@ def main() -> None:
         counts = write_official(source, prepared, corpus / "queries" / "train.parquet", settings, official)
     print(f"{spec}\n{stats_table(prepared.stats)}")
     if marks:
-        print(f"{FILE}: {counted(len(marks), 'records')} left out where the source has them")
+        print(f"{FILE}: {counted(len(marks), 'records')} excluded from the source")
     if weighted:
-        print(f"training pairs with a weight: {weighted:,}")
+        print(f"training pairs with a weight other than 1: {weighted:,}")
     for reason, count in counts.items():
         if count:
             print(f"official negatives {reason}: {count:,}")

@@ -58,74 +58,74 @@ class Written:
 
 def write_beir(source: Source, folder: Path) -> Written:
     """Write the source to an empty folder. UserError, with the place, for a record that BEIR's files cannot hold."""
-    done = Written()
-    _lines(folder / "corpus.jsonl", (_document(one, done) for one in track(source.documents(), "documents")))
+    written = Written()
+    _lines(folder / "corpus.jsonl", (_document(document, written) for document in track(source.documents(), "documents")))
     if not source.qrels:
-        return done
+        return written
     queries: dict[str, Ids] = {}
-    _lines(folder / "queries.jsonl", _queries(source, queries, done))
+    _lines(folder / "queries.jsonl", _queries(source, queries, written))
     (folder / "qrels").mkdir()
     for split in (name for name in SPLITS if name in source.qrels):
         weighted = any(qrel.weight != 1 for qrel in source.qrels[split]())
-        judged = (_qrel(one, weighted) for one in _answered(track(source.qrels[split](), f"{split} qrels"), split, queries))
+        judged = (_qrel(qrel, weighted) for qrel in _answered(track(source.qrels[split](), f"{split} qrels"), split, queries))
         header = "\t".join((*HEADER, WEIGHT) if weighted else HEADER).encode()
-        done.judgments[split] = _lines(folder / "qrels" / f"{split}.tsv", chain([header], judged)) - 1
+        written.judgments[split] = _lines(folder / "qrels" / f"{split}.tsv", chain([header], judged)) - 1
     negatives = track(source.negatives(), "negatives")
     if (first := next(negatives, None)) is not None:
-        rows = (_row((one.query, one.doc)) for one in chain([first], negatives))
-        done.negatives = _lines(folder / "negatives.tsv", chain(["\t".join(HEADER[:2]).encode()], rows)) - 1
-    return done
+        rows = (_row((negative.query, negative.doc)) for negative in chain([first], negatives))
+        written.negatives = _lines(folder / "negatives.tsv", chain(["\t".join(HEADER[:2]).encode()], rows)) - 1
+    return written
 
 
-def _document(document: Document, done: Written) -> bytes:
-    done.documents += 1
-    done.titled += bool(document.title.strip())
-    done.empty += not f"{document.title}{document.text}".strip()
-    return _json(document, {"title": document.title, "text": document.text}, done)
+def _document(document: Document, written: Written) -> bytes:
+    written.documents += 1
+    written.titled += bool(document.title.strip())
+    written.empty += not f"{document.title}{document.text}".strip()
+    return _json(document, {"title": document.title, "text": document.text}, written)
 
 
-def _queries(source: Source, seen: dict[str, Ids], done: Written) -> Iterator[bytes]:
+def _queries(source: Source, seen: dict[str, Ids], written: Written) -> Iterator[bytes]:
     """The lines of queries.jsonl. A query that is in several splits is written once, because one file serves all splits.
 
     UserError if its words differ between splits. If the source has a file per split, `seen` is filled with the ids of each.
     """
     lines: list[Ids] = []
     for key, read_queries in source.queries.items():
-        own, told = Ids(), Ids()
+        split_ids, split_lines = Ids(), Ids()
         for chunk in chunks(track(read_queries(), f"queries {key}".rstrip())):
-            raw = [_json(query, _fields(query), done) for query in chunk]
-            done.queries[key] += len(chunk)
-            done.empty += sum(not query.text.strip() for query in chunk)
+            raw = [_json(query, _fields(query), written) for query in chunk]
+            written.queries[key] += len(chunk)
+            written.empty += sum(not query.text.strip() for query in chunk)
             if len(source.queries) == 1:
                 yield from raw
                 continue
             ids = [query.id for query in chunk]
             words = [line.decode() for line in raw]
-            known, same = _any(seen.values(), ids), _any(lines, words)
-            if len(wrong := np.flatnonzero(known & ~same)):
-                query = chunk[int(wrong[0])]
+            is_known, is_same = _any(seen.values(), ids), _any(lines, words)
+            if len(conflicts := np.flatnonzero(is_known & ~is_same)):
+                query = chunk[int(conflicts[0])]
                 raise UserError(
-                    f"{query.at}: query {query.id!r} has other words in another split, expected the same: a BEIR folder has one file of "
-                    "queries; rename it in one of them"
+                    f"{query.at}: query {query.id!r} has a different text in another split, expected the same: a BEIR folder has one file "
+                    "of queries; rename it in one of the splits"
                 )
-            own.add(ids)
-            told.add(words)
-            yield from compress(raw, ~known)
-        seen[key] = own
-        lines.append(told)
+            split_ids.add(ids)
+            split_lines.add(words)
+            yield from compress(raw, ~is_known)
+        seen[key] = split_ids
+        lines.append(split_lines)
 
 
-def _any(some: Iterable[Ids], ids: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """For each of `ids`, whether any set of `some` has it."""
-    found = np.zeros(len(ids), dtype=np.bool_)
-    for one in some:
-        found |= one.contain(ids)
-    return found
+def _any(sets: Iterable[Ids], ids: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """For each of `ids`, whether any of the `sets` has it."""
+    mask = np.zeros(len(ids), dtype=np.bool_)
+    for members in sets:
+        mask |= members.contain(ids)
+    return mask
 
 
 def _fields(query: Query) -> dict[str, Any]:
-    more = {"answers": query.answers} if query.answers else {}
-    return {"text": query.text, **more, **({"metadata": dict(query.columns)} if query.columns else {})}
+    answers = {"answers": query.answers} if query.answers else {}
+    return {"text": query.text, **answers, **({"metadata": dict(query.columns)} if query.columns else {})}
 
 
 def _answered(qrels: Iterable[Qrel], split: str, queries: dict[str, Ids]) -> Iterator[Qrel]:
@@ -135,10 +135,10 @@ def _answered(qrels: Iterable[Qrel], split: str, queries: dict[str, Ids]) -> Ite
         return
     for chunk in chunks(qrels):
         ids = [qrel.query for qrel in chunk]
-        elsewhere = _any((found for other, found in queries.items() if other != split), ids)
-        if len(wrong := np.flatnonzero(elsewhere & ~queries[split].contain(ids))):
-            qrel = chunk[int(wrong[0])]
-            raise UserError(f"{qrel.at}: query {qrel.query!r} is a query of another split alone, expected one of {split}; remove that line")
+        elsewhere = _any((ids_of_split for name, ids_of_split in queries.items() if name != split), ids)
+        if len(misplaced := np.flatnonzero(elsewhere & ~queries[split].contain(ids))):
+            qrel = chunk[int(misplaced[0])]
+            raise UserError(f"{qrel.at}: query {qrel.query!r} belongs to another split, expected a query of {split}; remove that line")
         yield from chunk
 
 
@@ -146,7 +146,7 @@ def _qrel(qrel: Qrel, weighted: bool) -> bytes:
     for name in (qrel.query, qrel.doc):
         if CUTS.search(name):
             raise UserError(
-                f"{qrel.at}: found id {name!r}, expected none with a tab or a line break: a BEIR folder's qrels have tabs; rename it"
+                f"{qrel.at}: found id {name!r}, expected no tab or line break, because a BEIR folder's qrels are tab-separated; rename it"
             )
     return "\t".join([qrel.query, qrel.doc, str(qrel.grade), *([repr(qrel.weight)] if weighted else [])]).encode()
 
@@ -158,8 +158,8 @@ def _row(cells: Sequence[str]) -> bytes:
     return line.getvalue().encode()
 
 
-def _json(record: Document | Query, fields: dict[str, Any], done: Written) -> bytes:
-    done.white += bool(WHITE.search(record.id))
+def _json(record: Document | Query, fields: dict[str, Any], written: Written) -> bytes:
+    written.white += bool(WHITE.search(record.id))
     try:
         return ENCODER.encode({"_id": record.id, **fields}).encode()
     except UnicodeEncodeError:
@@ -179,10 +179,10 @@ def _lines(path: Path, lines: Iterable[bytes]) -> int:
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
-    source = without_forgotten(read(parse_dataset(asked["source"]), needs_qrels=False), read_marks())
-    done = write_beir(source, Path(asked["folder"]))
-    print(json.dumps({**vars(done), "left_out": {reason: count for reason, count in source.dropped.items() if count}}))
+    request = json.load(sys.stdin)
+    source = without_forgotten(read(parse_dataset(request["source"]), needs_qrels=False), read_marks())
+    written = write_beir(source, Path(request["folder"]))
+    print(json.dumps({**vars(written), "left_out": {reason: count for reason, count in source.dropped.items() if count}}))
 
 
 if __name__ == "__main__":

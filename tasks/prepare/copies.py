@@ -24,46 +24,46 @@ SAMPLED = 4  # words of a text in its sketch; up to 7, as every n-th is taken
 
 def sketch_documents(documents: Iterable[Document]) -> tuple[list[int], Hashes]:
     """The number of words of each text, and the sketches. For a document without text, the title is sketched."""
-    counts, some = list[int](), list[int]()
+    counts, checksums = list[int](), list[int]()
     for _, _, title, text in documents:
         words = text.split()
         count = len(words)
         counts.append(count)
         sample = words[:: count // SAMPLED or 1] if words else title.split()
-        some.append(crc32("".join(sample).casefold().encode()))
-    return counts, np.array(counts, dtype=np.uint64) << np.uint64(32) | np.array(some, dtype=np.uint64)
+        checksums.append(crc32("".join(sample).casefold().encode()))
+    return counts, np.array(counts, dtype=np.uint64) << np.uint64(32) | np.array(checksums, dtype=np.uint64)
 
 
 def count_copies(documents: Path, sketches: Sequence[Hashes]) -> int:
     """The number of rows in a file of documents that copy an earlier row. `sketches`: those of its rows, in order."""
-    every = np.concatenate(sketches)
-    shared = _repeated(every)
+    all_sketches = np.concatenate(sketches)
+    shared = _repeated(all_sketches)
     if not len(shared):
         return 0
-    found = [every[:0]]
+    digest_parts = [all_sketches[:0]]
     start = 0
     with parquet_errors(documents), open_parquet(documents) as file:
         for group in range(file.num_row_groups):
             end = start + file.metadata.row_group(group).num_rows
-            alike = _among(every[start:end], shared)
-            if alike.any():
+            is_shared = _among(all_sketches[start:end], shared)
+            if is_shared.any():
                 table = file.read_row_group(group, columns=["title", "text"], use_threads=False)
-                found.append(_digests(table.filter(pa.array(alike))))
+                digest_parts.append(_digests(table.filter(pa.array(is_shared))))
             start = end
-    digests = np.concatenate(found)
+    digests = np.concatenate(digest_parts)
     return len(digests) - len(np.unique(digests))
 
 
-def _repeated(some: Hashes) -> Hashes:
+def _repeated(values: Hashes) -> Hashes:
     """The values that occur more than once, ascending."""
-    ordered = np.sort(some)
+    ordered = np.sort(values)
     return np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
 
 
-def _among(some: Hashes, shared: Hashes) -> npt.NDArray[np.bool_]:
-    """A mask of the values of `some` that are in `shared`, which is ascending."""
-    found: npt.NDArray[np.bool_] = shared[np.minimum(np.searchsorted(shared, some), len(shared) - 1)] == some
-    return found
+def _among(values: Hashes, shared: Hashes) -> npt.NDArray[np.bool_]:
+    """A mask of the `values` that are in `shared`, which is ascending."""
+    mask: npt.NDArray[np.bool_] = shared[np.minimum(np.searchsorted(shared, values), len(shared) - 1)] == values
+    return mask
 
 
 def _digests(table: pa.Table) -> Hashes:

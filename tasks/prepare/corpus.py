@@ -73,23 +73,23 @@ def write_corpus(source: Source, settings: Prepare, folder: Path, *, needs_qrels
     judged = {split: _read_qrels(source.qrels[split]()) if split in source.qrels else _read_qrels([]) for split in SPLITS}
     masks = {split: _known(judged[split], "doc", documents, empty, settings, tally) for split in SPLITS}
     queries = _write_queries(source, settings, folder / "queries", tally, judged, masks)
-    kept = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
-    if needs_qrels and not any(map(len, kept.values())):
+    tables = {split: _unique(judged[split], masks[split], tally) for split in SPLITS}
+    if needs_qrels and not any(map(len, tables.values())):
         raise UserError(
             f"{source.name} has no qrels, or all were dropped; expected at least one for train, dev, or test; fix the source, "
             f"or {MAKE_QUERIES}"
         )
-    for split, table in kept.items():
+    for split, table in tables.items():
         if len(judged[split].table) and not pc.any(pc.greater(table["grade"], 0)).as_py():
-            wrong = "every grade is 0 or less" if len(table) else "all its qrels were dropped"
+            reason = "every grade is 0 or less" if len(table) else "all its qrels were dropped"
             raise UserError(
-                f"{judged[split].at(0).file}: no relevant document in split {split}, {wrong}; expected at least one grade above 0"
+                f"{judged[split].at(0).file}: no relevant document in split {split}, {reason}; expected at least one grade above 0"
             )
         write_table(folder / "qrels" / f"{split}.parquet", QRELS, [table])
-    stats = corpus_stats(tally, kept)
+    stats = corpus_stats(tally, tables)
     write_json(folder / "stats.json", stats)
     positives = Ids()
-    train = kept["train"].filter(pc.greater(kept["train"]["grade"], 0))
+    train = tables["train"].filter(pc.greater(tables["train"]["grade"], 0))
     for batch in train.to_batches(BATCH_ROWS):
         positives.add(pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist()))
     return Corpus(documents, empty, queries["train"], positives, stats)
@@ -99,7 +99,7 @@ def write_weights(source: Source, folder: Path) -> int:
     """Write the training pairs whose weight is not 1 to train.parquet; return how many. Reads the training qrels once more."""
     lines = source.qrels["train"]() if "train" in source.qrels else iter(())
     rows = ((qrel.query, qrel.doc, qrel.weight) for qrel in lines if qrel.weight != 1)
-    tables = (pa.table(list(map(list, zip(*some, strict=True))), schema=WEIGHTS) for some in chunks(rows))
+    tables = (pa.table(list(map(list, zip(*chunk, strict=True))), schema=WEIGHTS) for chunk in chunks(rows))
     return write_table(folder / "train.parquet", WEIGHTS, tables)
 
 
@@ -114,39 +114,39 @@ def _write_queries(
     """Write the judged queries of every split and return their ids. Qrels of unknown queries are cleared from `masks`."""
     written = {split: Ids() for split in SPLITS}
     pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
-    seen_as: dict[str, list[Hashes]] = {"dev": [], "test": []}  # [queries, 2]: ids and texts
+    split_hashes: dict[str, list[Hashes]] = {"dev": [], "test": []}  # [queries, 2]: ids and texts
     folder.mkdir()
     columns: dict[str, pq.ParquetWriter] = {}
     with ExitStack() as stack:
         writers = {s: stack.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
 
-        def flush(split: str, least: int) -> None:
-            """Write pending rows while there are at least `least`, in row groups of BATCH_ROWS, so that equal tables give equal files."""
-            while len(pending[split]) >= least:
+        def flush(split: str, minimum: int) -> None:
+            """Write pending rows while there are at least `minimum`, in row groups of BATCH_ROWS, so that equal tables give equal files."""
+            while len(pending[split]) >= minimum:
                 rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
                 written[split].add([query.id for query in rows])
-                if split in seen_as:
+                if split in split_hashes:
                     keys = [query.id for query in rows], [plain(query.text) for query in rows]
-                    seen_as[split].append(np.stack([hashes(column) for column in keys], axis=1))
+                    split_hashes[split].append(np.stack([hashes(column) for column in keys], axis=1))
                 tally.queries[split].add(query.text for query in rows)
                 writers[split].write(batch_of(QUERIES, rows))
-                if own := [(query.id, name, value) for query in rows for name, value in query.columns.items()]:
+                if column_rows := [(query.id, name, value) for query in rows for name, value in query.columns.items()]:
                     if split not in columns:
                         columns[split] = stack.enter_context(_column_writer(folder.parent / "columns" / f"{split}.parquet"))
-                    columns[split].write_table(pa.table(list(zip(*own, strict=True)), schema=COLUMNS))
+                    columns[split].write_table(pa.table(list(zip(*column_rows, strict=True)), schema=COLUMNS))
 
         held_out = _held_out(source, judged, masks)
         leaks: list[Query] = []
         for key, read in source.queries.items():
             splits = [key] if key else list(SPLITS)
-            wanted = {split: _wanted(judged[split], masks[split]) for split in splits}
+            judged_ids = {split: _wanted(judged[split], masks[split]) for split in splits}
             empty: set[str] = set()
             seen = Ids()
             for chunk in chunks(_checked(read, f"queries {key}".rstrip(), settings, tally, empty)):
                 ids = [query.id for query in chunk]
                 seen.add(ids)
                 for split in splits:
-                    rows = list(compress(chunk, wanted[split].contain(ids)))
+                    rows = list(compress(chunk, judged_ids[split].contain(ids)))
                     if split == "train" and rows:
                         leaked = _leaked(rows, held_out)
                         leaks += compress(rows, leaked)
@@ -157,24 +157,24 @@ def _write_queries(
                 flush(split, 1)
                 masks[split] &= _known(judged[split], "query", seen, empty, settings, tally, masks[split])
             _refuse_repeated(seen, read(), "query")
-    tally.dev_in_test = _in_both(seen_as["dev"], seen_as["test"])
+    tally.dev_in_test = _in_both(split_hashes["dev"], split_hashes["test"])
     if leaks and settings.leaks == "refuse":
         raise UserError(
-            f"{leaks[0].at}: training query {leaks[0].id!r} is in dev or test too, by its text or its id ({_such(len(leaks), 'queries')}), "
-            "expected none: a model would be measured on what it was trained on; remove them, or set prepare.leaks=drop (or allow)"
+            f"{leaks[0].at}: training query {leaks[0].id!r} is also in dev or test, by text or id ({_such(len(leaks), 'queries')}), "
+            "expected none: a model would be evaluated on what it was trained on; remove them, or set prepare.leaks=drop (or allow)"
         )
     if settings.leaks == "allow":
         tally.leaks = len(leaks)
     elif leaks:
         names = pa.array([query.id for query in leaks])
         masks["train"] &= ~pc.is_in(judged["train"].table["query"], value_set=names).to_numpy()
-        tally.dropped["queries of train that are in dev or test too"] += len(leaks)
+        tally.dropped["queries of train that are also in dev or test"] += len(leaks)
     return written
 
 
-def _checked(read: Queries, what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Query]:
+def _checked(read: Queries, label: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Query]:
     try:
-        yield from with_text(track(read(), what), "query", settings, tally, empty)
+        yield from with_text(track(read(), label), "query", settings, tally, empty)
     except WhiteId as error:
         raise white_space_error(error, read) from None
 
@@ -195,9 +195,9 @@ def _held_out(source: Source, judged: dict[str, Judged], masks: dict[str, npt.ND
         for split in [key] if key else ["dev", "test"]:
             if split == "train" or not len(judged[split].table):
                 continue
-            wanted = _wanted(judged[split], masks[split])
+            judged_ids = _wanted(judged[split], masks[split])
             for chunk in chunks(read()):
-                rows = list(compress(chunk, wanted.contain([query.id for query in chunk])))
+                rows = list(compress(chunk, judged_ids.contain([query.id for query in chunk])))
                 ids.add([query.id for query in rows])
                 texts.add([plain(query.text) for query in rows])
     return ids, texts
@@ -208,12 +208,12 @@ def _leaked(rows: Sequence[Query], held_out: tuple[Ids, Ids]) -> npt.NDArray[np.
     return ids.contain([query.id for query in rows]) | texts.contain([plain(query.text) for query in rows])
 
 
-def _in_both(some: Sequence[Hashes], others: Sequence[Hashes]) -> int:
-    """The number of queries of `some` that are in `others`, by id or text."""
-    if not some or not others:
+def _in_both(first: Sequence[Hashes], second: Sequence[Hashes]) -> int:
+    """The number of queries of `first` that are in `second`, by id or text."""
+    if not first or not second:
         return 0
-    (ids, texts), (other_ids, other_texts) = np.concatenate(some).T, np.concatenate(others).T
-    return int((np.isin(ids, other_ids) | np.isin(texts, other_texts)).sum())
+    (ids, texts), (second_ids, second_texts) = np.concatenate(first).T, np.concatenate(second).T
+    return int((np.isin(ids, second_ids) | np.isin(texts, second_texts)).sum())
 
 
 def _read_qrels(lines: Iterable[Qrel]) -> Judged:
@@ -244,7 +244,7 @@ def _known(
 
     Unknown ones in `among` (None: all rows) are refused, with the first one's place, or counted, as `settings` says.
     """
-    what = "document" if column == "doc" else "query"
+    kind = "document" if column == "doc" else "query"
     mask = np.zeros(len(judged.table), dtype=np.bool_)
     start = 0
     for batch in judged.table.select([column]).to_batches(BATCH_ROWS):
@@ -254,12 +254,12 @@ def _known(
     dropped = missing[[judged.table[column][int(row)].as_py() in empty for row in missing]] if empty else missing[:0]
     unknown = np.setdiff1d(missing, dropped, assume_unique=True)
     if len(unknown) and settings.unknown_documents == "refuse":
-        first = int(unknown[0])
+        first_row = int(unknown[0])
         raise UserError(
-            f"{judged.at(first)}: {what} {judged.table[column][first].as_py()!r} is not in the dataset ({_such(len(unknown), 'lines')}); "
-            "add it, or set prepare.unknown_documents=drop"
+            f"{judged.at(first_row)}: {kind} {judged.table[column][first_row].as_py()!r} is not in the dataset "
+            f"({_such(len(unknown), 'lines')}); add it, or set prepare.unknown_documents=drop"
         )
-    for count, reason in ((len(unknown), f"qrels of an unknown {what}"), (len(dropped), f"qrels of a {what} without text")):
+    for count, reason in ((len(unknown), f"qrels of an unknown {kind}"), (len(dropped), f"qrels of a {kind} without text")):
         if count:
             tally.dropped[reason] += count
     return mask
@@ -276,41 +276,43 @@ def _unique(judged: Judged, mask: npt.NDArray[np.bool_], tally: Tally) -> pa.Tab
     if not repeated:
         return table
     keep = np.ones(len(table), dtype=np.bool_)
-    first: dict[str, tuple[int, int, float]] = {}
+    first_seen: dict[str, tuple[int, int, float]] = {}
     start = 0
     for batch in table.to_batches(BATCH_ROWS):
         names = pair_ids(batch["query"].to_pylist(), batch["doc"].to_pylist())
         for row in (place for place, value in enumerate(hashes(names).tolist()) if value in repeated):
             position, grade = start + row, batch["grade"][row].as_py()
             weight = judged.weights.get(int(rows[position]), 1.0)
-            earlier, *before = first.setdefault(names[row], (position, grade, weight))
-            for what, value, other in zip(("grade", "weight"), (grade, weight), before, strict=True):
-                if value != other:
+            earlier, *earlier_values = first_seen.setdefault(names[row], (position, grade, weight))
+            for name, value, earlier_value in zip(("grade", "weight"), (grade, weight), earlier_values, strict=True):
+                if value != earlier_value:
                     raise UserError(
                         f"{judged.at(int(rows[position]))}: query {batch['query'][row].as_py()!r} and document "
-                        f"{batch['doc'][row].as_py()!r} have {what} {value} here and {other} at {judged.at(int(rows[earlier]))}; keep one"
+                        f"{batch['doc'][row].as_py()!r} have {name} {value} here and {earlier_value} at "
+                        f"{judged.at(int(rows[earlier]))}; keep one"
                     )
             keep[position] = earlier == position
         start += len(batch)
-    tally.dropped["qrels said twice"] += int((~keep).sum())
+    tally.dropped["qrels given twice"] += int((~keep).sum())
     return table.filter(pa.array(keep)).combine_chunks()
 
 
-def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], what: str) -> None:
+def _refuse_repeated(ids: Ids, records: Iterable[Document | Query], kind: str) -> None:
     """UserError with both places of the first duplicate id. The source is read again only if two hashes are equal."""
     repeated = ids.repeated()
-    first: dict[str, At] = {}
+    first_places: dict[str, At] = {}
     for chunk in chunks(records) if repeated else ():
         for record, value in zip(chunk, hashes([record.id for record in chunk]).tolist(), strict=True):
-            if value in repeated and first.setdefault(record.id, record.at) != record.at:
+            if value in repeated and first_places.setdefault(record.id, record.at) != record.at:
                 raise UserError(
-                    f"{record.at}: {what} id {record.id!r} is already used at {first[record.id]}; ids must be unique, drop or rename one"
+                    f"{record.at}: {kind} id {record.id!r} is already used at {first_places[record.id]}; "
+                    "ids must be unique, drop or rename one"
                 )
 
 
-def _such(count: int, what: str) -> str:
+def _such(count: int, noun: str) -> str:
     """`2 such lines`, but `1 such line`."""
-    return counted(count, what).replace(" ", " such ", 1)
+    return counted(count, noun).replace(" ", " such ", 1)
 
 
 def _ids(column: pa.ChunkedArray) -> Ids:

@@ -112,18 +112,18 @@ def write_documents(source: Source, settings: Prepare, path: Path, *, tally: Tal
 
 def rebatch(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
     """The same rows in tables of `rows` rows, each contiguous, so that the file does not depend on the sizes of `batches`."""
-    held = DOCUMENTS.empty_table()
+    pending = DOCUMENTS.empty_table()
     for batch in batches:
-        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
-        while held.num_rows >= rows:
-            yield held.slice(0, rows).combine_chunks()
-            held = held.slice(rows)
-    if held.num_rows:
-        yield held.combine_chunks()
+        pending = pa.concat_tables([pending, pa.Table.from_batches([batch])])
+        while pending.num_rows >= rows:
+            yield pending.slice(0, rows).combine_chunks()
+            pending = pending.slice(rows)
+    if pending.num_rows:
+        yield pending.combine_chunks()
 
 
 def _lazily(records: Iterable[Document]) -> Iterator[Documents]:
     """Cut a stream into parts that only this process can read. A part takes its records from the stream when it is read."""
-    rest = iter(records)
-    for first in rest:
-        yield partial(chain, [first], islice(rest, BATCH_ROWS - 1))
+    remaining = iter(records)
+    for first in remaining:
+        yield partial(chain, [first], islice(remaining, BATCH_ROWS - 1))

@@ -79,17 +79,17 @@ def _spread(negatives: Iterator[Negative], corpus: Corpus, settings: Prepare, sc
                     counts["of an unknown document"] += 1
 
 
-def _gather(bucket: Path, ids: list[str], first: int, depth: int, counts: Counter[str]) -> pa.Table:
-    kept: list[dict[str, None]] = [{} for _ in ids]
+def _gather(bucket: Path, ids: list[str], first_ordinal: int, depth: int, counts: Counter[str]) -> pa.Table:
+    kept_documents: list[dict[str, None]] = [{} for _ in ids]
     with bucket.open(encoding="utf-8", newline="\n") as handle:
         for line in handle:
             ordinal, _, doc = line.rstrip("\n").partition("\t")
-            documents, doc = kept[int(ordinal) - first], unescape(doc)
+            documents, doc = kept_documents[int(ordinal) - first_ordinal], unescape(doc)
             if len(documents) < depth:
                 documents[doc] = None
             elif doc not in documents:
                 counts["beyond prepare.official_depth"] += 1
-    rows = [(query, doc, rank) for query, documents in zip(ids, kept, strict=True) for rank, doc in enumerate(documents, 1)]
+    rows = [(query, doc, rank) for query, documents in zip(ids, kept_documents, strict=True) for rank, doc in enumerate(documents, 1)]
     counts["kept"] += len(rows)
     columns = [[r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows], [0.0] * len(rows)]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, RANKED, strict=True)], schema=RANKED)

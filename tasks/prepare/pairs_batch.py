@@ -1,7 +1,7 @@
 """Write a file of pairs as a BEIR folder that fits the data set it will be merged with. The process behind a file in an inbox
-(flows.intake.pairs_files): `python -m tasks.prepare.pairs_batch ASKED`.
+(flows.intake.pairs_files): `python -m tasks.prepare.pairs_batch REQUEST`.
 
-ASKED is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER}.
+REQUEST is a JSON file {"source": SPEC of the file, "base": SPEC of the data set or empty, "marks": of forgotten records, "folder": FOLDER}.
 A query whose text the data set has keeps the split that it has there. If the data set is a file of pairs too, equal texts get equal ids,
 and new queries are divided as if the rows were in that file. `corpus.places` and `queries.places` in FOLDER have one line per record of
 the table: the row of the file that it came from.
@@ -41,38 +41,38 @@ def read(spec: DatasetSpec, base: DatasetSpec | None = None) -> Source:
         return pairs.read(spec.folder, spec.columns)
     if base.kind == "pairs":
         _refuse_other_names(spec, columns, base)
-    wanted = {digest(row.query) for row in rows(spec.folder, spec.columns)}
-    known = beside_pairs(base, wanted) if base.kind == "pairs" else Beside(splits_of(kinds.read(base, needs_qrels=False), wanted))
-    return pairs.read(spec.folder, spec.columns, known)
+    digests = {digest(row.query) for row in rows(spec.folder, spec.columns)}
+    beside = beside_pairs(base, digests) if base.kind == "pairs" else Beside(splits_of(kinds.read(base, needs_qrels=False), digests))
+    return pairs.read(spec.folder, spec.columns, beside)
 
 
-def beside_pairs(base: DatasetSpec, wanted: Collection[str]) -> Beside:
-    """The splits of a data set of pairs, for the queries of a file that adds to it; `wanted` are the digests of their texts.
+def beside_pairs(base: DatasetSpec, digests: Collection[str]) -> Beside:
+    """The splits of a data set of pairs, for the queries of a file that adds to it; `digests` are those of their texts.
 
     One pass over the data set: every file of an inbox needs it.
     """
-    splits, asked = set[str](), dict[str, tuple[str, set[str]]]()
+    splits, matches = set[str](), dict[str, tuple[str, set[str]]]()
     for row in rows(base.folder, base.columns):
         splits.add(row.split)
-        if (told := digest(row.query)) in wanted:
-            asked.setdefault(told, (row.query, set()))[1].add(row.split)
+        if (key := digest(row.query)) in digests:
+            matches.setdefault(key, (row.query, set()))[1].add(row.split)
     shares = pairs.shares_of(splits)
-    found = {told: {shares.split(split, query) for split in those} for told, (query, those) in asked.items()}
-    return Beside({told: next(split for split in SPLITS if split in those) for told, those in found.items()}, splits)
+    final_splits = {key: {shares.split(split, text) for split in row_splits} for key, (text, row_splits) in matches.items()}
+    return Beside({key: next(split for split in SPLITS if split in found) for key, found in final_splits.items()}, splits)
 
 
-def splits_of(source: Source, wanted: Collection[str]) -> dict[str, str]:
-    """The split of each judged query of a data set whose text has a `wanted` digest, by digest."""
-    found: dict[str, str] = {}
+def splits_of(source: Source, digests: Collection[str]) -> dict[str, str]:
+    """The split of each judged query of a data set whose text has one of the `digests`, by digest."""
+    split_by_digest: dict[str, str] = {}
     for split in SPLITS:
         if split not in source.qrels:
             continue
         queries = source.queries.get(split) or source.queries[""]
-        ids = {query.id: told for query in queries() if (told := digest(query.text)) in wanted}
+        ids = {query.id: key for query in queries() if (key := digest(query.text)) in digests}
         for qrel in source.qrels[split]() if ids else ():
             if qrel.query in ids:
-                found.setdefault(ids[qrel.query], split)
-    return found
+                split_by_digest.setdefault(ids[qrel.query], split)
+    return split_by_digest
 
 
 def write(source: Source, folder: Path) -> None:
@@ -83,9 +83,9 @@ def write(source: Source, folder: Path) -> None:
         documents=lambda: _noted(source.documents(), places["corpus"]),
         queries={"": lambda: _noted(source.queries[""](), places["queries"])},
     )
-    done = write_beir(noted, folder)
+    written = write_beir(noted, folder)
     for split in SPLITS:
-        if not done.judgments[split]:
+        if not written.judgments[split]:
             (folder / f"qrels/{split}.tsv").unlink()
     for name, lines in places.items():
         (folder / f"{name}.places").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -99,23 +99,24 @@ def _noted(records: Iterator[Record], places: list[int]) -> Iterator[Record]:
 
 def _refuse_other_names(spec: DatasetSpec, columns: Columns, base: DatasetSpec) -> None:
     """UserError if the file has a column of NAMING and the base does not, or the reverse: equal texts would get two ids."""
-    theirs = columns_in(base.folder, base.columns)
-    for role in NAMING if theirs else ():
-        ours, other = (getattr(one, role) is not None for one in (columns, theirs))
-        if ours != other and not (role == "title" and columns.id is not None):
-            has, lacks = (spec.folder, base.folder) if ours else (base.folder, spec.folder)
+    base_columns = columns_in(base.folder, base.columns)
+    for role in NAMING if base_columns else ():
+        in_file, in_base = (getattr(places, role) is not None for places in (columns, base_columns))
+        if in_file != in_base and not (role == "title" and columns.id is not None):
+            has, lacks = (spec.folder, base.folder) if in_file else (base.folder, spec.folder)
             raise Invalid(
                 where=str(spec.folder),
-                found=f"{'a' if ours else 'no'} column {role}, {'unlike' if ours else 'which is in'} the data set's file {base.folder}",
+                found=f"{'a' if in_file else 'no'} column {role}, {'unlike' if in_file else 'which is in'} the data set's file "
+                f"{base.folder}",
                 expected="it in both or in neither, so that equal texts are one record",
-                remedy=f"add it to {lacks.name}, drop it from {has.name}, or leave it out of both: dataset.source=pairs:FILE#{role}=",
+                remedy=f"add it to {lacks.name}, drop it from {has.name}, or exclude it from both: dataset.source=pairs:FILE#{role}=",
             )
 
 
-def main(asked: str) -> None:
-    told = json.loads(Path(asked).read_text(encoding="utf-8"))
-    base = parse_dataset(told["base"]) if told["base"] else None
-    write(without_forgotten(read(parse_dataset(told["source"]), base), frozenset(told["marks"])), Path(told["folder"]))
+def main(request_file: str) -> None:
+    request = json.loads(Path(request_file).read_text(encoding="utf-8"))
+    base = parse_dataset(request["base"]) if request["base"] else None
+    write(without_forgotten(read(parse_dataset(request["source"]), base), frozenset(request["marks"])), Path(request["folder"]))
 
 
 if __name__ == "__main__":

@@ -52,30 +52,30 @@ def chunks(items: Iterable[T], size: int = BATCH_ROWS) -> Iterator[list[T]]:
         yield chunk
 
 
-def with_text(records: Iterable[Text], what: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
+def with_text(records: Iterable[Text], kind: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Text]:
     """The records that have a text, with their ids checked. A record without text is refused, or counted and its id added to `empty`."""
     for record in records:
         if not record.id:
-            raise UserError(f"{record.at}: found an empty {what} id, expected one that names it; fix that line")
+            raise UserError(f"{record.at}: found an empty {kind} id, expected one that names it; fix that line")
         if "\0" in record.id:
-            raise UserError(f"{record.at}: found {what} id {record.id!r}, expected one without NUL, which ends a name in C; rename it")
+            raise UserError(f"{record.at}: found {kind} id {record.id!r}, expected one without NUL, which ends a name in C; rename it")
         if WHITE.search(record.id):
             if settings.ids == "refuse":
-                raise _white(record, what)
-            tally.white_ids[what] += 1
+                raise _white(record, kind)
+            tally.white_ids[kind] += 1
         if record.text.strip() or (isinstance(record, Document) and record.title.strip()):
             yield record
         elif settings.empty_texts == "refuse":
-            fields = "title and text" if what == "document" else "text"
-            raise UserError(f"{record.at}: {record_label(what, record.id)} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
+            fields = "title and text" if kind == "document" else "text"
+            raise UserError(f"{record.at}: {record_label(kind, record.id)} has an empty {fields}; fill it, or set prepare.empty_texts=drop")
         else:
-            tally.dropped[f"{'documents' if what == 'document' else 'queries'} without text"] += 1
+            tally.dropped[f"{'documents' if kind == 'document' else 'queries'} without text"] += 1
             empty.add(record.id)
 
 
-def _white(record: Document | Query, what: str) -> WhiteId:
-    error = WhiteId(f"{record.at}: found {what} id {record.id!r}, expected one without white space")
-    error.what, error.record = what, record
+def _white(record: Document | Query, kind: str) -> WhiteId:
+    error = WhiteId(f"{record.at}: found {kind} id {record.id!r}, expected one without white space")
+    error.what, error.record = kind, record
     return error
 
 

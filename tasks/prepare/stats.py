@@ -47,13 +47,13 @@ def corpus_stats(tally: Counted, qrels: Mapping[str, pa.Table]) -> Stats:
         "splits": {split: split_stats(tally.queries[split], qrels[split]) for split in SPLITS},
         "dropped": {reason: tally.dropped[reason] for reason in sorted(tally.dropped)},
     }
-    found = {
+    findings = {
         "equal_texts": tally.copies,
         "white_ids": dict(sorted(tally.white_ids.items())),
         "leaks": tally.leaks,
         "dev_in_test": tally.dev_in_test,
     }
-    return figures | {name: count for name, count in found.items() if count}
+    return figures | {name: count for name, count in findings.items() if count}
 
 
 def stats_table(stats: Stats) -> str:
@@ -73,13 +73,13 @@ def stats_table(stats: Stats) -> str:
     if copies := stats.get("equal_texts"):
         lines.append(f"equal texts: {counted(copies, 'documents')} {'is a copy of another' if copies == 1 else 'are copies of others'}")
     if white := stats.get("white_ids"):
-        told = ", ".join(counted(count, f"{'queries' if what == 'query' else 'documents'}") for what, count in white.items())
-        lines.append(f"ids with white space, percent-encoded in TREC files: {told}")
+        listing = ", ".join(counted(count, f"{'queries' if kind == 'query' else 'documents'}") for kind, count in white.items())
+        lines.append(f"ids with white space, percent-encoded in TREC files: {listing}")
     if leaks := stats.get("leaks"):
-        lines.append(f"in dev or test too: {counted(leaks, 'queries of train')}")
+        lines.append(f"also in dev or test: {counted(leaks, 'queries of train')}")
     if shared := stats.get("dev_in_test"):
-        lines.append(f"in test too, by id or text: {counted(shared, 'queries of dev')}; systems are chosen and measured on these")
+        lines.append(f"also in test, by id or text: {counted(shared, 'queries of dev')}; systems are chosen and evaluated on these")
     if title_only := documents["empty_texts"]:
-        lines.append(f"with a title alone: {counted(title_only, 'documents')}; empty unless text.titles is true")
+        lines.append(f"with a title only: {counted(title_only, 'documents')}; empty unless text.titles is true")
     lines += [f"dropped: {counted(count, reason)}" for reason, count in stats["dropped"].items()]
     return "\n".join(lines)

@@ -36,10 +36,10 @@ def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bo
     texts: list[str] = []
     for form in batch_forms(folder) if kind == "batch" else (kind,):
         for name, path in files(form, folder):
-            taken = [text for _, text in records(form, name, path, marks) if text is not None]
-            if taken:
-                counts[str(path)] = len(taken)
-                texts += filter(None, taken)
+            removed = [text for _, text in records(form, name, path, marks) if text is not None]
+            if removed:
+                counts[str(path)] = len(removed)
+                texts += filter(None, removed)
                 if not dry:
                     _rewrite(path, (raw for raw, text in records(form, name, path, marks) if text is None))
     return counts, texts
@@ -52,8 +52,8 @@ def count_in_pairs(file: Path, columns: str, marks: Collection[str]) -> tuple[di
     """
     try:
         source = pairs.read(file, columns)
-        texts = [one.text for one in source.documents() if mark("document", one.id) in marks]
-        texts += [one.text for one in source.queries[""]() if mark("query", one.id) in marks]
+        texts = [document.text for document in source.documents() if mark("document", document.id) in marks]
+        texts += [query.text for query in source.queries[""]() if mark("query", query.id) in marks]
     except (UserError, OSError):
         return {str(file): 0}, []
     return ({str(file): len(texts)} if texts else {}), texts
@@ -74,10 +74,10 @@ def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
     endings = (".jsonl",) if kind == "beir" else (".csv", ".tsv")
     for stem, name in (("corpus", "documents"), ("queries", "queries")):
         yield from ((name, path) for ending in endings for gz in ("", ".gz") if (path := folder / f"{stem}{ending}{gz}").is_file())
-    judged = (".tsv",) if kind == "beir" else (".csv", ".tsv")
-    yield from (("negatives", path) for end in judged for gz in ("", ".gz") if (path := folder / f"negatives{end}{gz}").is_file())
-    found = sorted((folder / "qrels").iterdir()) if (folder / "qrels").is_dir() else []
-    yield from (("qrels", path) for path in found if path.name.removesuffix(".gz").endswith(judged) and path.is_file())
+    qrels_endings = (".tsv",) if kind == "beir" else (".csv", ".tsv")
+    yield from (("negatives", path) for end in qrels_endings for gz in ("", ".gz") if (path := folder / f"negatives{end}{gz}").is_file())
+    qrels_files = sorted((folder / "qrels").iterdir()) if (folder / "qrels").is_dir() else []
+    yield from (("qrels", path) for path in qrels_files if path.name.removesuffix(".gz").endswith(qrels_endings) and path.is_file())
 
 
 def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
@@ -107,11 +107,11 @@ def _json_taken(raw: bytes, name: str, marks: Collection[str]) -> Taken:
 
 
 def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
-    held: list[bytes] = []
+    pending: list[bytes] = []
 
     def lines() -> Iterator[str]:
         for raw in handle:
-            held.append(raw)
+            pending.append(raw)
             yield _text(raw)
 
     csv.field_size_limit(LARGEST_CELL)
@@ -119,24 +119,28 @@ def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> I
         delimiter = delimiter_of(path, map(_text, beginning))
     places: list[int | None] | None = None
     for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter)):
-        raw, taken = b"".join(held), None
-        held.clear()
+        raw, removed = b"".join(pending), None
+        pending.clear()
         if number == 0 and tells_delimiter(cells, delimiter):
             pass
         elif places is None:
             header = [cell.strip() for cell in cells]
-            places = [next((header.index(one) for one in names if one in header), None) for names in NAMES[name]] if any(header) else None
+            places = (
+                [next((header.index(candidate) for candidate in names if candidate in header), None) for names in NAMES[name]]
+                if any(header)
+                else None
+            )
         elif name in ("qrels", "negatives"):
-            taken = _judged(cells, (places[0], places[1]), marks)
+            removed = _judged(cells, (places[0], places[1]), marks)
         elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
-            taken = _cell(cells, places[-1]) or " "
-        yield raw, taken
+            removed = _cell(cells, places[-1]) or " "
+        yield raw, removed
 
 
 def _judged(cells: Sequence[str], places: tuple[int | None, int | None], marks: Collection[str]) -> Taken:
     query, doc = (_cell(cells, place) for place in places)
-    found = (query is not None and mark("query", query) in marks) or (doc is not None and mark("document", doc) in marks)
-    return "" if found else None
+    is_marked = (query is not None and mark("query", query) in marks) or (doc is not None and mark("document", doc) in marks)
+    return "" if is_marked else None
 
 
 def _cell(cells: Sequence[str], place: int | None) -> str | None:
@@ -157,27 +161,27 @@ def _open(path: Path) -> IO[bytes]:
     return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]  # a GzipFile reads like any other
 
 
-def _rewrite(path: Path, kept: Iterator[bytes]) -> None:
+def _rewrite(path: Path, lines: Iterator[bytes]) -> None:
     with path.open("rb") as handle:
         packed = handle.read(2) == GZIP_MAGIC
     with new_file(path) as temporary:
         with gzip.GzipFile(temporary, "wb", mtime=0) if packed else temporary.open("wb") as out:
-            out.writelines(kept)
+            out.writelines(lines)
         temporary.chmod(path.stat().st_mode)
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    request = json.load(sys.stdin)
     counts: dict[str, int] = {}
     texts: list[str] = []
-    marks = frozenset(asked["marks"])
-    for folder in map(Path, asked["folders"]):
-        if asked["kind"] == "pairs":
-            more, found = count_in_pairs(folder, asked["columns"], marks)
+    marks = frozenset(request["marks"])
+    for folder in map(Path, request["folders"]):
+        if request["kind"] == "pairs":
+            file_counts, removed = count_in_pairs(folder, request["columns"], marks)
         else:
-            more, found = withdraw_records(asked["kind"], folder, marks, dry=asked["dry"])
-        counts |= more
-        texts += found
+            file_counts, removed = withdraw_records(request["kind"], folder, marks, dry=request["dry"])
+        counts |= file_counts
+        texts += removed
     print(json.dumps({"files": counts, "texts": texts}))
 
 

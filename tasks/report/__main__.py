@@ -60,7 +60,8 @@ def read_contents(arguments: Namespace) -> Contents:
     groups = {name: read_groups(arguments.corpus / "qrels" / f"{name}.parquet") for name in SPLITS}
     pairs = {name: compare(systems, name, params, groups[name]) for name in SPLITS if any(name in s.values for s in systems)}
     duel = opponents(systems, chosen, params.baselines, params.metric, split=split, sections=sections)
-    shown = chosen_on if duel and all(chosen_on in system.values for system in duel) else split  # errors are studied on dev, not on test
+    # errors are studied on dev, not on test
+    example_split = chosen_on if duel and all(chosen_on in system.values for system in duel) else split
     trained = order_names({path.name for path in arguments.curves.glob("*")}, sections)
     statistics = read_json(arguments.corpus / "stats.json")
     return Contents(
@@ -89,7 +90,9 @@ def read_contents(arguments: Namespace) -> Contents:
         },
         fusions={name: read_json(path) for name in sections.get("fuse") or {} if (path := arguments.runs / name / "fusion.json").exists()},
         weaknesses=load_weaknesses(arguments.failures),
-        examples=load_examples(*duel, shown, params.seed, arguments.runs, arguments.corpus, settings, least_grade(shown, sections))
+        examples=load_examples(
+            *duel, example_split, params.seed, arguments.runs, arguments.corpus, settings, least_grade(example_split, sections)
+        )
         if duel
         else None,
     )
@@ -100,11 +103,13 @@ def terminal_table(contents: Contents) -> str:
     params, split = contents.params, contents.table.split
     pairs = contents.pairs[split]
     queries = len(next(system.queries[split] for system in contents.systems if split in system.queries))
-    above = caption(contents.dataset, contents.statistics["documents"]["count"], contents.titles, split, queries)
-    first = headline(pairs, contents.duel)
-    short = "\n".join(filter(None, (contents.unjudged, contents.cut_short, shared_documents_note(first), first.warning if first else "")))
+    heading = caption(contents.dataset, contents.statistics["documents"]["count"], contents.titles, split, queries)
+    best_pair = headline(pairs, contents.duel)
+    notes = "\n".join(
+        filter(None, (contents.unjudged, contents.cut_short, shared_documents_note(best_pair), best_pair.warning if best_pair else ""))
+    )
     tests = f"{params.tests} on {params.metric}, Holm over {counted(len(pairs), 'pairs')}, level {params.alpha:g}" if pairs else ""
-    return text(contents.table, above, legend(params.metric, contents.chosen_on, tests, short))
+    return text(contents.table, heading, legend(params.metric, contents.chosen_on, tests, notes))
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def compare(model: System, reference: System, split: str) -> Duel:
 def difference_chart(queries: Sequence[str], first: Floats, second: Floats, names: tuple[str, str]) -> Spec:
     """A chart of each query's difference as a step, largest first. The pointer shows ids, not texts, so that nobody tunes on test."""
     order = np.argsort(second - first, kind="stable")
-    drawn = np.unique(np.linspace(0, len(order) - 1, min(len(order), STEPS)).round().astype(int)).tolist()
+    places = np.unique(np.linspace(0, len(order) - 1, min(len(order), STEPS)).round().astype(int)).tolist()
     rows = [
         {
             "x": place,
@@ -50,11 +50,11 @@ def difference_chart(queries: Sequence[str], first: Floats, second: Floats, name
             "first": f"{first[query]:.4f}",
             "second": f"{second[query]:.4f}",
         }
-        for place, end in zip(drawn, [*drawn[1:], len(order)], strict=True)
+        for place, end in zip(places, [*places[1:], len(order)], strict=True)
         for query in [int(order[place])]
     ]
-    told = {"query": "query", "first": names[0], "second": names[1]}
-    return area(rows, "queries, the largest gain first", f"{names[0]} minus {names[1]}", told)
+    labels = {"query": "query", "first": names[0], "second": names[1]}
+    return area(rows, "queries, the largest gain first", f"{names[0]} minus {names[1]}", labels)
 
 
 def share_bar(won: int, tied: int, lost: int) -> Markup:

@@ -63,17 +63,17 @@ def draw_queries(model: System, reference: System, split: str, seed: int) -> tup
 def load_examples(model: System, reference: System, split: str, seed: int, runs: Path, corpus: Path, text: Text, least: int) -> Examples:
     """Draw examples and read their texts. Grades >= `least` are relevant. Runs and documents are read once, keeping only those shown."""
     won, lost = draw_queries(model, reference, split, seed)
-    wanted = set(won + lost)
-    relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), wanted, least)
-    questions = _texts(read_batches(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"]), wanted)
-    found = {system.name: ranked_first(runs / system.name / f"{split}.trec", relevant) for system in (model, reference)}
+    query_ids = set(won + lost)
+    relevant = relevant_documents(read_batches(corpus / "qrels" / f"{split}.parquet", QRELS), query_ids, least)
+    questions = _texts(read_batches(corpus / "queries" / f"{split}.parquet", QUERIES, ["id", "text"]), query_ids)
+    results = {system.name: ranked_first(runs / system.name / f"{split}.trec", relevant) for system in (model, reference)}
 
     def example(query: str) -> Example:
         sides = []
         for system in (model, reference):
-            first, rank = found[system.name].get(query, (None, None))
+            top_document, rank = results[system.name].get(query, (None, None))
             value = float(system.values[split][system.queries[split].index(query)])
-            sides.append(Found(system.name, first, first in relevant[query], rank, value))
+            sides.append(Found(system.name, top_document, top_document in relevant[query], rank, value))
         return Example(questions.get(query, query), tuple(relevant[query][:2]), sides[0], sides[1])
 
     chosen = [[example(query) for query in queries] for queries in (won, lost)]
@@ -82,38 +82,38 @@ def load_examples(model: System, reference: System, split: str, seed: int, runs:
     return Examples(split, tuple(chosen[0]), tuple(chosen[1]), texts)
 
 
-def relevant_documents(qrels: Iterable[pa.RecordBatch], wanted: set[str], least: int) -> dict[str, list[str]]:
+def relevant_documents(qrels: Iterable[pa.RecordBatch], queries: set[str], least: int) -> dict[str, list[str]]:
     """The documents of grade >= `least` for each wanted query, highest grade first, then by id."""
-    rows: dict[str, list[tuple[int, str]]] = {query: [] for query in wanted}
+    rows: dict[str, list[tuple[int, str]]] = {query: [] for query in queries}
     for batch in qrels:
         for query, doc, grade in zip(*(batch[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
-            if query in wanted and grade >= least:
+            if query in queries and grade >= least:
                 rows[query].append((-grade, doc))
-    return {query: [doc for _, doc in sorted(found)] for query, found in rows.items()}
+    return {query: [doc for _, doc in sorted(graded)] for query, graded in rows.items()}
 
 
 def ranked_first(path: Path, relevant: Mapping[str, Sequence[str]]) -> dict[str, tuple[str | None, int | None]]:
     """For each query of `relevant` in a TREC run, the document at rank 1 and the rank of the first relevant one."""
-    found: dict[str, tuple[str | None, int | None]] = {}
+    results: dict[str, tuple[str | None, int | None]] = {}
     with path.open(encoding="utf-8") as handle:
         for line in handle:
             query, _, doc, rank, _, _ = map(unescape, line.split(" "))
             if query not in relevant:
                 continue
-            first, hit = found.get(query, (None, None))
-            found[query] = (doc if rank == "1" else first, hit if hit or doc not in relevant[query] else int(rank))
-    return found
+            top_document, hit_rank = results.get(query, (None, None))
+            results[query] = (doc if rank == "1" else top_document, hit_rank if hit_rank or doc not in relevant[query] else int(rank))
+    return results
 
 
-def _texts(batches: Iterable[pa.RecordBatch], wanted: set[str]) -> dict[str, str]:
-    ids = pa.array(sorted(wanted), pa.string())
+def _texts(batches: Iterable[pa.RecordBatch], query_ids: set[str]) -> dict[str, str]:
+    ids = pa.array(sorted(query_ids), pa.string())
     rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in batches)
     return {row["id"]: row["text"] for part in rows for row in part}
 
 
-def document_texts(path: Path, wanted: set[str], text: Text) -> dict[str, tuple[str, str]]:
+def document_texts(path: Path, documents: set[str], text: Text) -> dict[str, tuple[str, str]]:
     """The title and text of the wanted documents. The text is as the systems saw it, cut to CHARACTERS."""
-    ids = pa.array(sorted(wanted), pa.string())
+    ids = pa.array(sorted(documents), pa.string())
     rows = (batch.filter(pc.is_in(batch["id"], value_set=ids)).to_pylist() for batch in read_batches(path, DOCUMENTS))
     return {row["id"]: (row["title"], truncate(document_text("", row["text"], text))) for part in rows for row in part}
 

@@ -22,44 +22,46 @@ def steps_of(folder: Path) -> dict[str, int]:
 def loss_kinds(names: Iterable[str], sections: Mapping[str, Any]) -> dict[str, str]:
     """The loss of each training, as params.yaml names it. Rerankers have their own."""
     kinds = {"rounds": "nll", "adore": "lambda"}  # the sections' defaults
-    own = {name: str(entry.get("loss", kind)) for section, kind in kinds.items() for name, entry in (sections.get(section) or {}).items()}
-    return {name: own.get(name, "reranker").rpartition(":")[2] for name in names}
+    losses = {
+        name: str(entry.get("loss", kind)) for section, kind in kinds.items() for name, entry in (sections.get(section) or {}).items()
+    }
+    return {name: losses.get(name, "reranker").rpartition(":")[2] for name in names}
 
 
-def learning_curves(systems: Sequence[System], metric: str, taken: Mapping[str, int], sections: Mapping[str, Any]) -> list[Line]:
-    """A line for each chain of at least two trainings that were all measured on dev. `taken`: the optimizer steps of each training."""
+def learning_curves(systems: Sequence[System], metric: str, steps: Mapping[str, int], sections: Mapping[str, Any]) -> list[Line]:
+    """A line for each chain of at least two trainings that were all measured on dev. `steps`: the optimizer steps of each training."""
     dev = {system.name: system.metrics["dev"][metric] for system in systems if "dev" in system.metrics}
     rounds, adore = sections.get("rounds") or {}, sections.get("adore") or {}
-    begun = {name: str(entry.get("init")) for name, entry in rounds.items()} | {
+    starts = {name: str(entry.get("init")) for name, entry in rounds.items()} | {
         name: str(entry.get("round")) for name, entry in adore.items()
     }
     untrained = {str(entry.get("init")): name for name, entry in rounds.items() if entry.get("steps") == 0}
     lines = []
-    for leaf in begun.keys() - set(begun.values()):
-        chain = [name for name in training_chain(leaf, begun) if name in taken]
+    for leaf in starts.keys() - set(starts.values()):
+        chain = [name for name in training_chain(leaf, starts) if name in steps]
         if len(chain) < 2 or not set(chain) <= dev.keys():
             continue
-        points, done = [], 0
-        start = untrained.get(begun[chain[0]])
+        points, total = [], 0
+        start = untrained.get(starts[chain[0]])
         if start in dev:
             points.append(Point(0, dev[start], note=f"{start} {dev[start]:.4f}"))
         for name in chain:
-            done += taken[name]
-            points.append(Point(done, dev[name], note=f"{name} {dev[name]:.4f}{negatives_note(rounds.get(name) or adore[name])}"))
+            total += steps[name]
+            points.append(Point(total, dev[name], note=f"{name} {dev[name]:.4f}{negatives_note(rounds.get(name) or adore[name])}"))
         lines.append(Line(leaf, points))
     order = [system.name for system in systems]
     return sorted(lines, key=lambda line: order.index(line.name))
 
 
-def training_chain(name: str, begun: Mapping[str, str]) -> list[str]:
+def training_chain(name: str, starts: Mapping[str, str]) -> list[str]:
     """The chain of trainings that ends with `name`; each starts from the one before it."""
-    return list(reversed(list(_back(name, begun))))
+    return list(reversed(list(_back(name, starts))))
 
 
-def _back(name: str, begun: Mapping[str, str]) -> Iterator[str]:
-    while name in begun:
+def _back(name: str, starts: Mapping[str, str]) -> Iterator[str]:
+    while name in starts:
         yield name
-        name = begun[name]
+        name = starts[name]
 
 
 def negatives_note(entry: Mapping[str, Any]) -> str:

@@ -82,8 +82,8 @@ def render(contents: Contents) -> str:
     }
     environment.filters |= filters | {"signed": lambda value: f"{value:+.4f}"}
     split, names = contents.table.split, [curve.name for curves in contents.curves.values() for curve in curves]
-    order, found = list(dict.fromkeys(names)), contents.weaknesses
-    fought = contents.duel and all(split in system.values for system in contents.duel)
+    order, weak_spots = list(dict.fromkeys(names)), contents.weaknesses
+    has_duel = contents.duel and all(split in system.values for system in contents.duel)
     return environment.get_template("page.html").render(
         c=contents,
         head=head(f"Retemper: {short_source(contents.dataset)}"),
@@ -95,21 +95,21 @@ def render(contents: Contents) -> str:
             best=contents.best,
             pairs=contents.pairs[split],
             indexes=contents.indexes,
-            weaknesses=found,
+            weaknesses=weak_spots,
             p_value=p_value,
         ),
         confidence=percent(1 - contents.params.alpha),
         queries={name: len(next(s.queries[name] for s in contents.systems if name in s.queries)) for name in contents.pairs},
         means=means(contents, split),
-        duel=compare(*contents.duel, split) if contents.duel and fought else None,
-        groups=weaknesses.chart(found) if found and found.groups else None,
-        losing=found.losing() if found else [],
+        duel=compare(*contents.duel, split) if contents.duel and has_duel else None,
+        groups=weaknesses.chart(weak_spots) if weak_spots and weak_spots.groups else None,
+        losing=weak_spots.losing() if weak_spots else [],
         curves=[figure(curve_lines(curves, metric, order), f"{metric} over steps") for metric, curves in contents.curves.items()],
         explained={name: CURVES[name] for name in contents.curves if name in CURVES},
         legend=legend(order),
         learning=learning(contents),
         indexes=indexes(contents.indexes),
-        fusions={name: fusion(name, told) for name, told in contents.fusions.items()},
+        fusions={name: fusion(name, record) for name, record in contents.fusions.items()},
         headline=headline(contents.pairs[split], contents.duel),
         p_value=p_value,
         shared={name: shared_documents_note(headline(pairs, contents.duel)) for name, pairs in contents.pairs.items()},
@@ -133,30 +133,30 @@ def means(contents: Contents, split: str) -> Markup:
 
 def learning(contents: Contents) -> Markup | None:
     """A chart of quality over the steps of chains of trainings; None if there is no chain."""
-    found, metric = contents.learning, f"dev {contents.params.metric}"
-    if not found:
+    curves, metric = contents.learning, f"dev {contents.params.metric}"
+    if not curves:
         return None
-    chart = figure(lines(found, "optimizer steps", metric, height=240, dots=True), f"{metric} over optimizer steps")
-    return legend([line.name for line in found]) + chart
+    chart = figure(lines(curves, "optimizer steps", metric, height=240, dots=True), f"{metric} over optimizer steps")
+    return legend([line.name for line in curves]) + chart
 
 
-def indexes(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
+def indexes(figures_of: Mapping[str, Mapping[str, Any]]) -> Markup | None:
     """A table of the indexes' figures; None if there are no indexes."""
-    columns = list(dict.fromkeys(key for figures in found.values() for key in figures))
-    rows = [[name, *(format_value(figures[key]) if key in figures else "-" for key in columns)] for name, figures in found.items()]
+    columns = list(dict.fromkeys(key for figures in figures_of.values() for key in figures))
+    rows = [[name, *(format_value(figures[key]) if key in figures else "-" for key in columns)] for name, figures in figures_of.items()]
     return table(["round", *(column.replace("_", " ") for column in columns)], rows) if rows else None
 
 
-def fusion(name: str, found: Mapping[str, Any]) -> Markup:
+def fusion(name: str, record: Mapping[str, Any]) -> Markup:
     """The grid from which a fusion's weight or k was chosen, as a chart and a table; empty without a grid."""
-    what = "k" if found["method"] == "rrf" else "weight"
-    grid = found["grid"]
+    setting = "k" if record["method"] == "rrf" else "weight"
+    grid = record["grid"]
     if not grid:
         return Markup("")
-    measured = f"{found['chosen_on']} {found['measure']}"
-    told = [Point(row[what], row[found["measure"]], note=f"{row[found['measure']]:.4f}") for row in grid]
-    chart = figure(lines([Line(name, told)], what, measured, height=120, dots=True), f"{measured} of {name} by {what}")
-    rows = table([what, measured], [[f"{row[what]:g}", f"{row[found['measure']]:.4f}"] for row in grid])
+    measured = f"{record['chosen_on']} {record['measure']}"
+    points = [Point(row[setting], row[record["measure"]], note=f"{row[record['measure']]:.4f}") for row in grid]
+    chart = figure(lines([Line(name, points)], setting, measured, height=120, dots=True), f"{measured} of {name} by {setting}")
+    rows = table([setting, measured], [[f"{row[setting]:g}", f"{row[record['measure']]:.4f}"] for row in grid])
     return (chart if len(grid) > 1 else Markup("")) + Markup("<details><summary>{} values</summary>{}</details>").format(len(grid), rows)
 
 
@@ -167,8 +167,8 @@ def p_value(p: float) -> str:
 
 def short_source(spec: str) -> str:
     """A SPEC without parent folders: `beir:scifact`."""
-    named = parse_dataset(spec)
-    return f"{named.kind}:{named.place.rstrip('/').rpartition('/')[2]}{named.columns}" if named.kind in PATH_KINDS else spec
+    dataset = parse_dataset(spec)
+    return f"{dataset.kind}:{dataset.place.rstrip('/').rpartition('/')[2]}{dataset.columns}" if dataset.kind in PATH_KINDS else spec
 
 
 def format_value(value: object) -> str:

@@ -60,8 +60,10 @@ def compare(systems: Sequence[System], split: str, params: Report, groups: Mappi
     `groups`: the group of each query; queries of a group share relevant documents (clusters.connected)."""
     present = {system.name: system for system in systems if split in system.values}
     order = list(present)
-    met = [name for name in order if name in params.baselines]
-    pairs = [(present[system], present[baseline]) for system in order for baseline in met if _meets(system, baseline, met, order)]
+    baselines = [name for name in order if name in params.baselines]
+    pairs = [
+        (present[system], present[baseline]) for system in order for baseline in baselines if _meets(system, baseline, baselines, order)
+    ]
     numbers = [params.drawn(system.queries[split], groups) for system, _ in pairs]
     p_values = [
         params.p(system.values[split], baseline.values[split], drawn) for (system, baseline), drawn in zip(pairs, numbers, strict=True)
@@ -114,5 +116,5 @@ def shared_documents_note(pair: Pair | None) -> str:
 
 def headline(pairs: Sequence[Pair], duel: tuple[System, System] | None) -> Pair | None:
     """The pair of the best model and the system it is compared with, if it was tested."""
-    named = {system.name for system in duel or ()}
-    return next((pair for pair in pairs if {pair.system, pair.baseline} == named), None)
+    duel_names = {system.name for system in duel or ()}
+    return next((pair for pair in pairs if {pair.system, pair.baseline} == duel_names), None)

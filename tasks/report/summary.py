@@ -15,9 +15,9 @@ def training_sentence(sections: Mapping[str, Any], statistics: Mapping[str, Any]
         (len([entry for entry in (sections.get("rounds") or {}).values() if entry.get("steps") != 0]), "round", "rounds"),
         (len(sections.get("adore") or {}), "query tower", "query towers"),
     ]
-    made = " and ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
-    if not made:
-        return "Nothing: the encoder is as it came."
+    trainings = " and ".join(f"{count} {singular if count == 1 else plural}" for count, singular, plural in counts if count)
+    if not trainings:
+        return "Nothing: the encoder is unchanged."
     train = (statistics.get("splits") or {}).get("train") or {}
     queries = (
         f" on {counted(train['queries'], 'queries')} with {train['positives']:,} relevant pair{'s' * (train['positives'] != 1)}"
@@ -27,7 +27,7 @@ def training_sentence(sections: Mapping[str, Any], statistics: Mapping[str, Any]
     encoders = " and ".join(
         [without_folders(encoder), *(without_folders(str(entry.get("source"))) for entry in (sections.get("encoders") or {}).values())]
     )
-    return f"{made}{queries}{f', from {encoders}' if encoder else ''}."
+    return f"{trainings}{queries}{f', from {encoders}' if encoder else ''}."
 
 
 def without_folders(source: str) -> str:
@@ -40,24 +40,25 @@ def baseline_differences(best: System, pairs: Sequence[Pair]) -> Iterator[tuple[
     """The best system against each baseline: yield the baseline, the best system's difference, and the pair."""
     for pair in pairs:
         if best.name in (pair.system, pair.baseline):
-            sign, other = (1, pair.baseline) if pair.system == best.name else (-1, pair.system)
-            yield other, sign * pair.difference + 0.0, pair  # -0.0 + 0.0 is 0.0
+            sign, baseline = (1, pair.baseline) if pair.system == best.name else (-1, pair.system)
+            yield baseline, sign * pair.difference + 0.0, pair  # -0.0 + 0.0 is 0.0
 
 
 def comparison_sentence(best: System, pairs: Sequence[Pair], p_value: Any) -> str:
     """A sentence on whether the best system is above the baselines; empty without pairs."""
     parts = [
-        f"{difference:+.4f} against {other} ({pair.verdict(p_value)})" for other, difference, pair in baseline_differences(best, pairs)
+        f"{difference:+.4f} against {baseline} ({pair.verdict(p_value)})"
+        for baseline, difference, pair in baseline_differences(best, pairs)
     ]
     return f"{best.name} has {', '.join(parts)}." if parts else ""
 
 
 def index_sentence(best: System, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> str:
     """A sentence on the size of the index, or indexes, that the best system searches; empty if it has none."""
-    held = {name: size for name in _searched(best.name, sections, indexes) if (size := indexes[name].get("bytes_per_vector"))}
-    one = len(held) == 1
-    words = f"Its {'index' if one else 'indexes'} ({' and '.join(held)}) {'takes' if one else 'take'}"
-    return f"{words} {sum(held.values()):,.0f} bytes a passage." if held else ""
+    sizes = {name: size for name in _searched(best.name, sections, indexes) if (size := indexes[name].get("bytes_per_vector"))}
+    is_single = len(sizes) == 1
+    subject = f"Its {'index' if is_single else 'indexes'} ({' and '.join(sizes)}) {'takes' if is_single else 'take'}"
+    return f"{subject} {sum(sizes.values()):,.0f} bytes per passage." if sizes else ""
 
 
 def _searched(name: str, sections: Mapping[str, Any], indexes: Mapping[str, Mapping[str, Any]]) -> dict[str, None]:
@@ -86,10 +87,10 @@ def rows(
     p_value: Any,
 ) -> list[tuple[str, str]]:
     """The questions and their answers. Questions without an answer are left out."""
-    found = [
+    answers = [
         ("Trained", training_sentence(sections, statistics, encoder)),
         ("Better?", comparison_sentence(best, pairs, p_value)),
         ("Size", index_sentence(best, sections, indexes)),
         ("Where it fails", weakness_sentence(weaknesses) if weaknesses else ""),
     ]
-    return [(question, answer) for question, answer in found if answer]
+    return [(question, answer) for question, answer in answers if answer]

@@ -71,14 +71,14 @@ def order_names(names: set[str], sections: Mapping[str, Any]) -> list[str]:
 
 def depth_note(systems: Sequence[System], sections: Mapping[str, Any]) -> str:
     """A note on reordered runs that have fewer ranks than a measure uses, with these measures; empty if there are none."""
-    told = []
+    notes = []
     for system in systems:
-        entry = next((found for part in ("rerank", "rescore") if (found := (sections.get(part) or {}).get(system.name))), None)
+        entry = next((candidate for part in ("rerank", "rescore") if (candidate := (sections.get(part) or {}).get(system.name))), None)
         depth = entry.get("depth", DEPTH) if entry else sys.maxsize
         names = list(dict.fromkeys(name for measured in system.metrics.values() for name in measured))
-        deeper = [name for name in names if (at := CUTOFF.search(name)) and int(at[1]) > depth and not lower_is_better(name)]
-        told += [f"{system.name} has only {depth} ranks, which lowers its {', '.join(deeper)}"] if deeper else []
-    return "; ".join(told)
+        deeper = [name for name in names if (cutoff := CUTOFF.search(name)) and int(cutoff[1]) > depth and not lower_is_better(name)]
+        notes += [f"{system.name} has only {depth} ranks, which lowers its {', '.join(deeper)}"] if deeper else []
+    return "; ".join(notes)
 
 
 def recipe(name: str, sections: Mapping[str, Any]) -> str:
@@ -89,15 +89,15 @@ def recipe(name: str, sections: Mapping[str, Any]) -> str:
     entries = ((sections.get(section) or {}).get(name) for section in SYSTEMS)
     values = sections.get("bm25") if name == "bm25" else next(filter(None, entries), None)
     words = {"init": "from"} if name != "bm25" else {}
-    own = _effective(values or {})
-    pretrained = _effective((sections.get("pretrain") or {}).get(own.get("init")) or {})
+    settings = _effective(values or {})
+    pretrained = _effective((sections.get("pretrain") or {}).get(settings.get("init")) or {})
     common = shared_settings(sections) if name in (sections.get("rounds") or {}) else {}
 
-    def told(entry: Mapping[str, Any]) -> str:
+    def as_text(entry: Mapping[str, Any]) -> str:
         return ", ".join(f"{words.get(key, key)} {_plain(value)}" for key, value in entry.items())
 
-    different = {key: value for key, value in own.items() if key not in common or common[key] != value}
-    return told(different) + (f" ({own['init']}: {told(pretrained)})" if pretrained else "")
+    different = {key: value for key, value in settings.items() if key not in common or common[key] != value}
+    return as_text(different) + (f" ({settings['init']}: {as_text(pretrained)})" if pretrained else "")
 
 
 def shared_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,13 +144,13 @@ def opponents(
     others = [system for system in systems if system is not chosen and split in system.values]
     if not others or split not in chosen.values:
         return None
-    named = {system.name: system for system in systems}
-    first = next((name for name in baselines if name in named), chosen.name)
-    different = [other for other in others if not _alike(other, chosen)]
-    rival = named[first] if named[first] in others else best(different or others, metric, sections)[0]
+    by_name = {system.name: system for system in systems}
+    first = next((name for name in baselines if name in by_name), chosen.name)
+    different = [system for system in others if not _alike(system, chosen)]
+    rival = by_name[first] if by_name[first] in others else best(different or others, metric, sections)[0]
     return chosen, rival
 
 
-def _alike(one: System, other: System) -> bool:
+def _alike(first: System, second: System) -> bool:
     """Whether two systems have the same value for every query of some split."""
-    return any(np.array_equal(one.values[split], other.values[split]) for split in one.values.keys() & other.values.keys())
+    return any(np.array_equal(first.values[split], second.values[split]) for split in first.values.keys() & second.values.keys())

@@ -97,15 +97,16 @@ def text(table: Table, caption: str, legend: str) -> str:
         for row in table.rows
     ]
     widths = [max(len(line[place]) for line in [head, *lines]) for place in range(len(head))]
-    left = {0, 1, 3}
-    drawn = [
+    left_aligned = {0, 1, 3}
+    aligned = [
         "  ".join(
-            cell.ljust(width) if place in left else cell.rjust(width) for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(width) if place in left_aligned else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
         for line in [head, *lines]
     ]
-    rule = "-" * max(map(len, drawn))
-    return "\n".join(line.rstrip() for line in [caption, rule, drawn[0], rule, *drawn[1:], rule, legend])
+    rule = "-" * max(map(len, aligned))
+    return "\n".join(line.rstrip() for line in [caption, rule, aligned[0], rule, *aligned[1:], rule, legend])
 
 
 def marks(row: Row) -> str:
@@ -120,17 +121,17 @@ def caption(dataset: str, documents: int, titles: bool, split: str, queries: int
 
 def unjudged_note(statistics: Mapping[str, Any]) -> str:
     """A note on queries that no human judged, from the corpus's stats.json; empty if the queries are the source's own."""
-    made = statistics.get("pseudo")
-    if not made:
+    pseudo = statistics.get("pseudo")
+    if not pseudo:
         return ""
-    counts = ", ".join(f"{row['train']:,} from {row['made']:,} {kind}s" for kind, row in made["kinds"].items())
-    told = f"no human judged the training queries, made from the documents and kept where BM25 and the start encoder agree: {counts}"
-    if made["dev"] == "pseudo":
-        told += "; dev is made from the documents too, so the choice of the best system used no human judgment"
-    return told
+    counts = ", ".join(f"{row['train']:,} from {row['made']:,} {kind}s" for kind, row in pseudo["kinds"].items())
+    note = f"no human judged the training queries: they are made from documents, and kept if BM25 and the start encoder agree: {counts}"
+    if pseudo["dev"] == "pseudo":
+        note += "; dev queries are made from documents too, so the choice of the best system used no human judgment"
+    return note
 
 
 def legend(metric: str, chosen_on: str, tests: str, short: str = "") -> str:
     """How to read the marks. `tests` describes the tests behind them; empty: no tests. `short`: lines on the limits of the figures."""
-    best = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])
-    return f"{best}\na letter: significantly above that system, -letter: below ({tests})" if tests else best
+    lines = "\n".join([*([short] if short else []), f"*: best {metric} on {chosen_on}"])
+    return f"{lines}\na letter: significantly above that system, -letter: below ({tests})" if tests else lines

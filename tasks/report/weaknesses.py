@@ -33,13 +33,20 @@ class Weaknesses:
 
 def load_weaknesses(folder: Path) -> Weaknesses | None:
     """Read the stage's files, for dev if there is one: errors are studied on dev, not on test. None if no split was measured."""
-    found, worst = read_json(folder / "groups.json"), read_json(folder / "worst.json")
-    if not found["splits"]:
+    record, worst = read_json(folder / "groups.json"), read_json(folder / "worst.json")
+    if not record["splits"]:
         return None
-    split = next(iter(found["splits"]))
+    split = next(iter(record["splits"]))
     suspects = {path.stem: _rows(path) for path in sorted((folder / "suspects").glob("*.csv"))}
     return Weaknesses(
-        found["metric"], found["model"], found["against"], split, found["splits"][split], worst.get("queries", []), suspects, found["alpha"]
+        record["metric"],
+        record["model"],
+        record["against"],
+        split,
+        record["splits"][split],
+        worst.get("queries", []),
+        suspects,
+        record["alpha"],
     )
 
 
@@ -52,7 +59,7 @@ def _significant(group: Mapping[str, Any], alpha: float) -> bool:
     return group["p_holm"] is not None and group["p_holm"] <= alpha
 
 
-def chart(found: Weaknesses) -> Markup:
+def chart(weaknesses: Weaknesses) -> Markup:
     """A chart of each group's difference, or of its mean if there is no other system."""
     rows = [
         Interval(
@@ -60,40 +67,44 @@ def chart(found: Weaknesses) -> Markup:
             group["difference"],
             group["low"],
             group["high"],
-            _kind(group, found),
-            {"queries": f"{group['queries']:,}", found.model: f"{group['model']:.4f}"}
-            | ({found.against: f"{group['against']:.4f}"} if found.against else {}),
+            _kind(group, weaknesses),
+            {"queries": f"{group['queries']:,}", weaknesses.model: f"{group['model']:.4f}"}
+            | ({weaknesses.against: f"{group['against']:.4f}"} if weaknesses.against else {}),
         )
-        for group in found.groups
+        for group in weaknesses.groups
     ]
-    what = f"{found.metric}, {found.model} minus {found.against}" if found.against else f"{found.metric} of {found.model}"
-    spec = intervals(rows, what, unit=f"{percent(1 - found.alpha)} interval", zero=bool(found.against))
-    return figure(spec, f"{what}, by groups of queries")
+    label = (
+        f"{weaknesses.metric}, {weaknesses.model} minus {weaknesses.against}"
+        if weaknesses.against
+        else f"{weaknesses.metric} of {weaknesses.model}"
+    )
+    spec = intervals(rows, label, unit=f"{percent(1 - weaknesses.alpha)} interval", zero=bool(weaknesses.against))
+    return figure(spec, f"{label}, by groups of queries")
 
 
-def _kind(group: Mapping[str, Any], found: Weaknesses) -> str:
-    if not found.against or not _significant(group, found.alpha):
+def _kind(group: Mapping[str, Any], weaknesses: Weaknesses) -> str:
+    if not weaknesses.against or not _significant(group, weaknesses.alpha):
         return "plain"
     return "won" if group["difference"] > 0 else "lost"
 
 
-def weakness_sentence(found: Weaknesses) -> str:
+def weakness_sentence(weaknesses: Weaknesses) -> str:
     """One or two sentences on where the model fails."""
-    tested = [group for group in found.groups if group["p_holm"] is not None]
+    tested = [group for group in weaknesses.groups if group["p_holm"] is not None]
     parts = []
-    if found.against and tested:
-        losing, least = found.losing(), min(tested, key=lambda group: group["difference"])
+    if weaknesses.against and tested:
+        losing, lowest = weaknesses.losing(), min(tested, key=lambda group: group["difference"])
         names = ", ".join(f"{group['dimension']} {group['name']} ({group['difference']:+.4f})" for group in losing)
-        small = len(found.groups) - len(tested)
-        count = f"{len(tested)} tested" + (f", {small} too small to test" if small else "")
-        where = f"{len(losing)} {'group' if len(losing) == 1 else 'groups'} of queries ({count}): {names}"
+        untested = len(weaknesses.groups) - len(tested)
+        count = f"{len(tested)} tested" + (f", {untested} too small to test" if untested else "")
+        places = f"{len(losing)} {'group' if len(losing) == 1 else 'groups'} of queries ({count}): {names}"
         parts.append(
-            f"On {found.split}, {found.model} is significantly below {found.against} in {where}."
+            f"On {weaknesses.split}, {weaknesses.model} is significantly below {weaknesses.against} in {places}."
             if losing
-            else f"On {found.split}, {found.model} is not significantly below {found.against} in any group of queries ({count}); "
-            f"its lowest difference is {least['difference']:+.4f} ({least['dimension']} {least['name']})."
+            else f"On {weaknesses.split}, {weaknesses.model} is not significantly below {weaknesses.against} in any group "
+            f"of queries ({count}); its lowest difference is {lowest['difference']:+.4f} ({lowest['dimension']} {lowest['name']})."
         )
-    unjudged = found.suspects.get(found.split, 0)
+    unjudged = weaknesses.suspects.get(weaknesses.split, 0)
     if unjudged:
         documents = "1 unjudged document" if unjudged == 1 else f"{unjudged:,} unjudged documents"
         parts.append(f"{documents} that several systems rank high may be relevant.")

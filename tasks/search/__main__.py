@@ -41,56 +41,60 @@ def texts_found(path: Path, documents: Sequence[str]) -> dict[str, tuple[str, st
 
 def arguments() -> ArgumentParser:
     """The command line: one --model, or the systems of a fusion and the fusions over them, of which the last is searched."""
-    known = system_arguments(parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder"))
-    known.add_argument("--query", required=True, help="what to search for")
-    known.add_argument("--k", type=int, default=10, help="documents to show")
-    known.add_argument("--json", action="store_true", help="print JSON, as the search server answers")
-    return known
+    command_line = system_arguments(parser(__doc__ or "", documents="documents.parquet of the corpus", tokens="token folder"))
+    command_line.add_argument("--query", required=True, help="what to search for")
+    command_line.add_argument("--k", type=int, default=10, help="documents to show")
+    command_line.add_argument("--json", action="store_true", help="print JSON, as the search server answers")
+    return command_line
 
 
-def system_arguments(known: ArgumentParser) -> ArgumentParser:
+def system_arguments(command_line: ArgumentParser) -> ArgumentParser:
     """Add options for the systems that are searched to a command line."""
-    known.add_argument("--model", nargs=3, action="append", default=[], metavar=("NAME", "ENCODER", "INDEX"), help="a model's folders")
-    known.add_argument("--lexical", type=Path, metavar="INDEX", help="folder of BM25's index, for the system bm25")
-    known.add_argument("--fusion", nargs=2, action="append", default=[], metavar=("NAME", "RECORD"), help="fusion.json; after its parts")
-    known.add_argument("--depth", type=int, default=1000, help="ranks of a model's list that are fused")
-    known.add_argument("--lexical-depth", type=int, default=1000, help="ranks of BM25's list that are fused")
-    return known
+    command_line.add_argument(
+        "--model", nargs=3, action="append", default=[], metavar=("NAME", "ENCODER", "INDEX"), help="a model's folders"
+    )
+    command_line.add_argument("--lexical", type=Path, metavar="INDEX", help="folder of BM25's index, for the system bm25")
+    command_line.add_argument(
+        "--fusion", nargs=2, action="append", default=[], metavar=("NAME", "RECORD"), help="fusion.json; list it after its parts"
+    )
+    command_line.add_argument("--depth", type=int, default=1000, help="ranks of a model's list that are fused")
+    command_line.add_argument("--lexical-depth", type=int, default=1000, help="ranks of BM25's list that are fused")
+    return command_line
 
 
-def open_systems(given: Namespace, *, resident: bool = False) -> Systems:
+def open_systems(args: Namespace, *, resident: bool = False) -> Systems:
     """Open the systems that the options of `system_arguments` name."""
-    texts = texts_of_tokens(given.tokens)
-    dense = {name: DenseSystem(texts, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in given.model}
-    lexical = {"bm25": LexicalSystem(given.lexical, resident=resident)} if given.lexical else {}
-    fusions = {name: Path(record) for name, record in given.fusion}
-    return Systems({**dense, **lexical}, fusions, depth=given.depth, lexical_depth=given.lexical_depth)
+    texts = texts_of_tokens(args.tokens)
+    dense = {name: DenseSystem(texts, encoder=Path(encoder), index=Path(index), resident=resident) for name, encoder, index in args.model}
+    lexical = {"bm25": LexicalSystem(args.lexical, resident=resident)} if args.lexical else {}
+    fusions = {name: Path(record) for name, record in args.fusion}
+    return Systems({**dense, **lexical}, fusions, depth=args.depth, lexical_depth=args.lexical_depth)
 
 
-def as_json(found: dict[str, Any]) -> str:
+def as_json(record: dict[str, Any]) -> str:
     """JSON with all letters as they are, or with escapes if the encoding of standard output lacks one of them."""
-    text = json.dumps(found, indent=2, ensure_ascii=False)
+    text = json.dumps(record, indent=2, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        return json.dumps(found, indent=2)
+        return json.dumps(record, indent=2)
     return text
 
 
 def main() -> None:
-    known = arguments()
-    args = known.parse_args()
+    command_line = arguments()
+    args = command_line.parse_args()
     if len(args.model) != 1 and not args.fusion:
-        known.error("expected one --model, or a --fusion")
+        command_line.error("expected one --model, or a --fusion")
     query = args.query.encode(errors="surrogateescape").decode(errors="replace")  # a shell may pass bytes that are not UTF-8
     if not query.strip():
         raise UserError("the query is empty; enter some words")
     if args.k < 1:
         raise UserError(f"--k {args.k}: expected at least 1")
     name = args.fusion[-1][0] if args.fusion else args.model[0][0]
-    found = open_systems(args).search(query, name, args.k)
-    texts = texts_found(args.documents, found.documents)
-    ranks = enumerate(zip(found.documents, found.scores, strict=True), 1)
+    ranked = open_systems(args).search(query, name, args.k)
+    texts = texts_found(args.documents, ranked.documents)
+    ranks = enumerate(zip(ranked.documents, ranked.scores, strict=True), 1)
     try:
         if args.json:
             hits = [

@@ -51,12 +51,12 @@ def resident_vector(encoder: Path, max_length: int) -> Callable[[str], Floats] |
     """
     if query_vector(encoder, "a query", max_length) is None or (built := read_tower(encoder)) is None:
         return None
-    tokenizer, held = read_tokenizer(encoder, max_length), dict[Path, Held]()
+    tokenizer, files = read_tokenizer(encoder, max_length), dict[Path, Held]()
 
     def opened(path: Path) -> AbstractContextManager[Any]:
-        if path not in held:
-            held[path] = Held(path)
-        return nullcontext(held[path])
+        if path not in files:
+            files[path] = Held(path)
+        return nullcontext(files[path])
 
     vector(built, tokenizer, "a query", opened)  # reads every file
     return lambda text: vector(built, tokenizer, text, opened)
@@ -132,15 +132,15 @@ def read_tokenizer(encoder: Path, max_length: int) -> Tokenizer:
 def last_hidden(weights: Any, config: Mapping[str, Any], ids_L: list[int]) -> Floats:
     """The last hidden states, [L, H]. `weights` is an open safetensors file."""
     read, epsilon = tensor_reader(weights), config["layer_norm_eps"]
-    heads, first = config["num_attention_heads"], FAMILY[config["model_type"]]
+    heads, first_position = config["num_attention_heads"], FAMILY[config["model_type"]]
     words, positions = (weights.get_slice(f"embeddings.{name}_embeddings.weight") for name in ("word", "position"))
-    if first is None:  # as in fairseq, padding tokens within a text do not count
+    if first_position is None:  # as in fairseq, padding tokens within a text do not count
         padding = config["pad_token_id"]
         counted_L = np.array(ids_L) != padding
         places_L = counted_L.cumsum() * counted_L + padding
     else:
-        places_L = np.arange(first, first + len(ids_L))
-    x_LH = np.concatenate([words[one : one + 1] for one in ids_L]) + positions[: places_L.max() + 1][places_L]
+        places_L = np.arange(first_position, first_position + len(ids_L))
+    x_LH = np.concatenate([words[token : token + 1] for token in ids_L]) + positions[: places_L.max() + 1][places_L]
     x_LH = norm(x_LH + read("embeddings.token_type_embeddings.weight")[0], "embeddings.LayerNorm", read, epsilon)
     for number in range(config["num_hidden_layers"]):
         layer = f"encoder.layer.{number}"
@@ -171,17 +171,17 @@ def tensor_reader(weights: Any) -> Read:
 
 def finish_vector(pooled_H: Floats, shape: Shape, tower: Path, opened: Open = _open) -> Floats:
     """Turn a pooled vector [H] into a text's vector [D]: apply the head, and scale to length 1 for cosine (`Encoder.finish`)."""
-    found = pooled_H
+    vector_D = pooled_H
     if shape.head != "none":
         with opened(tower / "2_Dense/model.safetensors") as weights:
-            found = linear(found, "linear", weights.get_tensor)
+            vector_D = linear(vector_D, "linear", weights.get_tensor)
     if shape.head == "linear_norm":
         with opened(tower / "3_LayerNorm/model.safetensors") as weights:
-            found = norm(found, "norm", weights.get_tensor, 1e-5)
+            vector_D = norm(vector_D, "norm", weights.get_tensor, 1e-5)
     if shape.head == "tanh":
-        found = np.tanh(found)
-    found = found[: shape.width]
-    return found / max(float(np.linalg.norm(found)), 1e-12) if shape.similarity == "cosine" else found
+        vector_D = np.tanh(vector_D)
+    vector_D = vector_D[: shape.width]
+    return vector_D / max(float(np.linalg.norm(vector_D)), 1e-12) if shape.similarity == "cosine" else vector_D
 
 
 def linear(x: Floats, name: str, read: Read) -> Floats:

@@ -40,23 +40,23 @@ class Judgment(BaseModel):
 class Corpus:
     """Documents, and the queries of a split with their judgments and the systems' values."""
 
-    def __init__(self, given: Namespace) -> None:
-        self.documents, self.split = given.documents, given.split
-        self.queries = _queries(given.corpus / "queries" / f"{given.split}.parquet")
+    def __init__(self, args: Namespace) -> None:
+        self.documents, self.split = args.documents, args.split
+        self.queries = _queries(args.corpus / "queries" / f"{args.split}.parquet")
         self.qrels: dict[str, dict[str, int]] = {}
-        judged = read_table(given.corpus / "qrels" / f"{given.split}.parquet", QRELS)
+        judged = read_table(args.corpus / "qrels" / f"{args.split}.parquet", QRELS)
         for query, doc, grade in zip(*(judged[name].to_pylist() for name in QRELS.names), strict=True):
             self.qrels.setdefault(query, {})[doc] = grade
-        self.metric, self.chosen = given.metric, given.chosen
-        self.values = {name: _values(given.values / name / f"{given.split}.parquet", given.metric) for name in given.systems}
+        self.metric, self.chosen = args.metric, args.chosen
+        self.values = {name: _values(args.values / name / f"{args.split}.parquet", args.metric) for name in args.systems}
 
     def difference(self, first: str, second: str) -> list[dict[str, Any]]:
         """Every query with both systems' values. The queries on which `first` loses most come first."""
-        one, other = self.values.get(first, {}), self.values.get(second, {})
+        first_values, second_values = self.values.get(first, {}), self.values.get(second, {})
         rows = [
-            {"query": query, "text": self.queries[query], "first": one[query], "second": other[query]}
-            for query in one
-            if query in other and query in self.queries
+            {"query": query, "text": self.queries[query], "first": first_values[query], "second": second_values[query]}
+            for query in first_values
+            if query in second_values and query in self.queries
         ]
         return sorted(rows, key=lambda row: (row["first"] - row["second"], row["query"]))
 
@@ -97,7 +97,7 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
     """Make the app: the page, and the endpoints that it calls. Matching words are found by the analysis of `lexical`, BM25."""
     app = local_app("retemper browse")
     page = files("tasks.search").joinpath("browse.html").read_text(encoding="utf-8")
-    searching = Lock()  # one at a time: the index and the encoder use all threads already
+    lock = Lock()  # one at a time: the index and the encoder use all threads already
 
     @app.get("/", response_class=HTMLResponse)
     def index() -> str:
@@ -118,21 +118,21 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
         if not text.strip():
             raise HTTPException(400, "the query is empty; enter some words")
         try:
-            with searching:
-                found = systems.search(text, system, min(max(k, 1), MOST))
-            texts = texts_found(corpus.documents, found.documents)
+            with lock:
+                ranked = systems.search(text, system, min(max(k, 1), MOST))
+            texts = texts_found(corpus.documents, ranked.documents)
         except (UserError, OSError) as error:  # a run replaces files
-            told = f"data/ has changed since this page was opened ({error}); once the run has ended, start retemper browse again"
-            raise HTTPException(503, told) from None
-        asked = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
-        known = corpus.qrels.get(asked, {}) | {doc: grade for (name, doc), grade in judgments.grades.items() if name == asked}
-        wanted = set(lexical.terms(text))
+            message = f"data/ has changed since this page was opened ({error}); once the run has ended, start retemper browse again"
+            raise HTTPException(503, message) from None
+        query_id = query or TYPED + blake2b(text.encode(), digest_size=8).hexdigest()
+        grades = corpus.qrels.get(query_id, {}) | {doc: grade for (name, doc), grade in judgments.grades.items() if name == query_id}
+        terms = set(lexical.terms(text))
         hits = []
-        for doc, score in zip(found.documents, found.scores, strict=True):
+        for doc, score in zip(ranked.documents, ranked.scores, strict=True):
             title, body = texts[doc]
-            hit = {"id": doc, "score": float(score), "title": title, "text": body, "grade": known.get(doc)}
-            hits.append(hit | {"matched": sorted({word for word in lexical.cut(body) if wanted.intersection(lexical.terms(word))})})
-        return {"hits": hits, "relevant": sum(grade > 0 for grade in known.values())}
+            hit = {"id": doc, "score": float(score), "title": title, "text": body, "grade": grades.get(doc)}
+            hits.append(hit | {"matched": sorted({word for word in lexical.cut(body) if terms.intersection(lexical.terms(word))})})
+        return {"hits": hits, "relevant": sum(grade > 0 for grade in grades.values())}
 
     @app.post("/api/judge")
     def judge(judgment: Judgment) -> dict[str, str]:
@@ -162,7 +162,7 @@ def _values(path: Path, metric: str) -> Mapping[str, float]:
 
 def arguments() -> ArgumentParser:
     """The command line."""
-    known = system_arguments(
+    command_line = system_arguments(
         parser(
             __doc__ or "",
             documents="documents.parquet of the corpus",
@@ -172,19 +172,19 @@ def arguments() -> ArgumentParser:
             batch="folder to write judgments to",
         )
     )
-    known.add_argument("--split", choices=MEASURED, default=MEASURED[0], help="queries that are stepped through")
-    known.add_argument("--chosen", nargs=2, required=True, metavar="SYSTEM", help="the two that are shown first")
-    known.add_argument("--metric", required=True, help="measure of the values")
-    known.add_argument("--port", type=int, default=0, help="port to listen on; 0: any that is free")
-    return known
+    command_line.add_argument("--split", choices=MEASURED, default=MEASURED[0], help="split whose queries are shown")
+    command_line.add_argument("--chosen", nargs=2, required=True, metavar="SYSTEM", help="the two systems shown first")
+    command_line.add_argument("--metric", required=True, help="measure of the values")
+    command_line.add_argument("--port", type=int, default=0, help="port to listen on; 0: any free port")
+    return command_line
 
 
 def main() -> None:
-    given = arguments().parse_args()
-    systems = open_systems(given, resident=True)
-    given.systems = systems.names
-    app = create_app(systems, Corpus(given), Judgments(given.batch, given.split), LexicalSystem(given.lexical))
-    serve_local(app, given.port, f"judgments are written to {given.batch}")
+    args = arguments().parse_args()
+    systems = open_systems(args, resident=True)
+    args.systems = systems.names
+    app = create_app(systems, Corpus(args), Judgments(args.batch, args.split), LexicalSystem(args.lexical))
+    serve_local(app, args.port, f"judgments are written to {args.batch}")
 
 
 if __name__ == "__main__":

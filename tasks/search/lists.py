@@ -66,13 +66,13 @@ class DenseSystem:
         if not queries:
             return []
         texts = self._texts
-        found = list(self._each(lambda query: self._rows(query, depth), queries))
-        scores, rows = (np.concatenate([part[place] for part in found]) for place in (0, 1))
+        parts = list(self._each(lambda query: self._rows(query, depth), queries))
+        scores, rows = (np.concatenate([arrays[place] for arrays in parts]) for place in (0, 1))
         lists = _split(ranked_tables(scores, rows, _numbers(len(queries)), texts.ids, texts.owners, depth), len(queries))
         if not self._told:
-            short = ShortLists(min(depth, len(texts.ids))).count(np.array([len(one.documents) for one in lists]))
-            short.tell(str(self._path.parent), self._index, file=sys.stderr)
-            self._told = short.short > 0
+            short_lists = ShortLists(min(depth, len(texts.ids))).count(np.array([len(result.documents) for result in lists]))
+            short_lists.tell(str(self._path.parent), self._index, file=sys.stderr)
+            self._told = short_lists.short > 0
         return lists
 
     def open(self, width: int) -> Any:
@@ -110,10 +110,10 @@ def resident_tower(encoder: Path, max_length: int, prefix: str) -> Callable[[str
 
     device = choose_device(read_runtime())
     tower, tokenizer = query_tower(encoder, "fp32", device), load_tokenizer(encoder)
-    alone = Lock()  # tokenizers of transformers are not thread-safe
+    lock = Lock()  # tokenizers of transformers are not thread-safe
 
     def vector(text: str) -> Floats:
-        with alone:
+        with lock:
             return encode_texts(tower, tokenizer, [text], max_length, device, prefix)
 
     return vector
@@ -130,8 +130,8 @@ class LexicalSystem:
 
     def search(self, queries: Sequence[str], depth: int) -> list[Ranked]:
         """The `depth` best documents for each query."""
-        asked = [(str(number), term_ids(self.terms(query), self._index.vocab_dict)) for number, query in enumerate(queries)]
-        return _split(ranked(asked, self._index, self._ids, depth), len(queries))
+        query_terms = [(str(number), term_ids(self.terms(query), self._index.vocab_dict)) for number, query in enumerate(queries)]
+        return _split(ranked(query_terms, self._index, self._ids, depth), len(queries))
 
 
 class Systems:
@@ -164,30 +164,30 @@ class Systems:
         if name in self._searched:
             return self._searched[name].search(queries, k)
         record = self._records[name]
-        lists = [self.search_many(queries, part, self._depth_of(part)) for part in (record["first"], record["second"])]
+        lists = [self.search_many(queries, component, self._depth_of(component)) for component in (record["first"], record["second"])]
         return [_fused(first, second, record, k) for first, second in zip(*lists, strict=True)]
 
-    def _depth_of(self, part: str) -> int:
+    def _depth_of(self, name: str) -> int:
         """The number of ranks of a system's list that are fused, which is the depth of its run."""
-        if part in self._records:
-            return int(self._records[part].get("depth", DEPTH))
-        return self._lexical_depth if part == "bm25" else self._depth
+        if name in self._records:
+            return int(self._records[name].get("depth", DEPTH))
+        return self._lexical_depth if name == "bm25" else self._depth
 
     def _record(self, name: str) -> Mapping[str, Any]:
-        given = self._fusions[name]
-        record: Mapping[str, Any] = read_json(given) if isinstance(given, Path) else given
-        where = given if isinstance(given, Path) else f"fusion {name}"
+        fusion = self._fusions[name]
+        record: Mapping[str, Any] = read_json(fusion) if isinstance(fusion, Path) else fusion
+        source = fusion if isinstance(fusion, Path) else f"fusion {name}"
         for part in ("first", "second"):
-            if (other := record[part]) == name or other not in self.names:
-                known = ", ".join(one for one in self.names if one != name)
-                raise UserError(f"{where}: found {part} {other}, expected one of {known}; run retemper run")
+            if (component := record[part]) == name or component not in self.names:
+                known = ", ".join(system for system in self.names if system != name)
+                raise UserError(f"{source}: found {part} {component}, expected one of {known}; run retemper run")
         return record
 
 
 def _fused(first: Ranked, second: Ranked, record: Mapping[str, Any], k: int) -> Ranked:
-    two = pair(first, second, record["method"])
-    found = fuse(two, record[NAMES[two.method]], k)
-    return Ranked([doc for doc, _ in found], [score for _, score in found])
+    lists = pair(first, second, record["method"])
+    fused = fuse(lists, record[NAMES[lists.method]], k)
+    return Ranked([doc for doc, _ in fused], [score for _, score in fused])
 
 
 def _numbers(count: int) -> pa.Array:

@@ -31,20 +31,20 @@ from tasks.tokenize.pieces import Job, is_large, tokenize_documents
 def queries(path: Path) -> Iterator[tuple[list[str], list[str]]]:
     """Ids and texts of one split's queries, a batch at a time."""
     for batch in read_batches(path, QUERIES):
-        for part in batching.split_batch(batch, ["text"]):
-            yield part["id"].to_pylist(), part["text"].to_pylist()
+        for rows in batching.split_batch(batch, ["text"]):
+            yield rows["id"].to_pylist(), rows["text"].to_pylist()
 
 
 def refuse_no_room(tokenizer: Any, text: Text, params: Tokenize) -> None:
     """UserError if special tokens, prefix, and separator leave no room for a text: all texts would get the same tokens."""
     document = params.document_prefix + (text.separator if text.titles else "")
-    for name, before, length in (("query", params.query_prefix, params.query_length), ("document", document, params.document_length)):
-        held = len(tokenizer(before, verbose=False)["input_ids"])
-        if held >= length:
-            more = ", text.separator," if document != params.document_prefix and name == "document" else ""
+    for name, prefix, length in (("query", params.query_prefix, params.query_length), ("document", document, params.document_length)):
+        used = len(tokenizer(prefix, verbose=False)["input_ids"])
+        if used >= length:
+            separator = ", text.separator," if document != params.document_prefix and name == "document" else ""
             raise UserError(
-                f"params.yaml: tokenize.{name}_length: found {length}, expected more than {held}, the tokens of {name}_prefix{more} and "
-                "the special ones, so that there is room for a text; raise it, or shorten them"
+                f"params.yaml: tokenize.{name}_length: found {length}, expected more than {used}, the tokens of {name}_prefix{separator} "
+                "and the special ones, so that there is room for a text; raise it, or shorten them"
             )
 
 
@@ -52,10 +52,12 @@ def main() -> None:
     arguments = parser(__doc__ or "", corpus="corpus folder", tokenizer="tokenizer folder", out="token folder to write").parse_args()
     text, params = load(Text, "text"), load(Tokenize, "tokenize")
     tokenizer = cached_tokenizer(arguments.tokenizer)
-    most = tokenizer.model_max_length
+    limit = tokenizer.model_max_length
     for name, length in (("query", params.query_length), ("document", params.document_length)):
-        if length > most:
-            raise UserError(f"params.yaml: tokenize.{name}_length: found {length}, expected at most {most}, the model's limit; decrease it")
+        if length > limit:
+            raise UserError(
+                f"params.yaml: tokenize.{name}_length: found {length}, expected at most {limit}, the model's limit; decrease it"
+            )
     refuse_no_room(tokenizer, text, params)
     digest = folder_digest(arguments.tokenizer)
     with new_folder(arguments.out) as out:
@@ -71,9 +73,9 @@ def main() -> None:
         if params.near_duplicates is not None:
             first = first_of_near(open_tokens(out / "documents"), params.near_duplicates)
             np.save(out / "documents" / SAME, first)
-            near = int((first != np.arange(len(first))).sum())
-            are = "is a near-duplicate" if near == 1 else "are near-duplicates"
-            print(f"{near:,} of {counted(len(first), 'documents')} {are} of an earlier one")
+            duplicates = int((first != np.arange(len(first))).sum())
+            verb = "is a near-duplicate" if duplicates == 1 else "are near-duplicates"
+            print(f"{duplicates:,} of {counted(len(first), 'documents')} {verb} of an earlier one")
         for split in SPLITS:
             path = arguments.corpus / "queries" / f"{split}.parquet"
             write_tokens(out / "queries" / split, queries(path), tokenizer, params.query, digest=digest, total=count_rows(path))

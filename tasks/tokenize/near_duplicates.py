@@ -45,9 +45,9 @@ def first_of_near(tokens: Tokens, threshold: float) -> Ints:
     for _ in range(bands):
         for group in _groups(_band(tokens, owners, draw.integers(2**64, size=(values, 2), dtype=np.uint64))):
             for place, owner in enumerate(group):
-                for other in group[max(0, place - COMPARED) : place]:
-                    roots = sorted((_root(first, owner), _root(first, other)))
-                    if roots[0] != roots[1] and _jaccard(tokens, owner, other) >= threshold:
+                for earlier in group[max(0, place - COMPARED) : place]:
+                    roots = sorted((_root(first, owner), _root(first, earlier)))
+                    if roots[0] != roots[1] and _jaccard(tokens, owner, earlier) >= threshold:
                         first[roots[1]] = roots[0]
     return np.array([_root(first, owner) for owner in range(owners)], dtype=np.int64)
 
@@ -93,21 +93,21 @@ def _shingles(tokens: Tokens, start: int, end: int) -> tuple[Hashes, Ints]:
     row = np.repeat(np.arange(start, end), lengths)
     hashes = np.zeros(len(flat), dtype=np.uint64)
     for step in range(SHINGLE):  # add the token `step` places ahead, if the row has it
-        there = np.zeros(len(flat), dtype=bool)
-        there[: len(flat) - step] = row[step:] == row[: len(flat) - step]
-        moved = np.zeros(len(flat), dtype=np.uint64)
-        moved[: len(flat) - step] = flat[step:]
-        hashes = (hashes ^ np.where(there, moved, np.uint64(0))) * np.uint64(0xBF58476D1CE4E5B9)
+        in_row = np.zeros(len(flat), dtype=bool)
+        in_row[: len(flat) - step] = row[step:] == row[: len(flat) - step]
+        shifted = np.zeros(len(flat), dtype=np.uint64)
+        shifted[: len(flat) - step] = flat[step:]
+        hashes = (hashes ^ np.where(in_row, shifted, np.uint64(0))) * np.uint64(0xBF58476D1CE4E5B9)
         hashes ^= hashes >> np.uint64(29)
     place = concat_ranges(0, lengths)
-    whole = (place + SHINGLE <= np.repeat(lengths, lengths)) | (place == 0)
-    return hashes[whole], row[whole]
+    is_shingle = (place + SHINGLE <= np.repeat(lengths, lengths)) | (place == 0)
+    return hashes[is_shingle], row[is_shingle]
 
 
-def _jaccard(tokens: Tokens, one: int, other: int) -> float:
-    ours, theirs = _set(tokens, one), _set(tokens, other)
-    both = int(np.isin(ours, theirs).sum())
-    return both / (len(ours) + len(theirs) - both)
+def _jaccard(tokens: Tokens, first: int, second: int) -> float:
+    first_set, second_set = _set(tokens, first), _set(tokens, second)
+    common = int(np.isin(first_set, second_set).sum())
+    return common / (len(first_set) + len(second_set) - common)
 
 
 def _set(tokens: Tokens, owner: int) -> Hashes:

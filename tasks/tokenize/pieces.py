@@ -41,8 +41,8 @@ def tokenize_documents(job: Job, processes: int, scratch: Path | None) -> Iterat
     """The rows of all documents, in order, whatever the number of processes. Finished pieces are kept in `scratch`, if given."""
     groups = range(count_groups(job.documents))
     if scratch is None:
-        for found in map_in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
-            yield from found
+        for rows in map_in_order(partial(tokenize_group, job), groups, processes, alone=ALONE):
+            yield from rows
         return
     for group, path in enumerate(resumable(partial(keep_group, job), groups, scratch, processes)):
         yield from _kept(job, group, path)
@@ -64,18 +64,18 @@ def texts_of(job: Job, group: int) -> Iterator[tuple[list[str], list[str]]]:
 
 def keep_group(job: Job, group: int, path: Path) -> None:
     """Write the rows of one row group to a file, without their ids, which are in the file of documents."""
-    found = tokenize_group(job, group)
-    arrays = {f"{name}{number}": getattr(rows, name) for number, rows in enumerate(found) for name in ARRAYS}
+    parts = tokenize_group(job, group)
+    arrays = {f"{name}{number}": getattr(rows, name) for number, rows in enumerate(parts) for name in ARRAYS}
     with path.open("wb") as out:
         np.savez(out, **arrays)
 
 
 def _kept(job: Job, group: int, path: Path) -> Iterator[Rows]:
-    with np.load(path, allow_pickle=False) as found:
+    with np.load(path, allow_pickle=False) as arrays:
         ids = [name for batch in read_group(job.documents, DOCUMENTS, group) for name in batch["id"].to_pylist()]
         start = 0
-        for number in range(len(found) // len(ARRAYS)):
-            flat, lengths, counts = (found[f"{name}{number}"] for name in ARRAYS)
+        for number in range(len(arrays) // len(ARRAYS)):
+            flat, lengths, counts = (arrays[f"{name}{number}"] for name in ARRAYS)
             yield Rows(ids[start : start + len(counts)], flat, lengths, counts)
             start += len(counts)
 

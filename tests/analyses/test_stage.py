@@ -163,7 +163,7 @@ def test_one_judged_query_is_refused_in_one_line(small: Any, tmp_path: Path) -> 
     write_table(path, QRELS, [table])
     done = small.stage("analyses@seen", *small.elsewhere("analyses@seen", str(tmp_path / "out")))
     assert (done.status, done.err.count("\n")) == (2, 1), done
-    assert "data/corpus: found 1 query of dev with a judgment and 60 documents, expected at least two of each to analyse" in done.err
+    assert "data/corpus: found 1 query of dev with a judgment and 60 documents, expected at least two of each to analyze" in done.err
     assert not (tmp_path / "out").exists()
 
 

@@ -160,7 +160,9 @@ def test_one_more_encoder_shares_the_tokenizer(tiny_encoder: Path, tmp_path: Pat
     described = load_tokenizer(tiny_encoder)
     described.model_max_length = 256
     described.save_pretrained(tmp_path / "source")
-    with pytest.raises(UserError, match=r"encoders.other.source: found a limit of 256 tokens, expected 512 at least"):
+    with pytest.raises(
+        UserError, match=r"encoders.other.source: found a limit of 256 tokens, expected at least 512, the limit of encoder.source"
+    ):
         another(tmp_path, tmp_path / "source", monkeypatch)
     described = json.loads((tmp_path / "source/tokenizer.json").read_text(encoding="utf-8"))
     vocabulary = described["model"]["vocab"]

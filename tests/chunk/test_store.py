@@ -11,11 +11,12 @@ from transformers import PreTrainedTokenizerFast
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.chunk.store import tokenize_sentences, write_chunks
+from tasks.chunk.store import special_tokens, tokenize_sentences, write_chunks
 from tasks.core.stage.errors import UserError
 from tasks.core.text.chunks import OFFSETS, SENTENCES, open_chunks
 from tasks.core.text.tokenizer import load_tokenizer
 from tasks.pretrain.words import read_vocabulary, whole_words
+from tests.starts import byte_tokenizer
 
 
 def test_chunks_hold_every_sentence_once_and_whole(tmp_path: Path, tiny_corpus: Any, tiny_encoder: Path) -> None:
@@ -96,3 +97,9 @@ def test_wordpiece_sentences_have_the_tokens_that_they_have_alone(tiny_encoder: 
         for text, found in zip(LINES, tokenize_sentences(LINES, tokenizer, room), strict=True):
             alone = [tokenizer(sentence, add_special_tokens=False) for sentence in sentences(text)]
             assert found == [(one["input_ids"], one.word_ids() if room == 3 else []) for one in alone]
+
+
+@pytest.mark.parametrize(("ends", "found"), [(False, "0 special tokens"), (True, "1 special token")])
+def test_a_tokenizer_without_two_special_tokens_is_refused(ends: bool, found: str) -> None:
+    with pytest.raises(UserError, match=f"^data/tokenizer: found {found} around a text; pre-training expects two"):
+        special_tokens(byte_tokenizer("right", ends=ends))

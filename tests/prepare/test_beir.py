@@ -225,7 +225,7 @@ def test_drops_what_the_parameters_allow(prepare: Any, put: Any) -> None:
         "qrels of a query without text": 1,
         "qrels of an unknown document": 2,
         "qrels of an unknown query": 1,
-        "qrels said twice": 1,
+        "qrels given twice": 1,
         "queries without text": 1,
     }
 

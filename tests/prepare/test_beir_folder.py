@@ -105,8 +105,11 @@ def test_documents_alone(put: Put, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "wrong"),
     [
-        ({"queries.dev.tsv": "q3\tasks three\nq1\tother words\n"}, r"queries.dev.tsv:2: query 'q1' has other words in another split"),
-        ({"qrels.dev.tsv": "q3\t0\td4\t1\nq9\t0\td4\t1\n"}, r"qrels.dev.tsv:2: query 'q9' is a query of another split alone"),
+        ({"queries.dev.tsv": "q3\tasks three\nq1\tother words\n"}, r"queries.dev.tsv:2: query 'q1' has a different text in another split"),
+        (
+            {"qrels.dev.tsv": "q3\t0\td4\t1\nq9\t0\td4\t1\n"},
+            r"qrels.dev.tsv:2: query 'q9' belongs to another split, expected a query of dev",
+        ),
     ],
 )
 def test_splits_that_one_file_of_queries_cannot_serve(put: Put, tmp_path: Path, files: dict[str, str | bytes], wrong: str) -> None:
@@ -118,7 +121,7 @@ def test_splits_that_one_file_of_queries_cannot_serve(put: Put, tmp_path: Path, 
 def test_ids_and_texts_that_the_files_cannot_hold(put: Put, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     table = {"corpus.csv": 'id,text\n"d\t1",one\n', "queries.csv": "id,text\nq1,a\n", "qrels/train.csv": 'query,doc,grade\nq1,"d\t1",1\n'}
-    with pytest.raises(UserError, match=r"train.csv:2: found id 'd\\t1', expected none with a tab or a line break"):
+    with pytest.raises(UserError, match=r"train.csv:2: found id 'd\\t1', expected no tab or line break"):
         write_beir(read(parse_dataset(f"csv:{put({**table})}")), tmp_path / "out")
     half = put({**BEIR, "corpus.jsonl": '{"_id": "1", "text": "\\ud800"}\n'})
     with pytest.raises(UserError, match=r"corpus.jsonl:1: the text contains half a character"):

@@ -102,7 +102,7 @@ def test_statistics_omit_missing_splits_and_use_plurals(prepare: Any, put: Any, 
     got = prepare(f"csv:{put(files)}", empty_texts="drop")
     lines = stats_table(got.stats).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["train", "dev"], "no row for a missing split"
-    assert lines[4:] == ["in dev or test too: 1 query of train", "dropped: 2 documents without text", "dropped: 1 query without text"]
+    assert lines[4:] == ["also in dev or test: 1 query of train", "dropped: 2 documents without text", "dropped: 1 query without text"]
     assert not got.counts and got.official == [] and "official" not in capsys.readouterr().err, "nothing is printed about missing negatives"
     assert counted(1, "qrels of an unknown document") == "1 qrel of an unknown document"
     assert counted(1200, "qrels of an unknown document") == "1,200 qrels of an unknown document"
@@ -116,4 +116,4 @@ def test_pairs_may_weigh_more_or_less_than_one(put: Any) -> None:
 def test_documents_with_a_title_alone_are_told(prepare: Any, put: Any) -> None:
     rows = "id,title,text\nd2,Fish,\n1,Sea,\nd4,,läuft\n"
     got = prepare(f"csv:{put(FILES | {'corpus.csv': rows})}")
-    assert "with a title alone: 2 documents; empty unless text.titles is true" in stats_table(got.stats)
+    assert "with a title only: 2 documents; empty unless text.titles is true" in stats_table(got.stats)

@@ -22,7 +22,7 @@ FILES = {
 
 
 def test_leaks_are_refused_with_their_count_and_the_fix(prepare: Any, put: Any) -> None:
-    line = r"queries.jsonl:1: training query 'a' is in dev or test too, .*\(2 such queries\).*; remove them, or set prepare.leaks=drop"
+    line = r"queries.jsonl:1: training query 'a' is also in dev or test, .*\(2 such queries\).*; remove them, or set prepare.leaks=drop"
     with pytest.raises(UserError, match=line):
         prepare(f"beir:{put(FILES)}", leaks="refuse")
     assert Prepare().leaks == "refuse"
@@ -37,14 +37,14 @@ def test_leaks_are_dropped_from_train_alone(prepare: Any, put: Any) -> None:
     }
     assert [row[:2] for row in got.qrels["train"]] == [("b", "d1")]
     assert len(got.qrels["dev"]) == 3
-    assert "dropped: 2 queries of train that are in dev or test too" in stats_table(got.stats)
+    assert "dropped: 2 queries of train that are also in dev or test" in stats_table(got.stats)
 
 
 def test_leaks_are_kept_and_counted(prepare: Any, put: Any) -> None:
     got = prepare(f"beir:{put(FILES)}", leaks="allow")
     assert [row[0] for row in got.queries["train"]] == ["a", "b", "d"]
     assert got.stats["leaks"] == 2
-    assert "in dev or test too: 2 queries of train" in stats_table(got.stats)
+    assert "also in dev or test: 2 queries of train" in stats_table(got.stats)
 
 
 def test_without_training_queries_nothing_leaks(prepare: Any, put: Any) -> None:
@@ -56,7 +56,7 @@ def test_queries_of_dev_that_are_in_test_are_counted_by_id_or_text(prepare: Any,
     files = FILES | {"qrels/dev.tsv": f"{HEAD}d\td2\t1\ne\td1\t1\na\td0\t1\n"}  # a has the text of c, e is itself in test
     got = prepare(f"beir:{put({name: text for name, text in files.items() if name != 'qrels/train.tsv'})}", leaks="refuse")
     assert got.stats["dev_in_test"] == 2
-    assert "in test too, by id or text: 2 queries of dev; systems are chosen and measured on these" in stats_table(got.stats)
+    assert "also in test, by id or text: 2 queries of dev; systems are chosen and evaluated on these" in stats_table(got.stats)
     folder = put({"qrels/dev.tsv": f"{HEAD}d\td2\t1\n"})
     got = prepare(f"beir:{folder}")
     assert "dev_in_test" not in got.stats

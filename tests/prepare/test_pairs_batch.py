@@ -28,8 +28,8 @@ def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> N
     base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
     wanted = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
     found = beside_pairs(base, wanted)
-    assert found.known == splits_of(kinds.read(base), wanted) and digest("new") not in found.known
-    assert found.splits == splits and found.known
+    assert found.known_splits == splits_of(kinds.read(base), wanted) and digest("new") not in found.known_splits
+    assert found.splits == splits and found.known_splits
 
 
 def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

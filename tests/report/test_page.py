@@ -52,7 +52,7 @@ def test_the_page_says_first_what_was_trained_and_where_it_fails(
     pairs = json.loads((project / "report" / "significance.json").read_text())["splits"]["test"]
     first = next(pair for pair in pairs if (pair["system"], pair["baseline"]) == ("alpha", "bm25"))
     assert rows["Better?"].startswith(f"alpha has {first['difference']:+.4f} against bm25 (significant, p &lt;\u00a00.0001), +")
-    assert rows["Size"] == "Its index (alpha) takes 1,536 bytes a passage."
+    assert rows["Size"] == "Its index (alpha) takes 1,536 bytes per passage."
     escaped = "&lt;script&gt;alert(&#34;x&#34;)&lt;/script&gt; &amp; &lt;b&gt;"
     assert rows["Where it fails"] == (
         f"On dev, alpha is significantly below bm25 in 1 group of queries (2 tested, 1 too small to test): source {escaped} (-0.1000). "
@@ -194,7 +194,7 @@ def test_one_query_is_told_as_one_and_nothing_is_drawn_of_no_groups(
 def test_suspects_of_a_file_of_pairs_may_be_rows_of_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, level in (("alpha", 0.8), ("bm25", 0.5)):
         make_system(project, name, level, ("dev", "test"))
-    ask = "makes them a batch of the inbox, which <code>retemper retrain</code> takes in."
+    ask = "turns them into a batch of the inbox, which <code>retemper retrain</code> takes in."
     add = "Or add a row to the data set's file for each question and text that answers it."
     page = report(monkeypatch)
     assert ask in page and add not in page

@@ -22,12 +22,12 @@ INDEXES = {"star": {"bytes_per_vector": 1536.0}, "warmup": {"bytes_per_vector": 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("star", "Its index (star) takes 1,536 bytes a passage."),
-        ("tower", "Its index (star) takes 1,536 bytes a passage."),
-        ("last_bm25", "Its index (star) takes 1,536 bytes a passage."),
-        ("two", "Its indexes (warmup and star) take 2,536 bytes a passage."),
-        ("again", "Its indexes (star and warmup) take 2,536 bytes a passage."),
-        ("above", "Its indexes (warmup and star) take 2,536 bytes a passage."),
+        ("star", "Its index (star) takes 1,536 bytes per passage."),
+        ("tower", "Its index (star) takes 1,536 bytes per passage."),
+        ("last_bm25", "Its index (star) takes 1,536 bytes per passage."),
+        ("two", "Its indexes (warmup and star) take 2,536 bytes per passage."),
+        ("again", "Its indexes (star and warmup) take 2,536 bytes per passage."),
+        ("above", "Its indexes (warmup and star) take 2,536 bytes per passage."),
         ("bm25", ""),
     ],
 )

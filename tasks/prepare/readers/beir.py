@@ -62,19 +62,19 @@ def qrels(file: Path) -> Iterator[Qrel]:
     header = next(read_lines(file), None)
     if header and header[1].split("\t")[3:] == [WEIGHT]:
         names = (*names, WEIGHT)
-    for at, (query, doc, cell, *rest) in read_columns(file, names):
+    for at, (query, doc, cell, *weights) in read_columns(file, names):
         if at.line == 1 and is_heading(cell):
-            if wrong := column_order_error((query, doc, cell)):
-                raise UserError(f"{at}: {wrong}; swap them")
+            if error := column_order_error((query, doc, cell)):
+                raise UserError(f"{at}: {error}; swap them")
         else:
-            yield Qrel(at, query, doc, grade(at, cell), *(weight(at, found) for found in rest))
+            yield Qrel(at, query, doc, grade(at, cell), *(weight(at, text) for text in weights))
 
 
 def _columns(metadata: object) -> dict[str, str]:
     """The fields of a query's metadata that are strings, numbers, or booleans. Lone surrogates become question marks."""
     fields = metadata.items() if isinstance(metadata, dict) else ()
-    told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields if isinstance(value, str | int | float)}
-    return {_whole(name): _whole(value) for name, value in told.items()}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields if isinstance(value, str | int | float)}
+    return {_whole(name): _whole(value) for name, value in texts.items()}
 
 
 def _whole(text: str) -> str:

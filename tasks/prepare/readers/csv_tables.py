@@ -64,18 +64,18 @@ def negatives(files: tuple[Path, ...]) -> Iterator[Negative]:
             yield Negative(at, query, doc)
 
 
-def read_rows(file: Path, wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
-    """For every row, its cells in the columns `wanted`, each given by its possible names; "" for an `optional` column that is absent.
+def read_rows(file: Path, columns: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()) -> Iterator[tuple[At, list[str]]]:
+    """For every row, its cells in `columns`, each given by its possible names; "" for an `optional` column that is absent.
 
     UserError for a header with two delimiters, a missing or repeated column, a row with more or fewer cells than the header, or an
     unterminated quote.
     """
-    between = "tabs" if is_tabbed(file) else EITHER
-    expected = ", ".join(names[0] if names[0] != "_id" else "id" for names in wanted)
+    separator = "tabs" if is_tabbed(file) else EITHER
+    expected = ", ".join(names[0] if names[0] != "_id" else "id" for names in columns)
     places: list[int | None] | None = None
     for at, header, cells in read_cells(file, expected):
         if places is None:
-            places = [_place(at, header, names, names == optional, between) for names in wanted]
+            places = [_place(at, header, names, names == optional, separator) for names in columns]
         if cells is not None:
             yield at, ["" if place is None else cells[place] for place in places]
 
@@ -89,10 +89,10 @@ def read_cells(file: Path, expected: str) -> Iterator[tuple[At, list[str], list[
     delimiter = delimiter_of(file, read_text_lines(file))
     rows = csv.reader(read_text_lines(file), delimiter=delimiter, strict=True)
     header: list[str] | None = None
-    first = 1
+    first_line = 1
     try:
         for cells in rows:
-            at, first = At(file, first), rows.line_num + 1
+            at, first_line = At(file, first_line), rows.line_num + 1
             if not any(cell.strip() for cell in cells) or (at.line == 1 and tells_delimiter(cells, delimiter)):
                 continue
             if header is None:
@@ -107,7 +107,7 @@ def read_cells(file: Path, expected: str) -> Iterator[tuple[At, list[str], list[
             yield at, header, cells
     except csv.Error as error:
         raise UserError(
-            f"{file}:{first}: invalid {'TSV' if is_tabbed(file) else 'CSV'} in the row that begins here ({error}); quote a cell that "
+            f"{file}:{first_line}: invalid {'TSV' if is_tabbed(file) else 'CSV'} in the row that begins here ({error}); quote a cell that "
             'contains quotes, line breaks, or the delimiter, and double the quotes in it ("")'
         ) from None
     if header is None:
@@ -115,9 +115,9 @@ def read_cells(file: Path, expected: str) -> Iterator[tuple[At, list[str], list[
 
 
 def _place(at: At, header: Sequence[str], names: tuple[str, ...], optional: bool, delimiter: str) -> int | None:
-    found = next((header.index(name) for name in names if name in header), None)
-    if found is None and not optional:
+    place = next((header.index(name) for name in names if name in header), None)
+    if place is None and not optional:
         raise UserError(f"{at}: found columns {', '.join(header)}, expected {' or '.join(names)} in a header separated by {delimiter}")
-    if found is not None and header.count(header[found]) > 1:
-        raise UserError(f"{at}: found column {header[found]} {header.count(header[found])} times, expected it once; rename or drop one")
-    return found
+    if place is not None and header.count(header[place]) > 1:
+        raise UserError(f"{at}: found column {header[place]} {header.count(header[place])} times, expected it once; rename or drop one")
+    return place

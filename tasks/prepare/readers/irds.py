@@ -25,8 +25,8 @@ def read(name: str) -> Source:
         raise UserError(f"irds:{name}: unknown to ir_datasets {ir_datasets.__version__}; its ids are listed at ir-datasets.com")
     judged = _splits(name, dataset)
     if not dataset.has_docs() or not judged:
-        lacking = "qrels with queries" if dataset.has_docs() else "documents"
-        raise UserError(f"irds:{name}: has no {lacking}, expected documents, and queries and qrels of its own or of /train, /dev, or /test")
+        missing = "qrels with queries" if dataset.has_docs() else "documents"
+        raise UserError(f"irds:{name}: has no {missing}, expected documents, and queries and qrels of its own or of /train, /dev, or /test")
     return Source(
         documents=partial(documents, name, dataset),
         queries={split: partial(queries, f"{name} {split}", part) for split, part in judged.items()},
@@ -55,16 +55,16 @@ def qrels(name: str, dataset: Any) -> Iterator[Qrel]:
 
 
 def _splits(name: str, dataset: Any) -> dict[str, Any]:
-    own = SPLIT_NAMES.get(name.rpartition("/")[2])
-    if own is None:
+    own_split = SPLIT_NAMES.get(name.rpartition("/")[2])
+    if own_split is None:
         names = {"dev/small": "dev"} | SPLIT_NAMES  # as for the official downloads: papers report the small dev set
         children: dict[str, Any] = {}
         for child, split in names.items():
-            if split not in children and (found := _load(f"{name}/{child}")) is not None and _is_judged(found):
-                children[split] = found
+            if split not in children and (split_dataset := _load(f"{name}/{child}")) is not None and _is_judged(split_dataset):
+                children[split] = split_dataset
         if children:
             return children
-    return {own or "test": dataset} if _is_judged(dataset) else {}
+    return {own_split or "test": dataset} if _is_judged(dataset) else {}
 
 
 def _is_judged(dataset: Any) -> bool:

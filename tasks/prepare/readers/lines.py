@@ -33,13 +33,13 @@ def blocks(path: Path, size: int = BLOCK) -> Iterator[Lines]:
     first, waiting = 1, b""
     try:
         with _open(path) as handle:
-            while found := handle.read(size):
-                end = found.rfind(b"\n") + 1
+            while chunk := handle.read(size):
+                end = chunk.rfind(b"\n") + 1
                 if end:
-                    block = waiting + found[:end]
+                    block = waiting + chunk[:end]
                     yield Lines(path, first, block)
                     first, waiting = first + block.count(b"\n"), b""
-                waiting += found[end:]
+                waiting += chunk[end:]
     except (OSError, EOFError, zlib.error):
         yield Lines(path, first)
         return
@@ -116,9 +116,9 @@ def grade(at: At, cell: str) -> int:
 
 def weight(at: At, cell: str) -> float:
     """Parse a pair's weight in training, a number above 0. UserError if it is not valid."""
-    if (found := weight_of(cell)) is None:
+    if (value := weight_of(cell)) is None:
         raise UserError(f"{at}: found weight {cell!r}, expected {EXPECTED_WEIGHT}; fix that line")
-    return found
+    return value
 
 
 def _found(line: str, cells: int) -> str:

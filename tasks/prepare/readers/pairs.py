@@ -44,42 +44,42 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids in a column: `found` has the id by the `digest` of its text, `texts` the digest by the id."""
+    """The ids in a column: `by_text` has the id by the `digest` of its text, `texts` the digest by the id."""
 
     role: str
-    found: dict[str, str] = field(default_factory=dict)
+    by_text: dict[str, str] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
-    def add(self, at: At, given: str, text: str) -> None:
+    def add(self, at: At, record_id: str, text: str) -> None:
         """Add an id. The first id of a text counts. UserError if it is also the id of another text."""
-        if self.found.setdefault(text, given) == given and self.texts.setdefault(given, text) != text:
+        if self.by_text.setdefault(text, record_id) == record_id and self.texts.setdefault(record_id, text) != text:
             raise Invalid(
                 where=str(at),
-                found=f"{self.role} {given[:SHOWN]!r} of another text, too",
-                expected="one text an id",
-                remedy=f"if that column holds something else, leave it out: pairs:FILE#{self.role}=",
+                found=f"{self.role} {record_id[:SHOWN]!r} for two different texts",
+                expected="one text per id",
+                remedy=f"if that column holds something else, exclude it: pairs:FILE#{self.role}=",
             )
 
 
 @dataclass(frozen=True)
 class Beside:
-    """The data set that a file adds to. `known`: the splits of its queries, by the `digest` of their texts. `splits`: the splits that its
-    own file has rows of."""
+    """The data set that a file adds to. `known_splits`: the splits of its queries, by the `digest` of their texts. `splits`: the splits
+    that its own file has rows of."""
 
-    known: Mapping[str, str] = field(default_factory=dict)
+    known_splits: Mapping[str, str] = field(default_factory=dict)
     splits: Collection[str] = ()
 
 
 @dataclass(frozen=True)
 class Names:
     """How records get their ids and splits: the columns that the SPEC asks for, the file's ids by `digest`, the shares of the training
-    queries that become dev and test, and the splits of queries that are `known` already."""
+    queries that become dev and test, and the `known_splits` of queries, by digest."""
 
-    asked: str
+    column_spec: str
     documents: dict[str, str]
     queries: dict[str, str]
     shares: Shares
-    known: Mapping[str, str]
+    known_splits: Mapping[str, str]
 
     def document(self, row: Row) -> str:
         return self._document(digest(row.passage, row.title))
@@ -88,32 +88,32 @@ class Names:
         return self._document(digest(text))
 
     def query(self, row: Row) -> str:
-        found = digest(row.query)
-        return self.queries.get(found, found)
+        key = digest(row.query)
+        return self.queries.get(key, key)
 
     def split(self, row: Row) -> str:
         """The split of a row. A row of dev or test stays there. A row of train goes to its query's known split, or by the query's hash."""
-        known = self.known.get(digest(row.query)) if self.known and row.split == "train" else None
-        return known or self.shares.split(row.split, row.query)
+        known_split = self.known_splits.get(digest(row.query)) if self.known_splits and row.split == "train" else None
+        return known_split or self.shares.split(row.split, row.query)
 
-    def _document(self, found: str) -> str:
-        return self.documents.get(found, found)
+    def _document(self, key: str) -> str:
+        return self.documents.get(key, key)
 
 
-def read(file: Path, asked: str = "", beside: Beside | None = None) -> Source:
+def read(file: Path, column_spec: str = "", beside: Beside | None = None) -> Source:
     """The pairs of `file` as a data set. Before this returns, the file is read once for its ids and splits.
 
-    `asked`: the columns that the SPEC names, if it does. `beside`: the data set that the pairs are added to.
+    `column_spec`: the columns that the SPEC names, if it does. `beside`: the data set that the pairs are added to.
     """
     beside = beside or Beside()
     documents_of, queries_of, splits = Ids("id"), Ids("query_id"), {*beside.splits}
-    for row in rows(pairs_file(file), asked):
+    for row in rows(pairs_file(file), column_spec):
         splits.add(row.split)
         if row.document:
             documents_of.add(row.at, row.document, digest(row.passage, row.title))
         if row.query_id:
             queries_of.add(row.at, row.query_id, digest(row.query))
-    names = Names(asked, documents_of.found, queries_of.found, shares_of(splits), beside.known)
+    names = Names(column_spec, documents_of.by_text, queries_of.by_text, shares_of(splits), beside.known_splits)
     return Source(
         documents=partial(documents, file, names),
         queries={"": partial(queries, file, names)},
@@ -129,37 +129,37 @@ def shares_of(splits: Collection[str]) -> Shares:
 
 def documents(file: Path, names: Names) -> Iterator[Document]:
     seen = set[bytes]()
-    for row in rows(file, names.asked):
+    for row in rows(file, names.column_spec):
         for text, title in ((row.passage, row.title), *((text, "") for text in row.negatives)):
-            found = digest(text, title)
-            if (key := bytes.fromhex(found)) not in seen:
+            hexdigest = digest(text, title)
+            if (key := bytes.fromhex(hexdigest)) not in seen:
                 seen.add(key)
-                yield Document(row.at, names.documents.get(found, found), title, text)
+                yield Document(row.at, names.documents.get(hexdigest, hexdigest), title, text)
 
 
 def queries(file: Path, names: Names) -> Iterator[Query]:
     seen = set[bytes]()
-    for row in rows(file, names.asked):
+    for row in rows(file, names.column_spec):
         if (key := bytes.fromhex(digest(row.query))) not in seen:
             seen.add(key)
             yield Query(row.at, names.query(row), row.query, [])
 
 
 def qrels(file: Path, names: Names, split: str) -> Iterator[Qrel]:
-    for row in rows(file, names.asked):
+    for row in rows(file, names.column_spec):
         if names.split(row) == split:
             yield Qrel(row.at, names.query(row), names.document(row), 1)
 
 
 def negatives(file: Path, names: Names) -> Iterator[Negative]:
-    for row in rows(file, names.asked):
+    for row in rows(file, names.column_spec):
         for text in row.negatives:
             yield Negative(row.at, names.query(row), names.negative(text))
 
 
-def rows(file: Path, asked: str) -> Iterator[Row]:
+def rows(file: Path, column_spec: str) -> Iterator[Row]:
     """Every row. UserError, with the place, for a missing column or a cell that cannot be read."""
-    for at, columns, cells in _cells(file, asked):
+    for at, columns, cells in _cells(file, column_spec):
 
         def cell(place: int | None, values: Sequence[Any] = cells) -> Any:
             return None if place is None else values[place]
@@ -177,36 +177,36 @@ def rows(file: Path, asked: str) -> Iterator[Row]:
         )
 
 
-def columns_in(file: Path, asked: str) -> Columns | None:
+def columns_in(file: Path, column_spec: str) -> Columns | None:
     """The places of the columns in `file`, or None if it has no rows."""
-    return next((columns for _, columns, _ in _cells(pairs_file(file), asked)), None)
+    return next((columns for _, columns, _ in _cells(pairs_file(file), column_spec)), None)
 
 
-def _cells(file: Path, asked: str) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
+def _cells(file: Path, column_spec: str) -> Iterator[tuple[At, Columns, Sequence[Any]]]:
     """Every row, with the places of its columns."""
     if extension(file) == ".parquet":
         names = names_of(file)
-        columns = columns_of(str(file), names, asked)
+        columns = columns_of(str(file), names, column_spec)
         for at, values in read_rows((file,), [(name,) for name in names]):
             yield at, columns, values
     elif extension(file) in (".csv", ".tsv"):
         columns = None
         for at, header, cells in read_cells(file, NEEDED):
-            columns = columns or columns_of(str(at), header, asked)
+            columns = columns or columns_of(str(at), header, column_spec)
             if cells is not None:
                 yield at, columns, cells
     else:
         names, columns = [], None
         for at, record in read_objects(file, NEEDED):
             if columns is None:  # the keys of the first line are the file's columns
-                names, columns = list(record), columns_of(str(at), list(record), asked)
+                names, columns = list(record), columns_of(str(at), list(record), column_spec)
             yield at, columns, [record.get(name) for name in names]
         if columns is None:
             raise UserError(f"{file}: found no line, expected JSON lines with {NEEDED}")
 
 
 def _split(at: At, value: object) -> str:
-    told = str(value or "").strip()
-    if (split := SPLIT_NAMES.get(told.lower())) is None:
-        raise UserError(f"{at}: found split {told[:SHOWN]!r}, expected train, dev (or validation), or test; fix that row")
+    name = str(value or "").strip()
+    if (split := SPLIT_NAMES.get(name.lower())) is None:
+        raise UserError(f"{at}: found split {name[:SHOWN]!r}, expected train, dev (or validation), or test; fix that row")
     return split

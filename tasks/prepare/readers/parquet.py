@@ -111,29 +111,29 @@ def negatives(files: Files) -> Iterator[Negative]:
 
 def _tables(folder: Path, *names: str) -> dict[str, Files]:
     """The files of the table with one of `names`, by split or shard name ("": files without either). UserError if none or two exist."""
-    found = {name: files for name in names if (files := _table(folder, name))}
-    if len(found) > 1:
-        raise UserError(f"{folder}: found tables {' and '.join(found)}, expected only one of them; keep one")
-    if not found:
+    tables = {name: files for name in names if (files := _table(folder, name))}
+    if len(tables) > 1:
+        raise UserError(f"{folder}: found tables {' and '.join(tables)}, expected only one of them; keep one")
+    if not tables:
         name = names[0]
         raise UserError(f"{folder / name}.parquet: not found, expected it, or {name}/ with Parquet shards or a saved dataset; add one")
-    return next(iter(found.values()))
+    return next(iter(tables.values()))
 
 
 def _table(folder: Path, name: str) -> dict[str, Files]:
     """The files of a table, by split or shard name; empty if there is no such table."""
-    single, many = folder / f"{name}.parquet", folder / name
-    if single.is_file() and many.is_dir():
-        raise UserError(f"{single}: the folder {many.name}/ exists too, expected only one of them; keep one")
-    if single.is_file():
-        return {"": (single,)}
-    if (many / "dataset_dict.json").is_file():
-        folders = _json(many / "dataset_dict.json", lambda record: {split: many / split for split in record["splits"]})
+    single_file, table_folder = folder / f"{name}.parquet", folder / name
+    if single_file.is_file() and table_folder.is_dir():
+        raise UserError(f"{single_file}: the folder {table_folder.name}/ exists too, expected only one of them; keep one")
+    if single_file.is_file():
+        return {"": (single_file,)}
+    if (table_folder / "dataset_dict.json").is_file():
+        folders = _json(table_folder / "dataset_dict.json", lambda record: {split: table_folder / split for split in record["splits"]})
         return {split: _saved(split_folder) for split, split_folder in folders.items()}
-    if (many / "state.json").is_file():
-        return {"": _saved(many)}
+    if (table_folder / "state.json").is_file():
+        return {"": _saved(table_folder)}
     grouped: dict[str, list[Path]] = {}
-    for file in sorted(many.glob("*.parquet")):
+    for file in sorted(table_folder.glob("*.parquet")):
         grouped.setdefault(SHARD.sub("", file.stem), []).append(file)
     return {key: tuple(files) for key, files in grouped.items()}
 
@@ -170,22 +170,22 @@ def _json(path: Path, read: Callable[[Any], T]) -> T:
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
     except (KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: found another form, expected what save_to_disk writes; save the dataset again") from None
+        raise UserError(f"{path}: found unexpected content, expected what save_to_disk writes; save the dataset again") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}), expected what save_to_disk writes; save the dataset again") from None
 
 
 def read_rows(
-    files: Files | tuple[Batch], wanted: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()
+    files: Files | tuple[Batch], columns: Sequence[tuple[str, ...]], optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[At, tuple[Any, ...]]]:
-    """For every row, its values in the columns `wanted`, each given by its possible names; None for an `optional` column that is absent."""
-    for part in files:
-        file, start, raw = part if isinstance(part, Batch) else Batch(part, 0)
+    """For every row, its values in `columns`, each given by its possible names; None for an `optional` column that is absent."""
+    for source in files:
+        file, start, raw = source if isinstance(source, Batch) else Batch(source, 0)
         row = 0 if raw is None else start
         try:
             for batch in _batches(file) if raw is None else pa.ipc.open_stream(raw):
-                picked = [_column(file, batch, names, names == optional) for names in wanted]
-                for values in zip(*picked, strict=True):
+                column_values = [_column(file, batch, names, names == optional) for names in columns]
+                for values in zip(*column_values, strict=True):
                     row += 1
                     if row > start:
                         yield At(file, row), values
@@ -198,12 +198,12 @@ def read_rows(
 
 def _serialized(batch: pa.RecordBatch) -> bytes:
     """A batch of documents as an Arrow stream, without the columns that no reader asks for."""
-    known = [name for names in (DOCUMENT_ID, TITLE, TEXT) for name in names if name in batch.schema.names]
-    named = {*known} & {*DOCUMENT_ID} and {*known} & {*TEXT} and len({*batch.schema.names}) == len(batch.schema.names)
-    kept = batch.select(known) if named else batch  # if a column is missing, the error must list all
+    known_names = [name for names in (DOCUMENT_ID, TITLE, TEXT) for name in names if name in batch.schema.names]
+    is_complete = {*known_names} & {*DOCUMENT_ID} and {*known_names} & {*TEXT} and len({*batch.schema.names}) == len(batch.schema.names)
+    selected = batch.select(known_names) if is_complete else batch  # if a column is missing, the error must list all
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, kept.schema) as stream:
-        stream.write_batch(kept)
+    with pa.ipc.new_stream(sink, selected.schema) as stream:
+        stream.write_batch(selected)
     raw: bytes = sink.getvalue().to_pybytes()
     return raw
 
@@ -220,14 +220,14 @@ def _batches(file: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _column(file: Path, batch: pa.RecordBatch, names: tuple[str, ...], optional: bool) -> list[Any]:
-    found = next((name for name in names if name in batch.schema.names), None)
-    if found is not None:
-        if (times := batch.schema.names.count(found)) > 1:
-            raise UserError(f"{file}: found column {found} {times} times, expected it once; rename or drop one")
-        kind = batch.schema.field(found).type
+    column = next((name for name in names if name in batch.schema.names), None)
+    if column is not None:
+        if (times := batch.schema.names.count(column)) > 1:
+            raise UserError(f"{file}: found column {column} {times} times, expected it once; rename or drop one")
+        kind = batch.schema.field(column).type
         if pa.types.is_temporal(kind):  # Python cannot represent every such value
-            raise UserError(f"{file}: found column {found} of type {kind}, expected strings or numbers; convert it")
-        values: list[Any] = batch.column(found).to_pylist()
+            raise UserError(f"{file}: found column {column} of type {kind}, expected strings or numbers; convert it")
+        values: list[Any] = batch.column(column).to_pylist()
         return values
     if optional:
         return [None] * len(batch)

@@ -24,23 +24,23 @@ GRACE_SECONDS = 10  # for requests in progress, after the signal that ends the s
 
 def arguments() -> ArgumentParser:
     """The command line. The caller binds the socket, so that a port in use is noticed before anything is loaded."""
-    known = parser(__doc__ or "", served="exported folder, or a link to one that may be changed")
-    known.add_argument("--socket", type=int, required=True, help="number of the open, bound socket")
-    known.add_argument("--host", action="append", default=[], help="name by which the server may be asked for; default: any")
-    known.add_argument("--problem", type=Path, help="file in which whoever changes the link says why it does not, while it exists")
-    known.add_argument("--log", type=Path, help="file to which queries and clicks are appended")
-    known.add_argument("--log-queries", choices=("hashed", "plain"), help="how a query is written there; default: no log")
-    return known
+    command_line = parser(__doc__ or "", served="exported folder, or a link to one that may be changed")
+    command_line.add_argument("--socket", type=int, required=True, help="number of the open, bound socket")
+    command_line.add_argument("--host", action="append", default=[], help="host name that requests may use; default: any")
+    command_line.add_argument("--problem", type=Path, help="file that exists while a newer model cannot be put into place, and says why")
+    command_line.add_argument("--log", type=Path, help="file to which queries and clicks are appended")
+    command_line.add_argument("--log-queries", choices=("hashed", "plain"), help="how queries are written to the log; default: no log")
+    return command_line
 
 
 def main() -> None:
-    given = arguments().parse_args()
+    args = arguments().parse_args()
     measures = Measures()
     log = None
-    if given.log_queries:
-        log = Log(given.log, given.log_queries, partial(_unlogged, measures))
-    current = Current(given.served, measures.swapped, _say, problem=given.problem)
-    app = create_app(current, measures, log, Settings(os.environ.get(KEY, ""), given.host or ("*",)))
+    if args.log_queries:
+        log = Log(args.log, args.log_queries, partial(_unlogged, measures))
+    current = Current(args.served, measures.swapped, _say, problem=args.problem)
+    app = create_app(current, measures, log, Settings(os.environ.get(KEY, ""), args.host or ("*",)))
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -54,7 +54,7 @@ def main() -> None:
     )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after its shutdown
-    with socket.socket(fileno=given.socket) as listener:
+    with socket.socket(fileno=args.socket) as listener:
         host, port = listener.getsockname()[:2]
         _say(f"serving {current.served.label} at http://{f'[{host}]' if ':' in host else host}:{port}/")
         current.watch()
@@ -69,7 +69,11 @@ def _say(line: str) -> None:
 
 def _unlogged(measures: Measures, error: OSError) -> None:
     if not measures.lost:
-        print(f"retemper: warning: a line of the query log is lost ({error}); retemper_unlogged counts them", file=sys.stderr, flush=True)
+        print(
+            f"retemper: warning: a line of the query log was not written ({error}); retemper_unlogged counts such lines",
+            file=sys.stderr,
+            flush=True,
+        )
     measures.unlogged()
 
 

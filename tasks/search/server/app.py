@@ -62,7 +62,7 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
 
     @app.middleware("http")
     async def measured(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
-        began, path = time.perf_counter(), request.url.path
+        start, path = time.perf_counter(), request.url.path
         if path not in OPEN and not limits.is_authorized(request, settings.key):
             response: Response = refusal(401, "no valid key; send Authorization: Bearer KEY")
             response.headers["WWW-Authenticate"] = "Bearer"
@@ -74,7 +74,7 @@ def add_middleware(app: FastAPI, measures: Measures, settings: Settings) -> None
                 response = refusal(500, "the search failed; the server's log says why")
         response.headers["Content-Security-Policy"] = SOURCES
         response.headers["X-Content-Type-Options"] = "nosniff"
-        measures.answered(path if path in KNOWN else "other", response.status_code, time.perf_counter() - began)
+        measures.answered(path if path in KNOWN else "other", response.status_code, time.perf_counter() - start)
         return response
 
     @app.exception_handler(RequestValidationError)
@@ -92,7 +92,7 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
         try:
             answer: Answer = await batches.ask(texts, k)
         except Full:
-            raise HTTPException(503, "too many queries wait; try again", {"Retry-After": "1"}) from None
+            raise HTTPException(503, "too many queries are waiting; try again", {"Retry-After": "1"}) from None
         served, results = answer.served, []
         for query, ranked in zip(texts, answer.lists, strict=True):
             name = uuid.uuid4().hex
@@ -111,26 +111,26 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
 
     @app.post("/search")
     async def search_many(request: Request) -> dict[str, Any]:
-        given = await limits.body(request, limits.Search)
-        if (given.query is None) == (given.queries is None):
-            raise HTTPException(422, "expected one of query and queries")
-        if given.query is not None:
-            return (await asked([given.query], given.k))[0]
-        return {"results": await asked(given.queries or [], given.k)}
+        body = await limits.body(request, limits.Search)
+        if (body.query is None) == (body.queries is None):
+            raise HTTPException(422, "expected either query or queries")
+        if body.query is not None:
+            return (await asked([body.query], body.k))[0]
+        return {"results": await asked(body.queries or [], body.k)}
 
     @app.post("/click")
     async def click(request: Request) -> dict[str, str]:
-        given = await limits.body(request, limits.Click)
+        body = await limits.body(request, limits.Click)
         if log is None:
             raise HTTPException(404, "queries are not logged; start the server with --log-queries")
-        log.clicked(given.query_id, given.doc, given.position)
+        log.clicked(body.query_id, body.doc, body.position)
         return {"status": "ok"}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
         served = current.served
-        told = {"status": "ok", "model": served.label, "since": current.since, "documents": served.count}
-        return told | {"problem": current.problem, "clicks": log is not None, "most": limits.MOST_K}
+        state = {"status": "ok", "model": served.label, "since": current.since, "documents": served.count}
+        return state | {"problem": current.problem, "clicks": log is not None, "most": limits.MOST_K}
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -145,16 +145,16 @@ def add_routes(app: FastAPI, current: Current, measures: Measures, *, log: Log |
 
 def hits_json(served: Served, ranked: Ranked) -> list[dict[str, Any]]:
     """A list as JSON: rank, id, and score, with title and text if the server has them."""
-    found = [
+    hits = [
         {"rank": rank, "id": doc, "score": float(score)}
         for rank, (doc, score) in enumerate(zip(ranked.documents, ranked.scores, strict=True), 1)
     ]
     if served.documents is None:
-        return found
+        return hits
     texts = served.documents.texts(ranked.documents)
-    return [hit | {"title": title, "text": text} for hit, (title, text) in zip(found, texts, strict=True)]
+    return [hit | {"title": title, "text": text} for hit, (title, text) in zip(hits, texts, strict=True)]
 
 
-def refusal(status: int, why: str) -> JSONResponse:
+def refusal(status: int, reason: str) -> JSONResponse:
     """A refusal in the form of FastAPI's own."""
-    return JSONResponse({"detail": why}, status_code=status)
+    return JSONResponse({"detail": reason}, status_code=status)

@@ -48,56 +48,56 @@ class Batches:
         """The answer to a request. Raises Full if the queue has no room for it, and any error of the search."""
         if self.queued + len(queries) > self._waiting:
             raise Full
-        asked = Asked(queries, k, asyncio.get_running_loop().create_future())
+        request = Asked(queries, k, asyncio.get_running_loop().create_future())
         self.queued += len(queries)
-        self._queue.put_nowait(asked)
-        return await asked.answer
+        self._queue.put_nowait(request)
+        return await request.answer
 
     async def run(self) -> None:
         """Answer requests until this is cancelled."""
-        held: Asked | None = None  # a request that did not fit into the last batch
+        postponed: Asked | None = None  # a request that did not fit into the last batch
         while True:
-            batch = [held or await self._queue.get()]
-            count, held = len(batch[0].queries), None
-            while held is None and not self._queue.empty():
+            batch = [postponed or await self._queue.get()]
+            count, postponed = len(batch[0].queries), None
+            while postponed is None and not self._queue.empty():
                 waiting = self._queue.get_nowait()
                 if count + len(waiting.queries) > self._most:
-                    held = waiting
+                    postponed = waiting
                 else:
                     batch.append(waiting)
                     count += len(waiting.queries)
             self.queued -= count
-            await self._answer([asked for asked in batch if not asked.answer.done()])
+            await self._answer([request for request in batch if not request.answer.done()])
 
     async def _answer(self, batch: Sequence[Asked]) -> None:
         """Search all requests with the same k at once. If that fails, search each by itself, so that none fails because of another."""
         loop, served = asyncio.get_running_loop(), self._current()  # a new model counts from the next batch on
-        for k in sorted({asked.k for asked in batch}):
-            together = [asked for asked in batch if asked.k == k]
+        for k in sorted({request.k for request in batch}):
+            requests = [request for request in batch if request.k == k]
             try:
-                lists = await loop.run_in_executor(self._thread, _search, served, together)
+                lists = await loop.run_in_executor(self._thread, _search, served, requests)
             except Exception as error:
-                if len(together) == 1:
-                    _tell(together[0], error)
+                if len(requests) == 1:
+                    _tell(requests[0], error)
                 else:
-                    for asked in together:
-                        await self._answer([asked])
+                    for request in requests:
+                        await self._answer([request])
                 continue
-            self._searched(sum(len(asked.queries) for asked in together))
+            self._searched(sum(len(request.queries) for request in requests))
             start = 0
-            for asked in together:
-                end = start + len(asked.queries)
-                _tell(asked, Answer(served, lists[start:end]))
+            for request in requests:
+                end = start + len(request.queries)
+                _tell(request, Answer(served, lists[start:end]))
                 start = end
 
 
-def _search(served: Served, together: Sequence[Asked]) -> list[Ranked]:
-    return served.search([query for asked in together for query in asked.queries], together[0].k)
+def _search(served: Served, requests: Sequence[Asked]) -> list[Ranked]:
+    return served.search([query for request in requests for query in request.queries], requests[0].k)
 
 
-def _tell(asked: Asked, what: Answer | Exception) -> None:
+def _tell(request: Asked, result: Answer | Exception) -> None:
     with suppress(asyncio.InvalidStateError):  # its client has left
-        if isinstance(what, Answer):
-            asked.answer.set_result(what)
+        if isinstance(result, Answer):
+            request.answer.set_result(result)
         else:
-            asked.answer.set_exception(what)
+            request.answer.set_exception(result)

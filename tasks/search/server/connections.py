@@ -14,10 +14,10 @@ RESERVE = 256  # open files for everything else
 def connection_limit() -> int:
     """Raise the limit of open files if possible, and return how many connections may be open: MOST, or fewer if the limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST + RESERVE if hard == resource.RLIM_INFINITY else min(hard, MOST + RESERVE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(1, wanted - RESERVE)
+    limit = MOST + RESERVE if hard == resource.RLIM_INFINITY else min(hard, MOST + RESERVE)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return max(1, limit - RESERVE)
 
 
 class Bounded(H11Protocol):

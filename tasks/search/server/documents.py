@@ -42,8 +42,8 @@ class Documents:
 
     def _row(self, document: str) -> int:
         def by_rank(rank: int) -> str:
-            found: str = self.ids[self._order[rank].as_py()].as_py()
-            return found
+            document_id: str = self.ids[self._order[rank].as_py()].as_py()
+            return document_id
 
         rank = bisect_left(range(len(self)), document.encode(), key=lambda place: by_rank(place).encode())  # Arrow orders by bytes
         if rank == len(self) or by_rank(rank) != document:
@@ -52,6 +52,6 @@ class Documents:
         return row
 
     def _at(self, row: int) -> tuple[str, str]:
-        part = bisect_right(self._starts, row) - 1
-        batch, place = self._file.get_batch(part), row - self._starts[part]
+        number = bisect_right(self._starts, row) - 1
+        batch, place = self._file.get_batch(number), row - self._starts[number]
         return batch["title"][place].as_py(), batch["text"][place].as_py()

@@ -70,19 +70,19 @@ async def body(request: Request, form: type[Body]) -> Body:
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(415, "expected content-type: application/json")  # a page of another site cannot send this unasked
-    held = bytearray()
+    content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                held += part
-                if len(held) > BODY:
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > BODY:
                     raise HTTPException(413, f"the body has more than {BODY:,} bytes")
     except ClientDisconnect:
         raise HTTPException(400, "the client left before the body was complete") from None
     except TimeoutError:
         raise HTTPException(408, f"the body took more than {BODY_SECONDS:g} seconds", {"Connection": "close"}) from None
     try:
-        return form.model_validate_json(bytes(held))
+        return form.model_validate_json(bytes(content))
     except ValidationError as error:
         raise HTTPException(422, validation_message(error.errors()[0])) from None
 
@@ -90,17 +90,17 @@ async def body(request: Request, form: type[Body]) -> Body:
 def validation_message(fault: Any) -> str:
     """An error of pydantic in one line: what was found, and what is allowed. A parameter of the URL is named by its key alone."""
     place = [str(part) for part in fault["loc"] if part != "query" or len(fault["loc"]) == 1]
-    where, what = ".".join(place), EXPECTED.get(place[0] if place else "")
+    name, expected = ".".join(place), EXPECTED.get(place[0] if place else "")
     if place[1:]:  # an item of a list
-        what = "text"
+        expected = "text"
     match fault["type"]:
         case "json_invalid":
             return f"found no JSON ({fault['ctx']['error']}), expected an object"
         case "extra_forbidden":
-            return f"{printable_text(where)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
+            return f"{printable_text(name)}: found an unknown key, expected {' or '.join(ENDPOINTS)}"
         case "missing":
-            return f"{where}: missing, expected {what}"
-    return f"{where}{': ' if where else ''}found {_found(fault['input'])}, expected {what or 'an object'}"
+            return f"{name}: missing, expected {expected}"
+    return f"{name}{': ' if name else ''}found {_found(fault['input'])}, expected {expected or 'an object'}"
 
 
 def _found(value: object) -> str:
@@ -126,5 +126,5 @@ def is_authorized(request: Request, key: str) -> bool:
     Keys are compared in constant time.
     """
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    given = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-    return not key or hmac.compare_digest(given.encode("latin-1"), key.encode())  # the bytes that were sent
+    client_key = bearer.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    return not key or hmac.compare_digest(client_key.encode("latin-1"), key.encode())  # the bytes that were sent

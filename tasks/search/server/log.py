@@ -67,12 +67,12 @@ class Log:
         """The key of this log, made once, so that hashes stay comparable over restarts. A kill leaves no incomplete key."""
         path = self._path.with_name(f"{self._path.name}.key")
         if not path.exists():
-            with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as new:  # only its owner may read it
-                new.write(secrets.token_bytes(KEY_BYTES))
-                new.flush()
-                os.fsync(new.fileno())
+            with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as temporary:  # only its owner may read it
+                temporary.write(secrets.token_bytes(KEY_BYTES))
+                temporary.flush()
+                os.fsync(temporary.fileno())
                 with suppress(FileExistsError):  # another server was first
-                    os.link(new.name, path)
+                    os.link(temporary.name, path)
         key = path.read_bytes()
         if len(key) < KEY_BYTES:
             raise Corrupt(

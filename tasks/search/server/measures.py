@@ -17,19 +17,19 @@ class Measures:
     """The metrics of one server. Latency: seconds from the head of a search request to its answer, for searches that succeed."""
 
     def __init__(self) -> None:
-        new = self._registry = CollectorRegistry()
-        self._requests = Counter("retemper_requests", "Requests by endpoint and status.", ["endpoint", "status"], registry=new)
-        self._errors = Counter("retemper_errors", "Requests that failed: status 500 and above.", ["endpoint"], registry=new)
-        self._latency = Histogram("retemper_request_seconds", "Time to answer a search.", buckets=SECONDS, registry=new)
+        registry = self._registry = CollectorRegistry()
+        self._requests = Counter("retemper_requests", "Requests by endpoint and status.", ["endpoint", "status"], registry=registry)
+        self._errors = Counter("retemper_errors", "Requests that failed: status 500 and above.", ["endpoint"], registry=registry)
+        self._latency = Histogram("retemper_request_seconds", "Time to answer a search.", buckets=SECONDS, registry=registry)
         self._quantiles = Gauge(
-            "retemper_latency_seconds", f"Latency of the last {KEPT:,} searches, by quantile.", ["quantile"], registry=new
+            "retemper_latency_seconds", f"Latency of the last {KEPT:,} searches, by quantile.", ["quantile"], registry=registry
         )
-        self._batches = Histogram("retemper_batch_queries", "Queries searched together.", buckets=QUERIES, registry=new)
-        self._swaps = Counter("retemper_swaps", "Replacements of the model, by how they ended.", ["result"], registry=new)
-        self._model = Gauge("retemper_model_info", "The model that is served.", ["model"], registry=new)
-        self._problem = Gauge("retemper_problem", "1 while /health names a problem, else 0.", registry=new)
-        self._unlogged = Counter("retemper_unlogged", "Lines of the query log that could not be written.", registry=new)
-        self._queued = Gauge("retemper_queued", "Queries that wait.", registry=new)
+        self._batches = Histogram("retemper_batch_queries", "Queries searched together.", buckets=QUERIES, registry=registry)
+        self._swaps = Counter("retemper_swaps", "Model replacements, by result.", ["result"], registry=registry)
+        self._model = Gauge("retemper_model_info", "The model that is served.", ["model"], registry=registry)
+        self._problem = Gauge("retemper_problem", "1 while /health names a problem, else 0.", registry=registry)
+        self._unlogged = Counter("retemper_unlogged", "Lines of the query log that could not be written.", registry=registry)
+        self._queued = Gauge("retemper_queued", "Queries waiting to be searched.", registry=registry)
         for quantile in QUANTILES:
             self._quantiles.labels(str(quantile)).set_function(partial(self.quantile, quantile))
         for result in ("done", "failed"):
@@ -68,8 +68,8 @@ class Measures:
 
     def quantile(self, part: float) -> float:
         """The quantile `part` of the latency of the last searches, in seconds (nearest rank); NaN before the first."""
-        known = sorted(self._last)
-        return known[max(1, math.ceil(part * len(known))) - 1] if known else float("nan")
+        latencies = sorted(self._last)
+        return latencies[max(1, math.ceil(part * len(latencies))) - 1] if latencies else float("nan")
 
     def text(self, model: str, *, problem: bool) -> bytes:
         """All metrics in Prometheus's text format."""
@@ -80,6 +80,6 @@ class Measures:
 
     def summary(self) -> str:
         """One line for the log."""
-        told = ", ".join(f"{count:,} {name}" for name, count in self.count.items())
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.count.items())
         quantiles = ", ".join(f"p{100 * part:g} {1000 * self.quantile(part):.1f} ms" for part in QUANTILES) if self._last else ""
-        return f"{told}{f', {quantiles}' if quantiles else ''}"
+        return f"{counts}{f', {quantiles}' if quantiles else ''}"

@@ -57,14 +57,14 @@ def load(folder: Path, each: Each = map) -> Served:
         searched["bm25"] = _lexical(folder / export.bm25)
     documents = Documents(folder / export.documents) if export.documents else None
     if len(counts) > 1 or (documents and not documents.ids.equals(ids)):
-        raise Corrupt(f"{folder}: its parts are of different corpora; export again")
+        raise Corrupt(f"{folder}: its parts belong to different corpora; export again")
     systems = Systems(searched, export.fusions, depth=export.depth, lexical_depth=export.bm25_depth)
     served = Served(folder, export.label or export.model, export.model, systems, documents, counts.pop())
     if export.model not in systems.names:
         raise Corrupt(f"{folder}: has no system {export.model}, expected one of {', '.join(systems.names)}; export again")
-    found = served.search(["a query"], 1)[0]  # reads the index, so that the first user does not wait for it
+    ranked = served.search(["a query"], 1)[0]  # reads the index, so that the first user does not wait for it
     if documents:
-        documents.texts(found.documents)
+        documents.texts(ranked.documents)
     return served
 
 
@@ -74,10 +74,10 @@ def texts_of(folder: Path, export: Export, index: str) -> Texts:
     ids = read_ids(folder / index / "ids.parquet")
     try:
         owners: npt.NDArray[np.int32] = np.load(path, allow_pickle=False)
-        fits = owners.ndim == 1 and (not len(owners) or int(owners.max()) < len(ids))
+        is_valid = owners.ndim == 1 and (not len(owners) or int(owners.max()) < len(ids))
     except (OSError, ValueError, EOFError) as error:
         raise Corrupt(f"{path}: unreadable ({error}); export again") from None
-    if not fits:
+    if not is_valid:
         raise Corrupt(f"{path}: names a document beyond the {len(ids):,} of ids.parquet; export again")
     return Texts(str(export.query["prefix"]), int(export.query["max_length"]), owners, ids)
 
@@ -86,7 +86,7 @@ def _lexical(folder: Path) -> LexicalSystem:
     try:
         return LexicalSystem(folder, resident=True)
     except (OSError, ValueError, KeyError) as error:
-        raise Corrupt(f"{folder}: unreadable index of BM25 ({error}); export again") from None
+        raise Corrupt(f"{folder}: unreadable BM25 index ({error}); export again") from None
 
 
 class Current:
@@ -128,8 +128,8 @@ class Current:
     def look(self) -> None:
         """Replace the model if `place` has changed, or if a failed replacement is due for another try."""
         stamp = self._stamp()
-        known = stamp == self._seen
-        if stamp is None or (known and not (self._failed and time.monotonic() >= self._again)):
+        is_unchanged = stamp == self._seen
+        if stamp is None or (is_unchanged and not (self._failed and time.monotonic() >= self._again)):
             return
         self._seen = stamp
         try:
@@ -138,12 +138,12 @@ class Current:
             self._say(f"serving {self.served.label}")
         except Exception as error:
             line = str(error) if isinstance(error, UserError) else disk_fault(error) or f"{type(error).__name__}: {error}"
-            before, self._failed = self._failed, printable(" ".join(line.split()))
+            previous, self._failed = self._failed, printable(" ".join(line.split()))
             self._again = time.monotonic() + AGAIN_SECONDS
-            if known and self._failed == before:  # already reported
+            if is_unchanged and self._failed == previous:  # already reported
                 return
             self._swapped("failed")
-            self._say(f"warning: {self.served.label} stays, the next one cannot be loaded: {self._failed}")
+            self._say(f"warning: still serving {self.served.label}, the next model cannot be loaded: {self._failed}")
 
     def _watch(self) -> None:
         while not self._stopping.wait(POLL_SECONDS):

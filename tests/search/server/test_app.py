@@ -101,7 +101,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one(serving: Any, exports:
         assert "broken/serving.json: not the record of an export" in httpx.get(f"{server.url}/health").json()["problem"]
         assert 'retemper_swaps_total{result="failed"} 1.0' in httpx.get(f"{server.url}/metrics").text
         said = capsys.readouterr().out
-        assert said.startswith("warning: hybrid stays, the next one cannot be loaded: ") and said.count("\n") == 1
+        assert said.startswith("warning: still serving hybrid, the next model cannot be loaded: ") and said.count("\n") == 1
         server.current._again = 0.0
         server.current.look()
         assert capsys.readouterr().out == "", "a second attempt that fails as the first is not said again"
@@ -146,8 +146,8 @@ def test_requests_that_are_refused(serving: Any) -> None:
         ("GET", "/search?q=x&k=101", {}, 400, "k: found 101, expected 1 to 100"),
         ("GET", "/search?q=x&k=many", {}, 422, 'k: found "many", expected a whole number from 1 to 100'),
         ("POST", "/search", {"content": "{", "headers": JSON}, 422, "found no JSON (EOF while parsing an object at line 1 column 1"),
-        ("POST", "/search", {"json": {}}, 422, "expected one of query and queries"),
-        ("POST", "/search", {"json": {"query": "x", "queries": ["x"]}}, 422, "expected one of query and queries"),
+        ("POST", "/search", {"json": {}}, 422, "expected either query or queries"),
+        ("POST", "/search", {"json": {"query": "x", "queries": ["x"]}}, 422, "expected either query or queries"),
         ("POST", "/search", {"json": {"queries": ["x", " "]}}, 400, "the query is empty; enter some words"),
         ("POST", "/search", {"json": {"queries": ["x"] * 65}}, 422, "queries: found a list of 65, expected a list of 1 to 64 texts"),
         ("GET", "/search?query=x", {}, 422, "query: found an unknown key, expected q and k (GET /search)"),
@@ -168,7 +168,7 @@ def test_requests_that_are_refused(serving: Any) -> None:
         ("POST", "/click", {"json": {"query_id": "a" * 32, "doc": "d", "position": 0}}, 422, "position: found 0, expected a whole number"),
         ("POST", "/search", {"content": '{"query": "x"}'}, 415, "expected content-type: application/json"),
         ("POST", "/search", {"content": b" " * (256 * 1024 + 1), "headers": JSON}, 413, "the body has more than 262,144 bytes"),
-        ("POST", "/search", {"json": {"queries": ["x"] * 3}}, 503, "too many queries wait; try again"),
+        ("POST", "/search", {"json": {"queries": ["x"] * 3}}, 503, "too many queries are waiting; try again"),
         (
             "POST",
             "/click",
