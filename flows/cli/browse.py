@@ -28,8 +28,8 @@ def browse(
     from flows.results.browse import browse
     from tasks.core.stage.errors import UserError
 
-    given = systems or []
-    if len(given) > 2 or len(set(given)) < len(given):
-        raise UserError(f"browse {' '.join(given)}: expected two different systems at most")
-    first, second = (*given, None, None)[:2]
+    names = systems or []
+    if len(names) > 2 or len(set(names)) < len(names):
+        raise UserError(f"browse {' '.join(names)}: expected two different systems at most")
+    first, second = (*names, None, None)[:2]
     return browse(first, second, split=split.value, port=port, batch=batch)

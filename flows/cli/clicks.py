@@ -49,18 +49,20 @@ def clicks(
     from tasks.core.stage.errors import printable
 
     intake, source = rule()
-    wanted = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share, dev_relevance)
-    taken = take_in(log, batch, wanted, known=known_records(intake, source, Path.cwd()))
-    found = taken.propensities
-    shown = ", ".join(f"{rank}: {found.values[rank]:.2f}" for rank in sorted(found.values)[:10])
-    measured = (
-        f"measured at {counted(len(found.measured), 'ranks')}, eta {found.eta:.2f} fitted" if found.measured else f"1 / rank^{found.eta:g}"
+    click_rule = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share, dev_relevance)
+    result = take_in(log, batch, click_rule, known=known_records(intake, source, Path.cwd()))
+    estimates = result.propensities
+    by_rank = ", ".join(f"{rank}: {estimates.values[rank]:.2f}" for rank in sorted(estimates.values)[:10])
+    method = (
+        f"measured at {counted(len(estimates.measured), 'ranks')}, eta {estimates.eta:.2f} fitted"
+        if estimates.measured
+        else f"1 / rank^{estimates.eta:g}"
     )
-    pairs = ", ".join(counted(count, f"pairs of {split}") for split, count in taken.pairs.items())
-    print(f"{batch}: {counted(taken.queries, 'queries')}, {pairs}, of {counted(taken.log.searches, 'searches')}")
-    print(f"propensities by rank ({measured}): {shown}")
-    for reason, count in taken.left_out.items():
+    pairs = ", ".join(counted(count, f"pairs of {split}") for split, count in result.pairs.items())
+    print(f"{batch}: {counted(result.queries, 'queries')}, {pairs}, of {counted(result.log.searches, 'searches')}")
+    print(f"propensities by rank ({method}): {by_rank}")
+    for reason, count in result.left_out.items():
         print(f"left out: {counted(count, f'pairs {reason}')}")
-    if taken.log.skipped:
-        print(printable(f"skipped: {counted(taken.log.skipped, 'lines')}, the first: {taken.log.first}"))
+    if result.log.skipped:
+        print(printable(f"skipped: {counted(result.log.skipped, 'lines')}, the first: {result.log.first}"))
     return 0

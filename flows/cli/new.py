@@ -48,17 +48,17 @@ def new(
 
     refuse_no_git()
     refuse_place(folder)
-    given = {"data": data, "queries": queries, "encoder": encoder, "share": share, "length": document_length}
-    missing = [answers.QUESTIONS[name].flag for name, answer in given.items() if answer is None and (name == "data" or not defaults)]
-    asks = sys.stdin.isatty() and not defaults
-    if missing and not asks:
+    flag_values = {"data": data, "queries": queries, "encoder": encoder, "share": share, "length": document_length}
+    missing = [answers.QUESTIONS[name].flag for name, answer in flag_values.items() if answer is None and (name == "data" or not defaults)]
+    is_interactive = sys.stdin.isatty() and not defaults
+    if missing and not is_interactive:
         raise UserError(f"new: no terminal to ask on, and no {', '.join(missing)}; give them, or --data and --defaults")
 
     def answer(name: str, default: Text = None) -> str:
-        question, value = answers.QUESTIONS[name], given[name]
+        question, value = answers.QUESTIONS[name], flag_values[name]
         if value is not None:
             return question.read(value)
-        if not asks and default is not None:
+        if not is_interactive and default is not None:
             return question.read(default)
         while True:
             try:
@@ -69,14 +69,14 @@ def new(
                 raise KeyboardInterrupt(2) from None
 
     def length(most: int, suggested: int) -> str:
-        if asks and document_length is None:
+        if is_interactive and document_length is None:
             print(f"Of the documents, 95 % have at most {most} tokens.")
         return answer("length", str(suggested))
 
-    chosen = answer("data")
+    dataset = answer("data")
     wanted = Wanted(
-        data=chosen,
-        queries=answer("queries", answers.default_queries(chosen)),
+        data=dataset,
+        queries=answer("queries", answers.default_queries(dataset)),
         encoder=answer("encoder", answers.ENCODER),
         share=answer("share", answers.NONE),
         length=length,

@@ -36,10 +36,10 @@ def list_remotes() -> int:
     """The remotes of this project."""
     from flows.team import remotes
 
-    found = remotes.remotes()
-    if not found:
+    known_remotes = remotes.remotes()
+    if not known_remotes:
         print("no remotes; retemper remote add NAME URL adds one")
-    for name, url, default in found:
+    for name, url, default in known_remotes:
         print(f"{name}  {url}{'  (used by runs)' if default else ''}")
     return 0
 

@@ -33,10 +33,10 @@ def retrain(
     if dry_run:
         outlook.foresee(Path.cwd(), follow, context.obj or check_parameters)
         return 0
-    ended = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
+    outcome = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
     if changed:  # the first warning has scrolled far up by now
         display.warn(f"{changed}: this retraining did not have the changes, as they are not committed")
-    return 1 if ended.result == "failed" else 0
+    return 1 if outcome.result == "failed" else 0
 
 
 Cron = Annotated[str | None, typer.Option(metavar="EXPR", help='Cron expression, such as "0 3 * * *".')]

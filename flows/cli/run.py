@@ -50,16 +50,16 @@ def run(
 
     if as_json and not dry_run:
         raise UserError("run: --json tells what --dry-run finds; give both, or neither")
-    check, own, status = context.obj or check_parameters, SECOND not in os.environ, 0
+    check, is_main_tree, status = context.obj or check_parameters, SECOND not in os.environ, 0
 
     undoing: list[Callable[[], None]] = []
 
     def edit_and_check() -> None:
         with apply_edits(assignments or [], recipe, lasting=True) as undo:
             check()
-            if own:
+            if is_main_tree:
                 read_export()
-            if own and not targets:
+            if is_main_tree and not targets:
                 extra.check()
         undoing.append(undo)
 
@@ -71,9 +71,11 @@ def run(
     if dry_run:
         plan = run.dry_run(targets or [], check, apply_edits(assignments or [], recipe, lasting=False))
         if as_json:
-            told = [{"seconds": one.seconds, "peak_mib": one.peak_mib, "bytes": one.bytes, "from": one.since} for one in plan.costs]
-            rows = zip(plan.changed_stages(), told, strict=True)
-            print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": cost} for (name, why, reads), cost in rows]))
+            estimates = [
+                {"seconds": cost.seconds, "peak_mib": cost.peak_mib, "bytes": cost.bytes, "from": cost.since} for cost in plan.costs
+            ]
+            rows = zip(plan.changed_stages(), estimates, strict=True)
+            print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": estimate} for (name, why, reads), estimate in rows]))
             return 0
         print("\n".join(plan.lines()))
         return 0
@@ -82,8 +84,8 @@ def run(
     except run.StagesFailed as failed:
         tell(failed.problems)
         status = failed.status
-    if own and not status and (sent := export_run(Path.cwd(), read_export(), Display().warn)):
+    if is_main_tree and not status and (sent := export_run(Path.cwd(), read_export(), Display().warn)):
         print(f"exported to {', '.join(sent)}")
-    if own and extra.wanted():
+    if is_main_tree and extra.wanted():
         return max(status, extra.run(measure=not (targets or status)))
     return status

@@ -56,9 +56,9 @@ def serve(
         print("retemper: serve --cron is retemper schedule now, and schedules for one more version only", file=sys.stderr, flush=True)
         project_folder()
         return schedule(cron=cron, interval=interval, follow=follow, timezone=timezone, name=name, pool=pool)
-    given = {"follow": follow, "timezone": timezone, "name": name, "pool": pool}
-    if moved := [f"--{key}" for key, value in given.items() if value]:
-        raise UserError(f"serve: {', '.join(moved)}: expected with retemper schedule")
+    schedule_options = {"follow": follow, "timezone": timezone, "name": name, "pool": pool}
+    if misplaced := [f"--{key}" for key, value in schedule_options.items() if value]:
+        raise UserError(f"serve: {', '.join(misplaced)}: expected with retemper schedule")
     if model and export:
         raise UserError("serve: found --model and --export, expected one of them")
     if not export:

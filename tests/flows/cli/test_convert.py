@@ -108,7 +108,7 @@ def test_titles_are_read_as_tevatron_reads_them(
     write("train.jsonl", tevatron("q1", "d3"))
     assert cli.main(["convert", "out", "train.jsonl", "--corpus", "corpus.jsonl", "--dev-share", "0", "--test-share", "0"]) == 0
     *_, said, following = capsys.readouterr().out.splitlines()
-    assert said.startswith("documents with a title: 1; text.titles=true ")
+    assert said.startswith("documents with a title: 1; read only with text.titles=true")
     assert following == "next: retemper new my-project --data out --set text.titles=true"
 
 
