@@ -122,7 +122,9 @@ def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) ->
     ):
         return
     if encoder in outs_of(read_lock(lock_path)):
-        raise UserError(f"{model}: {LOCK} has it, that of commit {commit[:12]} does not; commit {LOCK}, params.yaml, and data/source.json")
+        raise UserError(
+            f"{model}: found in {LOCK}, but not in that of commit {commit[:12]}; commit {LOCK}, params.yaml, and data/source.json"
+        )
 
 
 def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion]:

@@ -45,7 +45,7 @@ def fetch(project: Path) -> Met:
 
 def peek(project: Path) -> str | None:
     """`fetch` for a caller that only reads champions: if both sides have added something, move nothing. Return one line, or None."""
-    message = "there are other champions than this machine's, which retrained at the same time; the next retraining settles it"
+    message = "another machine retrained at the same time, and its champions differ; the next retraining settles it"
     return _meet_remote(project, lambda *_: Met(f"git remote {_remote(project)}: {message}")).problem
 
 
@@ -56,7 +56,7 @@ def _meet_remote(project: Path, on_divergence: Callable[[Mapping[str, str], Mapp
     try:
         local_refs, remote_refs = _refs(project), _fetch_references(project, remote)
     except GitFailed as error:
-        return Met(f"git remote {remote}: not asked for the champions of other machines: {_without_address(error)}")
+        return Met(f"git remote {remote}: cannot be asked for other machines' champions: {_without_address(error)}")
     if have_diverged(project, local_refs, remote_refs):
         return on_divergence(local_refs, remote_refs)
     behind = BRANCH in remote_refs and not (BRANCH in local_refs and is_ancestor(project, remote_refs[BRANCH], local_refs[BRANCH]))

@@ -67,7 +67,9 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
     parts = champion.parts_at(project, reigning)
     get = partial(champion.get_out, project, reigning.commit)
     if lost := lost_index(project, reigning):
-        raise NotComparable(f"{lost}, so the two cannot be compared; the champion stays (to have the new one: retemper champion set MODEL)")
+        raise NotComparable(
+            f"{lost}, so the two cannot be compared; the champion stays (to crown the new one: retemper champion set MODEL)"
+        )
     (SCRATCH / "params.yaml").write_text(champion.show(Path.cwd(), reigning.commit, "params.yaml") or "", encoding="utf-8")
     own_sections, sections = read_yaml(SCRATCH / "params.yaml"), read_yaml(Path("params.yaml"))
     for encoder, kind in parts.encoders.items():

@@ -83,11 +83,11 @@ def export(
     with_documents: Annotated[bool, typer.Option("--with-documents", help="Also titles and texts, as Parquet.")] = False,
     vectors: Annotated[bool, typer.Option("--vectors", help="Also ids and vectors, as Parquet for vector databases.")] = False,
     push_to_hub: Annotated[
-        str | None, typer.Option(metavar="OWNER/NAME", help="Push the folder to Hugging Face's hub, by the token in HF_TOKEN.")
+        str | None, typer.Option(metavar="OWNER/NAME", help="Push the folder to Hugging Face's hub, with the token in HF_TOKEN.")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Copy all that serves it from the cache, with a model card: encoder, index, ids, text settings; of a fusion BM25 and the weights."""
+    """Copy all that serving needs from the cache, with a model card: encoder, index, ids, text settings; for a fusion, BM25 and weights."""
     from flows.serving import hub
     from flows.serving.export import export
 

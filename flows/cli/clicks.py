@@ -32,17 +32,15 @@ def clicks(
     eta: Annotated[
         float, typer.Option(min=0, help="Exponent of 1 / rank^eta; with harvest, used only where the log has too little data.")
     ] = 1.0,
-    max_weight: Annotated[float, typer.Option(min=1, help="Largest weight of one click.")] = 10.0,
-    min_impressions: Annotated[int, typer.Option(min=1, help="Fewest times that a document was shown for a query.")] = 5,
-    min_clicks: Annotated[int, typer.Option(min=1, help="Fewest clicks on it.")] = 1,
-    dev_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the queries that are held out as dev, by a hash of their text.")
-    ] = 0.0,
+    max_weight: Annotated[float, typer.Option(min=1, help="Maximum weight of a click.")] = 10.0,
+    min_impressions: Annotated[int, typer.Option(min=1, help="Minimum number of times that a document was shown for a query.")] = 5,
+    min_clicks: Annotated[int, typer.Option(min=1, help="Minimum number of clicks on it.")] = 1,
+    dev_share: Annotated[float, typer.Option(min=0, max=1, help="Share of the queries to hold out as dev, by a hash of their text.")] = 0.0,
     dev_relevance: Annotated[
         float, typer.Option(min=0, help="Minimum relevance of a dev pair: the estimated clicks per view, minus the standard error.")
     ] = 0.2,
 ) -> int:
-    """Take in a click log as training queries of a batch, their pairs weighted against position bias."""
+    """Turn a click log into a batch of training queries, with pairs weighted against position bias."""
     from flows.cli.intake import rule
     from flows.feedback.clicks import Rule, take_in
     from flows.intake.inbox import known_records

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 app = group()
 Files = list[Path] | None
-SHARE = "Share of the training queries that become {split}, by a hash of their text (default: 0.1, or 0 where {split} has files)."
+SHARE = "Share of the training queries to move to {split}, by a hash of their text (default: 0.1, or 0 if {split} has files)."
 
 
 @app.command()
 def convert(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or an empty folder, which becomes a BEIR folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder, which becomes a BEIR folder.")],
     train: Annotated[
         Files,
         typer.Argument(
@@ -39,18 +39,22 @@ def convert(
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="In place of files, a data set: demo | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID, or a PATH alone.",
+            help="A data set instead of files: demo | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID, or a PATH alone.",
         ),
     ] = None,
-    dev: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for dev; may be repeated.")] = None,
-    test: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for test; may be repeated.")] = None,
+    dev: Annotated[
+        Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Files of the same forms for dev; may be repeated.")
+    ] = None,
+    test: Annotated[
+        Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Files of the same forms for test; may be repeated.")
+    ] = None,
     corpus: Annotated[
         Files,
         typer.Option(
             exists=True,
             dir_okay=False,
             metavar="FILE",
-            help="More documents (Tevatron, Pyserini, BEIR); may be repeated. Default: only the passages that other files mention.",
+            help="More documents (Tevatron, Pyserini, BEIR); may be repeated. Default: only the passages in the other files.",
         ),
     ] = None,
     queries: Annotated[
@@ -109,7 +113,7 @@ def _report(folder: Path, converted: "Converted", shares: "Shares", *, without_c
         print(f"dev and test queries: {shares.dev:g} and {shares.test:g} of the training queries, by a hash of their text")
     for split, share in (("dev", shares.dev), ("test", shares.test)):
         if share and not converted.queries[split]:
-            print(f"{split} has no query: too few train for a share of {share:g}; give --{split} FILE, or a larger --{split}-share")
+            print(f"{split} has no queries: too few in train for a share of {share:g}; give --{split} FILE, or a larger --{split}-share")
     for reason, count in converted.left_out.items():
         print(f"left out: {reason}: {count:,}")
     if without_corpus:
@@ -120,7 +124,7 @@ def _report(folder: Path, converted: "Converted", shares: "Shares", *, without_c
         options.append("--set text.titles=true")
     if converted.leaks:
         all_leak = converted.leaks >= converted.queries["train"]  # dropping them would leave nothing to train on
-        remedy = "they are all of train; give other files as dev and test" if all_leak else "prepare.leaks=drop removes them from train"
+        remedy = "they are all of train; give other files for dev and test" if all_leak else "prepare.leaks=drop removes them from train"
         print(f"training queries that are in dev or test too: {converted.leaks:,}; {remedy}")
         options += [] if all_leak else ["--set prepare.leaks=drop"]
     if converted.white:
@@ -157,12 +161,12 @@ def _tell(folder: Path, answer: Mapping[str, Any]) -> None:
         print(f"left out: {reason}: {count:,}")
     options = []
     if not answer["judgments"]:
-        print("no queries with judgments; recipe cold_start makes queries of the documents")
+        print("no queries with judgments; recipe cold_start makes queries from the documents")
     if answer["white"]:
         print(f"ids with white space: {answer['white']:,}; prepare.ids=escape takes them")
         options.append("--set prepare.ids=escape")
     if answer["empty"]:
-        print(f"documents and queries without text: {answer['empty']:,}; prepare.empty_texts=drop leaves them out")
+        print(f"documents and queries without text: {answer['empty']:,}; prepare.empty_texts=drop drops them")
         options.append("--set prepare.empty_texts=drop")
     _next(folder, [*options, *(["--set rounds.warmup.negatives=official"] if answer["negatives"] else [])])
 

@@ -20,7 +20,7 @@ app = group(name="intake", invoke_without_command=True)
 
 @app.callback()
 def show(context: typer.Context, as_json: Json = False) -> int:
-    """The batches of the inbox: accepted, quarantined and why, being written, or not checked yet; check one, let one in."""
+    """The batches of the inbox: accepted, quarantined and why, being written, or not checked yet; check one, accept one."""
     context.obj = as_json
     if context.invoked_subcommand:
         return 0
@@ -42,7 +42,7 @@ def show(context: typer.Context, as_json: Json = False) -> int:
 @app.command(cls=ProjectCommand)
 def check(
     context: typer.Context,
-    batch: Annotated[Path, typer.Argument(help="A folder, or a file of pairs, before it is put into the inbox.")],
+    batch: Annotated[Path, typer.Argument(help="A folder or a file of pairs that is not in the inbox yet.")],
     as_json: Json = False,
 ) -> int:
     """Check a batch as the next retraining would; status 1 if it would be quarantined. Nothing is kept."""
@@ -57,7 +57,7 @@ def check(
 def accept(
     context: typer.Context, batch: Annotated[str, typer.Argument(help="Name of a quarantined batch in the inbox.")], as_json: Json = False
 ) -> int:
-    """Let a quarantined batch in: the next retraining takes it. Impossible where prepare would refuse the merged data set."""
+    """Accept a quarantined batch: the next retraining takes it in. Refused if prepare would refuse the merged data set."""
     from flows.intake.inbox import accept
 
     _show(accept(*rule(), Path.cwd(), name=batch), as_json or context.obj)

@@ -65,7 +65,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),
     ("retemper rounds ance --n 5 --lag 1 --init warmup", "five ANCE rounds; `retemper rounds remove ance` removes them"),
     ("retemper run --recipe zero_shot", "docs/recipes/zero_shot.yaml; `--recipe none` undoes it"),
-    ("retemper run --dry-run", "which stages may run, and their time, memory and disk"),
+    ("retemper run --dry-run", "which stages may run, and their time, memory, and disk space"),
     ("retemper watch", "a page that follows the run: progress, curves, results so far"),
     ("retemper preview", "BM25, the encoder as it is, and a short training on a sample of the data"),
     ('retemper search "capital of France"', "the best model's top ten"),
@@ -76,7 +76,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper upgrade --dry-run", "what a newer Retemper brings, and which stages run again"),
     ("retemper merge", "after a git merge with conflicts: both sides' params.yaml and dvc.lock"),
     ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
-    ("retemper lineage star", "what made a model"),
+    ("retemper lineage star", "what a model was made from"),
     ("retemper exposure d17", "which trainings used a record, at which steps"),
     ("retemper forget d17 --dry-run", "remove a record everywhere; which models saw it"),
     ("retemper why champion/4 champion/5", "how much of a change is due to data, parameters, code, and seed"),
@@ -94,8 +94,8 @@ MORE_EXAMPLES = (  # for commands that are needed less often: shown only in thei
     ("retemper experiments", "parameters and metrics of all sweeps"),
     ("retemper reproduce HEAD~1", "whether a commit gives the same results again"),
     ("retemper cache share /srv/retemper-cache", "one cache for all users of this machine"),
-    ("retemper judgments data/failures/suspects/dev.csv ../inbox/judged-1", "what you have judged, as a batch of the inbox"),
-    ("retemper verify", "whether the cache is whole"),
+    ("retemper judgments data/failures/suspects/dev.csv ../inbox/judged-1", "your judgments, as a batch for the inbox"),
+    ("retemper verify", "whether the cache is intact"),
     ("retemper gc --dry-run", "what could be removed from the cache"),
 )
 PANELS = {  # the commands in groups, as `retemper --help` shows them

@@ -24,21 +24,28 @@ def new(
         ),
     ] = None,
     queries: Annotated[
-        Text, typer.Option(metavar="KIND", help="corpus (the data's own, judged) or pseudo (made from the documents).")
+        Text, typer.Option(metavar="KIND", help="corpus (the data's own judged queries) or pseudo (made from the documents).")
     ] = None,
     encoder: Annotated[Text, typer.Option(metavar="SOURCE", help="Hugging Face id, folder, or package:MODULE/FOLDER.")] = None,
     share: Annotated[Text, typer.Option(metavar="PLACE", help="The team's remote (a folder or URL), cache:FOLDER, or none.")] = None,
-    document_length: Annotated[Text, typer.Option(metavar="TOKENS", help="Tokens of a document that are read; auto: by the data.")] = None,
+    document_length: Annotated[
+        Text, typer.Option(metavar="TOKENS", help="Tokens read of each document; auto: chosen from the data.")
+    ] = None,
     defaults: Annotated[
-        bool, typer.Option("--defaults", help="Ask nothing: the default for what no flag answers (not for --data).")
+        bool, typer.Option("--defaults", help="Ask nothing: use the default for each question without a flag; --data is still required.")
     ] = False,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A further edit of params.yaml, as of retemper run.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another edit of params.yaml, as in retemper run.")
     ] = None,
     code: Annotated[str, typer.Option(metavar="SOURCE", help="URL or folder of Retemper's code; default: the installed one.")] = "",
     like: Annotated[
         Path | None,
-        typer.Option(metavar="PROJECT", exists=True, file_okay=False, help="A finished project whose recorded times are scaled."),
+        typer.Option(
+            metavar="PROJECT",
+            exists=True,
+            file_okay=False,
+            help="A finished project, whose recorded times are scaled to estimate this one's.",
+        ),
     ] = None,
 ) -> int:
     """Start a project for your own data: asks five questions, or takes their answers as flags."""
@@ -52,7 +59,7 @@ def new(
     missing = [answers.QUESTIONS[name].flag for name, answer in flag_values.items() if answer is None and (name == "data" or not defaults)]
     is_interactive = sys.stdin.isatty() and not defaults
     if missing and not is_interactive:
-        raise UserError(f"new: no terminal to ask on, and no {', '.join(missing)}; give them, or --data and --defaults")
+        raise UserError(f"new: found no {', '.join(missing)}, and no terminal to ask for them; give them, or --data and --defaults")
 
     def answer(name: str, default: Text = None) -> str:
         question, value = answers.QUESTIONS[name], flag_values[name]
@@ -70,7 +77,7 @@ def new(
 
     def length(most: int, suggested: int) -> str:
         if is_interactive and document_length is None:
-            print(f"Of the documents, 95 % have at most {most} tokens.")
+            print(f"95 % of the documents have at most {most} tokens.")
         return answer("length", str(suggested))
 
     dataset = answer("data")

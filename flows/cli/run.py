@@ -19,7 +19,9 @@ def run(
     context: typer.Context,
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="STAGE", help="Stop at these stages of dvc.yaml (train@star, or train for all); default: report."),
+        typer.Argument(
+            metavar="STAGE", help="Run only up to these stages of dvc.yaml (train@star, or train for all rounds); default: report."
+        ),
     ] = None,
     *,
     assignments: Assignments = None,
@@ -27,14 +29,15 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Put the sections of docs/recipes/NAME.yaml into params.yaml permanently, before --set; none: restore the former ones.",
+            help="Write the sections of docs/recipes/NAME.yaml into params.yaml, permanently, before --set; none: restore the former.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Name the stages that may run, with time, memory and disk by recorded runs; change nothing.")
+        bool,
+        typer.Option("--dry-run", help="Name the stages that may run, with time, memory, and disk space by recorded runs; change nothing."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, with what is new about each stage.")] = False,
-    ignore_disk: Annotated[bool, typer.Option("--ignore-disk", help="Begin although the estimated new files do not fit the disk.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, with the reason why each stage runs.")] = False,
+    ignore_disk: Annotated[bool, typer.Option("--ignore-disk", help="Run even if the estimated new files do not fit on the disk.")] = False,
 ) -> int:
     """Bring the report up to date: only what changed runs. Then measure every system on the data sets of extra, if there are any."""
     from flows.experiments import extra
@@ -49,7 +52,7 @@ def run(
     from tasks.core.stage.frozen import freeze
 
     if as_json and not dry_run:
-        raise UserError("run: --json tells what --dry-run finds; give both, or neither")
+        raise UserError("run: found --json without --dry-run, expected both or neither")
     check, is_main_tree, status = context.obj or check_parameters, SECOND not in os.environ, 0
 
     undoing: list[Callable[[], None]] = []

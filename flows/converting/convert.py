@@ -72,11 +72,11 @@ def shares_of(inputs: Inputs, dev: float | None, test: float | None) -> Shares:
             raise UserError(f"--{split}-share: found {share:g}, expected a number from 0 to below 1")
         if share and (split in splits_with_files or "train" not in splits_with_files):
             cause = f"files of {split} too" if split in splits_with_files else "no training file"
-            raise UserError(f"--{split}-share: found {cause}, expected a share only where training queries have to become {split}; drop it")
+            raise UserError(f"--{split}-share: found {cause}, expected a share only if training queries become {split}; drop it")
         shares[split] = (SHARE if share is None else share) if "train" in splits_with_files and split not in splits_with_files else 0.0
     if sum(shares.values()) >= 1:
         values = " and ".join(f"{share:g}" for share in shares.values())
-        raise UserError(f"--dev-share and --test-share: found {values}, expected a sum below 1: the rest trains")
+        raise UserError(f"--dev-share and --test-share: found {values}, expected a sum below 1: the rest is for training")
     return Shares(**shares)
 
 
@@ -85,7 +85,7 @@ def refuse_place(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: found a file, expected a new folder as the first argument; name another")
     if folder.is_dir() and (any(folder.iterdir()) or folder.samefile(Path.cwd())):
-        raise UserError(f"{folder}: is there already, expected a new folder as the first argument; name another")
+        raise UserError(f"{folder}: already exists, expected a new folder as the first argument; name another")
     if not folder.parent.is_dir():
         raise UserError(f"{folder.parent}: no such folder, expected one to write {folder.name} in; make it first")
 

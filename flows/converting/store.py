@@ -53,7 +53,7 @@ class Store:
             row = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
             if row is None:
                 raise UserError(
-                    f"{at}: document {shorten(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus"
+                    f"{at}: document {shorten(passage.id)} is not in any corpus, expected its text; give the file that has it with --corpus"
                 )
             return None if row[1] else int(row[0])
         raw = _encoded(at, f"{len(passage.title)} {passage.title}{passage.text}")
@@ -68,7 +68,7 @@ class Store:
         if place is None:
             place, known_digest, known_at = self._one("SELECT place, digest, at FROM documents WHERE id = ?", name) or (None, b"", b"")
             if known_digest != digest:
-                refuse(f"{at}: document {shorten(name)} has another title or text at {os.fsdecode(known_at)}, expected one text of each id")
+                refuse(f"{at}: document {shorten(name)} has another title or text at {os.fsdecode(known_at)}, expected one text per id")
         else:
             self.white += bool(WHITE.search(name))
             if not empty:
@@ -95,7 +95,7 @@ class Store:
         elif row[1] == text:
             place = int(row[0])
         else:
-            refuse(f"{at}: query {shorten(name)} has another text at {os.fsdecode(row[2])}, expected one text of each id")
+            refuse(f"{at}: query {shorten(name)} has another text at {os.fsdecode(row[2])}, expected one text per id")
         return place if raw else None
 
     def query_of(self, at: str, name: str) -> tuple[int | None, str]:
@@ -114,7 +114,7 @@ class Store:
         if row is None:
             self._insert("INSERT INTO judged (query, split, doc, grade) VALUES (?, ?, ?, ?)", query, split, doc, grade)
         elif row[0] != grade:
-            refuse(f"{at}: found grade {grade}, {row[0]} before for the same query and document, expected one")
+            refuse(f"{at}: found grade {grade} for a query and document that had grade {row[0]} before, expected one grade")
 
     def reject(self, query: int, doc: int | None) -> None:
         """Add a negative of a training query."""

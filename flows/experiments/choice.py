@@ -68,7 +68,7 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
         f"({second.model})",
         significance_note(first, second, metric=metric, layout=layout),
         *edge_notes(tried, first, [one for one in found if is_tie(one.value, first.value)], check=check),
-        " ".join(["to take it: retemper run", *(f"--set {shlex.quote(one)}" for one in first.runs[0].assignments)]),
+        " ".join(["to adopt it: retemper run", *(f"--set {shlex.quote(one)}" for one in first.runs[0].assignments)]),
     ]
     return [printable(line) for line in lines]
 

@@ -339,7 +339,7 @@ def text(sides: Sequence[Side], compared: Sequence[Row], *, split: str, measure:
     header = ["system", "queries", measure, "difference", level, "p (Holm)", "d", "80 % power", "better", "worse"]
     table = fitted_table(header, body, width)
     lines = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
-    lines.append("d: mean difference over its standard deviation; 80 % power: the least difference that a t-test finds so often")
+    lines.append("d: mean difference over its standard deviation; 80 % power: the smallest difference that a t-test detects that often")
     lines += [row.warning for row in compared if row.warning]
     lines += [
         f"{row.name}: {clustered(row.queries, row.groups, row.design_effect)}"

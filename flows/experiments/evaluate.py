@@ -135,7 +135,7 @@ def refuse_before(models: Sequence[str], sections: Mapping[str, Any], settings: 
     """Raise UserError for mistakes in an evaluation that do not depend on its data. `sections`: the project's parameters."""
     for kind, length in settings.lengths.items():
         if length is not None and length < SHORTEST:
-            raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
+            raise UserError(f"--{kind}-length {length}: expected at least {SHORTEST} tokens, including special ones")
     for model in models:
         folder = Path("data/encoders", model)
         if model not in fusions(sections) and len(Path(model).parts) == 1 and folder.is_dir() and not Path(model).exists():
@@ -151,7 +151,7 @@ def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display
     Folder `kept` has what earlier runs finished, and gets dvc.lock for the next; one run at a time uses it. The tree is removed after the
     block. Raises RunFailed.
     """
-    with locks.wait_and_hold(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
+    with locks.wait_and_hold(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for it to end")):
         yield from _second_run(plan, kept, processes=processes, display=display)
 
 
@@ -230,7 +230,7 @@ def resolve_settings(settings: Settings, data: str) -> Shown:
     project = check_file()
     grades = settings.relevance
     if grades is not None and (len(grades) > len(SPLITS) or min(grades) < 1):
-        raise UserError(f"--relevance {' '.join(map(str, grades))}: expected a grade of 1 at least, or one for dev and one for test")
+        raise UserError(f"--relevance {' '.join(map(str, grades))}: expected a grade of at least 1, or one for dev and one for test")
     least: dict[str, int] = dict(zip(SPLITS, (grades[0], grades[-1]), strict=True)) if grades else dict.fromkeys(SPLITS, 1)
     if grades is None and canonical_spec(data) == canonical_spec(project.dataset.source):
         least = {split: project.evaluate.relevance[split] for split in SPLITS}

@@ -212,7 +212,7 @@ def text(result: Answer) -> str:
     parts.append(text_table(header, rows) if rows else f"no document is judged relevant (grade {result.least} or more)")
     notes = [f"*: relevant, of grade {result.least} or more; without a grade: not judged"]
     if any(doc.full for doc in result.relevant):
-        notes.append("full: as many tokens as tokenize.document_length allows; text beyond them, if any, is cut, and no encoder reads it")
+        notes.append("full: as many tokens as tokenize.document_length allows; encoders do not read any text beyond them")
     return "\n\n".join([*parts, "\n".join([*notes, *result.notes])])
 
 

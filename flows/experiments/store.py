@@ -168,10 +168,10 @@ def show(test: bool, as_json: bool) -> None:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     for baseline in dict.fromkeys(experiment.baseline for experiment in experiments):
-        print(f"upon {printable(git('show', '-s', '--format=%h %s', baseline))}")
+        print(f"based on {printable(git('show', '-s', '--format=%h %s', baseline))}")
         print(printable(table([experiment for experiment in experiments if experiment.baseline == baseline], test)))
-        print(f"to take one over: git restore --source={folder_of(baseline)}/NAME {PARAMS} dvc.lock, then retemper run\n")
-    print(f"{counted(len(experiments), 'experiments')}; dvc exp push origin NAME sends one to colleagues")
+        print(f"to adopt one: git restore --source={folder_of(baseline)}/NAME {PARAMS} dvc.lock, then retemper run\n")
+    print(f"{counted(len(experiments), 'experiments')}; dvc exp push origin NAME shares one with colleagues")
 
 
 def _text(experiment: Experiment, key: str) -> str:

@@ -168,13 +168,13 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
     ]:
         for repeat in repeats:
             if overlap := own.keys() & repeat.keys():
-                raise UserError(f"{file}: repeat.{min(overlap)}: {name} sets it too; take it out of one of them")
+                raise UserError(f"{file}: repeat.{min(overlap)}: {name} sets it too; remove it from one of them")
             full_name = f"{name[:70]}-{_name(repeat)}"[:100] if repeat else name
             points.append(Point(full_name, (*_assignments({**always, **own, **repeat}), *edits), setting, (*own, *repeat), tuple(repeat)))
     names = [point.name for point in points]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(
-            f"{file}: {twice[0]}: two points of that name; values that differ only in what a name leaves out need points: with names"
+            f"{file}: {twice[0]}: two points have that name: their values differ only in what names leave out; name them under points:"
         )
     if not points:
         raise UserError(f"{file}: no points; give each key of grid at least one value")
@@ -189,7 +189,7 @@ def refuse_twins(file: Path, sections: Mapping[Point, Mapping[str, Any]]) -> Non
             raise UserError(f"{file}: points {one.name} and {other.name} are the same: {reason}; remove one of the two")
     for point in sections:
         if reason := overridden(point):
-            raise UserError(f"{file}: point {point.name} is not what it says: {reason}; remove one of the two")
+            raise UserError(f"{file}: point {point.name} does not have its own value: {reason}; remove one of the two")
 
 
 def overridden(point: Point, parts: bool = False) -> str:
@@ -197,7 +197,7 @@ def overridden(point: Point, parts: bool = False) -> str:
     keys = [assignment.partition("=")[0].strip() for assignment in point.assignments]
     for (place, key), (later, overriding) in itertools.combinations(enumerate(keys), 2):
         if key in point.own and (f"{key}.".startswith(f"{overriding}.") or (parts and overriding.startswith(f"{key}."))):
-            return f"{point.assignments[later][:60]} comes after {point.assignments[place][:60]}"
+            return f"{point.assignments[later][:60]} overrides {point.assignments[place][:60]}"
     return ""
 
 

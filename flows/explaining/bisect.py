@@ -88,7 +88,7 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     champion_model = model_of(champion, sections) if champion else None
     model = model or champion_model
     if model is None:
-        raise UserError("bisect: there is no champion yet, so no model to look at; name one: --model NAME")
+        raise UserError("bisect: there is no champion yet, so no model to examine; name one: --model NAME")
     measure = measure or (champion.measure if champion and model == champion_model else "") or metric_of(sections)
     refuse_unmeasured(measure, sections)
     refuse_other_graph(commit, sections, model)
@@ -202,9 +202,7 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
         first = len(champion_batches) if champion_batches and len(champion_batches) < last else 0
     if last - first < 2:
         after = f" after {names[first - 1]}" if first else ""
-        raise UserError(
-            f"bisect: batches to search{after}: found {max(last - first, 0)}, expected at least two to search; see --good and --bad"
-        )
+        raise UserError(f"bisect: batches to search{after}: found {max(last - first, 0)}, expected at least two; see --good and --bad")
     return Range(names, first, last)
 
 
@@ -214,7 +212,7 @@ def text(result: Found, span: Range, *, what: str, trained: int) -> str:
     noise = f"standard error {result.error:.4f}, {counted(result.queries, 'queries')}"
     lines = [f"{what}: {result.drop:+.4f} with the first {counted(span.bad, 'batches')} against {ends} ({noise})"]
     if result.batch is None:
-        return "\n".join([*lines, "no batch to find: that is no loss, or within its noise"])
+        return "\n".join([*lines, "no bad batch: that is no loss, or one within the noise"])
     rows = [
         [
             str(attempt.batches),
@@ -225,14 +223,16 @@ def text(result: Found, span: Range, *, what: str, trained: int) -> str:
         ]
         for attempt in result.tried
     ]
-    lines.append(text_table(["batches", "last of them", "difference", "error", "looks"], rows))
+    lines.append(text_table(["batches", "last batch", "difference", "error", "looks"], rows))
     name = span.names[result.batch - 1]
     sure = result.probability >= Search.SURE
     lines.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {result.probability:.2f}; retrainings: {trained})")
     shared = LEAST_NOISE * abs(result.drop)
-    lines.append(f"it holds if another seed moves the mean by less than {shared:.4f}, a tenth of the drop: that noise is not measured")
     lines.append(
-        f"a batch whose name begins with a dot is left out: rename it to .{name}, and run retemper retrain"
+        f"this holds if another seed moves the mean by less than {shared:.4f}, a tenth of the drop; noise of seeds is not measured"
+    )
+    lines.append(
+        f"to leave it out, rename it to .{name}, and run retemper retrain"
         if sure
         else "the noise is too large to be sure: search a smaller range (--good, --bad), or add dev queries"
     )
@@ -259,6 +259,6 @@ def _source(commit: str, sections: Mapping[str, Any], inbox: Inbox) -> dict[str,
 def _estimate(span: Range, champion: Champion | None) -> str:
     """A clause on how many retrainings it takes, and how long at most by recorded times."""
     retrainings = span.steps + 2
-    message = f"retrainings: {span.steps}, and the two ends where they are not in the cache"
+    message = f"retrainings: {span.steps}, and the two ends if they are not in the cache"
     seconds = sum(costs.recorded_seconds(read_side(f"champion/{champion.number}").stages).values()) if champion else 0
     return f"{message}, about {clock(retrainings * seconds)} at most by recorded times" if seconds else message

@@ -127,7 +127,7 @@ def _data_factors(data_factor: Factor, old: tuple[Side, Data], new: tuple[Side, 
     if not added:
         raise UserError(
             f"--split data: found no batches of the inbox that {new[0].name} has and {old[0].name} lacks, expected dataset.source and the "
-            "first batches of the inbox on both sides, unchanged since; leave --split data out"
+            "first batches of the inbox on both sides, unchanged since; drop --split data"
         )
     return [Factor(f"batch {batch}", batches=(batch,)) for batch in added]
 

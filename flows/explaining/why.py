@@ -184,7 +184,7 @@ class Work:
         merged = next(group for group in self.groups if group not in former)
         names = [self.name(group) for group in former if group < merged]
         reason = next(iter(refused.values()))
-        note = f"{' of one with '.join(names)} of the other: {reason}; the two count as one factor"
+        note = f"{' of one side with '.join(names)} of the other: {reason}; the two count as one factor"
         self.notes.append(note)
         self.say(note)
 

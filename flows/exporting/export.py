@@ -37,7 +37,7 @@ def export_run(
     try:
         return export(project, settings, gather(commit, outcome), warn=warn)
     except Exception as error:  # the run itself is done
-        warn(printable(f"this run is not exported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"))
+        warn(printable(f"this run was not exported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"))
         return []
 
 

@@ -100,7 +100,7 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     exists, or the log gives no pair.
     """
     if batch.exists():
-        raise UserError(f"{batch}: is there already, expected a new batch; name another folder")
+        raise UserError(f"{batch}: already exists, expected a new batch; name another folder")
     for field_name, largest in LARGEST.items():
         if not 0 <= (value := getattr(rule, field_name)) <= largest:  # or NaN
             raise UserError(f"--{field_name.replace('_', '-')}: found {value:g}, expected a number from 0 to {largest:,.0f}")
@@ -111,7 +111,7 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     propensities = harvest(log.counts, ranks, rule.eta) if rule.method == "harvest" else power_law(ranks, rule.eta)
     rows, left_out = _judgments(log, propensities, rule, known=known)
     if not rows and not left_out:
-        raise UserError(f"{path}: found searches and no click, expected clicked or position in some lines; check the log")
+        raise UserError(f"{path}: found searches but no clicks, expected clicked or position in some lines; check the log")
     if not rows:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         raise UserError(
@@ -202,7 +202,7 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
     if HASHED.fullmatch(text):
         raise ValueError("found a hashed query, expected its text, as retemper serve --log-queries plain writes it")
     if not all(shown) or len(set(shown)) < len(shown):
-        raise ValueError("found an empty id, or the same twice in shown")
+        raise ValueError("found an empty id, or the same id twice, in shown, expected distinct ids")
     if has_half_character("".join((text, *shown))):
         raise ValueError("found half a character (a lone surrogate, \\ud800 to \\udfff) in query or shown")
     ranks = _ranks(record, shown)

@@ -19,7 +19,7 @@ def take_in(path: Path, batch: Path, split: str) -> tuple[int, int]:
     """
     out = batch / "qrels" / f"{split}.tsv"
     if out.exists():
-        raise UserError(f"{out}: is there already, expected a new batch; name another folder")
+        raise UserError(f"{out}: already exists, expected a new batch; name another folder")
     rows, blank = _rows(path)
     if not rows:
         raise UserError(f"{path}: no row has a score, expected 0 (not relevant), 1, or more in column score; judge some")

@@ -275,7 +275,7 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch: is there already"):
         take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule)
     (tmp_path / "unclicked.jsonl").write_text('{"query": "a", "shown": ["d1"], "clicked": []}\n')
-    with pytest.raises(UserError, match=r"unclicked.jsonl: found searches and no click, expected clicked or position in some lines"):
+    with pytest.raises(UserError, match=r"unclicked.jsonl: found searches but no clicks, expected clicked or position in some lines"):
         take_in(tmp_path / "unclicked.jsonl", tmp_path / "other", rule)
     with pytest.raises(UserError, match=r"no pair .* is left \(\d+ seen or clicked too rarely\); lower --min-impressions"):
         take_in(tmp_path / "log.jsonl", tmp_path / "other", Rule(min_impressions=10_000))
