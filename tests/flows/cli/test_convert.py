@@ -119,7 +119,7 @@ def test_the_command_says_where_no_query_became_dev(
     (tmp_path / "train.jsonl").write_text('{"query": "a", "pos": ["b"]}\n{"query": "c", "pos": ["d"]}\n')
     assert cli.main(["convert", "out", "train.jsonl", "--test-share", "0"]) == 0
     said = "dev has no queries: too few in train for a share of 0.1; give --dev FILE, or a larger --dev-share"
-    assert [line for line in capsys.readouterr().out.splitlines() if "no query" in line] == [said]
+    assert [line for line in capsys.readouterr().out.splitlines() if "no queries" in line] == [said]
 
 
 def test_a_mistake_is_one_line(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

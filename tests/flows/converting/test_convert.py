@@ -106,7 +106,7 @@ def test_tevatron_with_ids_and_a_corpus_equals_tevatron_with_passages(tmp_path: 
     run(tmp_path / "passages", write("passages.jsonl", tevatron("q1", "d1", "d3 d2")), corpora=[corpus])
     assert files_of(tmp_path / "ids") == files_of(tmp_path / "passages")
     assert list(made.forms.values()) == ["Tevatron", "Tevatron (ids)"]
-    with pytest.raises(UserError, match=r"ids.jsonl:1: document 'd1' is in no corpus.* --corpus$"):
+    with pytest.raises(UserError, match=r"ids.jsonl:1: document 'd1' is not in any corpus.* --corpus$"):
         run(tmp_path / "none", tmp_path / "ids.jsonl")
 
 
@@ -287,7 +287,7 @@ def test_only_a_new_folder_is_written(tmp_path: Path, write: Write, monkeypatch:
         run(tmp_path / "none/out", path)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(UserError, match=r"\.: is there already"):
+    with pytest.raises(UserError, match=r"\.: already exists"):
         run(Path(), path)
 
 

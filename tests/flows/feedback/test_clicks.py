@@ -272,7 +272,7 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
         name(f"query {by_hash[True]}"),
     }
     assert json.loads((tmp_path / "batch/propensities.json").read_text())["searches"] == 3000
-    with pytest.raises(UserError, match="batch: is there already"):
+    with pytest.raises(UserError, match="batch: already exists"):
         take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule)
     (tmp_path / "unclicked.jsonl").write_text('{"query": "a", "shown": ["d1"], "clicked": []}\n')
     with pytest.raises(UserError, match=r"unclicked.jsonl: found searches but no clicks, expected clicked or position in some lines"):
