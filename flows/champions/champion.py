@@ -50,19 +50,19 @@ class Champion:
 def read_champions(project: Path) -> list[Champion]:
     """All champions so far, by number. Raises UserError for a tag that holds no record."""
     form = "%(refname:strip=3)%00%(*objectname)%00%(contents:body)%01"
-    found = []
+    champions = []
     for entry in git("for-each-ref", f"--format={form}", TAGS.rstrip("/"), folder=project).split("\x01"):
         number, _, rest = entry.strip("\n").partition("\0")
         if not number.isdigit():
             continue
         commit, _, body = rest.partition("\0")
         try:
-            found.append(from_record(Champion, json.loads(body) | {"number": int(number), "commit": commit}))
+            champions.append(from_record(Champion, json.loads(body) | {"number": int(number), "commit": commit}))
         except (ValueError, TypeError):
             raise UserError(
                 f"tag champion/{number}: found no record of a champion in its message; delete it: git tag -d champion/{number}"
             ) from None
-    return sorted(found, key=lambda champion: champion.number)
+    return sorted(champions, key=lambda champion: champion.number)
 
 
 def current(project: Path) -> Champion | None:
@@ -114,16 +114,25 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
 
 def _refuse_uncommitted(folder: Path, commit: str, model: str, *, lock: Lock) -> None:
     """Raise UserError if `model` is in the folder's dvc.lock but not in that of `commit` (`lock`)."""
-    encoder, present = f"data/encoders/{model}", folder / LOCK
-    if encoder in outs_of(lock) or not present.exists() or present.read_text("utf-8").strip() == (show(folder, commit, LOCK) or "").strip():
+    encoder, lock_path = f"data/encoders/{model}", folder / LOCK
+    if (
+        encoder in outs_of(lock)
+        or not lock_path.exists()
+        or lock_path.read_text("utf-8").strip() == (show(folder, commit, LOCK) or "").strip()
+    ):
         return
-    if encoder in outs_of(read_lock(present)):
-        raise UserError(f"{model}: {LOCK} has it, that of commit {commit[:12]} does not; commit {LOCK}, params.yaml, and data/source.json")
+    if encoder in outs_of(read_lock(lock_path)):
+        raise UserError(
+            f"{model}: found in {LOCK}, but not in that of commit {commit[:12]}; commit {LOCK}, params.yaml, and data/source.json"
+        )
 
 
 def with_settings(project: Path, champions: Sequence[Champion]) -> list[Champion]:
     """The champions; those whose records have no settings get them from their commits."""
-    return [one if one.settings else replace(one, settings=settings_of(lock_at(project, one.commit), one.model)) for one in champions]
+    return [
+        champion if champion.settings else replace(champion, settings=settings_of(lock_at(project, champion.commit), champion.model))
+        for champion in champions
+    ]
 
 
 def parts_at(project: Path, champion: Champion) -> Parts:
@@ -132,20 +141,20 @@ def parts_at(project: Path, champion: Champion) -> Parts:
     return parts_of(lock_at(project, commit), champion.model, partial(read_out, project, commit), where=where)
 
 
-def find_rejected(champions: Sequence[Champion], made: Parts) -> Champion | None:
+def find_rejected(champions: Sequence[Champion], candidate: Parts) -> Champion | None:
     """Find the earlier champion with these parts, if someone has since replaced it manually.
 
     For the present champion's own model, all parts must be the same: the same model over other data was not taken back.
     """
-    chosen = next((one for one in reversed(champions) if one.cause != "data"), None)
-    if chosen is None or chosen.cause not in ("set", "rollback"):
+    last_crowned = next((champion for champion in reversed(champions) if champion.cause != "data"), None)
+    if last_crowned is None or last_crowned.cause not in ("set", "rollback"):
         return None
-    same = [one for one in reversed(champions) if is_same_model(made, one)]
-    if champions[-1] not in same:
-        return next(iter(same), None)
-    if made.digests == champions[-1].digests:
+    same_model = [champion for champion in reversed(champions) if is_same_model(candidate, champion)]
+    if champions[-1] not in same_model:
+        return next(iter(same_model), None)
+    if candidate.digests == champions[-1].digests:
         return None
-    return next((one for one in same if one.digests == made.digests), None)
+    return next((champion for champion in same_model if champion.digests == candidate.digests), None)
 
 
 def lock_at(folder: Path, commit: str) -> Lock:
@@ -164,27 +173,27 @@ def show(folder: Path, commit: str, name: str) -> str | None:
 def choose(project: Path, wanted: str) -> Champion:
     """Crown MODEL (of the last retraining, else of HEAD), a champion's tag, or REVISION:MODEL."""
     champions = read_champions(project)
-    now = champions[-1] if champions else None
-    old = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
-    if old:
-        return _crown_again(project, old, now, "set", now.number if now else None)
+    reigning = champions[-1] if champions else None
+    earlier = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
+    if earlier:
+        return _crown_again(project, earlier, reigning, "set", reigning.number if reigning else None)
     if wanted.startswith("champion/") and ":" not in wanted:
-        raise UserError(f"{wanted}: no such champion; {f'the last is champion/{now.number}' if now else 'there is none yet'}")
+        raise UserError(f"{wanted}: no such champion; {f'the last is champion/{reigning.number}' if reigning else 'there is none yet'}")
     revision, colon, model = wanted.rpartition(":")
     candidates = [revision] if colon else [BRANCH, "HEAD"]
     commits = [commit for name in candidates if (commit := resolve(project, name))]
     if not commits:
         raise UserError(f"{wanted}: no commit {revision or 'yet'}; expected MODEL, champion/N or REVISION:MODEL")
     commit = next(
-        (one for one in commits if {f"train@{model}", f"adore@{model}", f"fuse@{model}"} & lock_at(project, one).keys()), commits[0]
+        (each for each in commits if {f"train@{model}", f"adore@{model}", f"fuse@{model}"} & lock_at(project, each).keys()), commits[0]
     )
     champion = Champion(
-        number=(now.number if now else 0) + 1,
+        number=(reigning.number if reigning else 0) + 1,
         model=model,
         cause="set",
         when=timestamp(),
-        replaced=now.number if now else None,
-        previous=now.number if now else None,
+        replaced=reigning.number if reigning else None,
+        previous=reigning.number if reigning else None,
         commit=commit,
         measure=metric_of(parse_yaml(show(project, commit, "params.yaml") or "") or {}),
         metrics=metrics_of(project, commit, model),
@@ -206,15 +215,15 @@ def roll_back(project: Path) -> Champion:
     champions = {champion.number: champion for champion in read_champions(project)}
     if not champions:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
-    now = champions[max(champions)]
-    before = champions.get(now.previous or 0)
-    if before is None:
-        first = earliest_same(list(champions.values()), now)
-        again = f"champion/{first.number} again, " if first.number != now.number else ""
-        later = "retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
-        other = later if len(champions) > 1 else "retemper champion set MODEL crowns another model of the last retraining"
-        raise UserError(f"champion/{now.number} is {again}the first champion: nothing before it to go back to; {other}")
-    return _crown_again(project, before, now, "rollback", before.previous)
+    reigning = champions[max(champions)]
+    previous = champions.get(reigning.previous or 0)
+    if previous is None:
+        first = earliest_same(list(champions.values()), reigning)
+        again = f"champion/{first.number} again, " if first.number != reigning.number else ""
+        history_hint = "retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
+        remedy = history_hint if len(champions) > 1 else "retemper champion set MODEL crowns another model of the last retraining"
+        raise UserError(f"champion/{reigning.number} is {again}the first champion: nothing before it to go back to; {remedy}")
+    return _crown_again(project, previous, reigning, "rollback", previous.previous)
 
 
 def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion:
@@ -223,10 +232,10 @@ def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion
     return next((one for one in champions if (one.model, one.commit, one.digests) == same), champion)
 
 
-def _crown_again(project: Path, old: Champion, now: Champion | None, cause: str, previous: int | None) -> Champion:
-    number = now.number if now else 0
-    again = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
-    return _crown_by_hand(project, Champion(**again))
+def _crown_again(project: Path, old: Champion, reigning: Champion | None, cause: str, previous: int | None) -> Champion:
+    number = reigning.number if reigning else 0
+    fields = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
+    return _crown_by_hand(project, Champion(**fields))
 
 
 def _crown_by_hand(project: Path, champion: Champion) -> Champion:
@@ -235,19 +244,19 @@ def _crown_by_hand(project: Path, champion: Champion) -> Champion:
     return crown(project, champion)
 
 
-def warn_if_lost(project: Path, now: Champion, warn: Callable[[str], None]) -> None:
+def warn_if_lost(project: Path, reigning: Champion, warn: Callable[[str], None]) -> None:
     """Warn, before hours of training, if an encoder of the champion is lost: the comparison needs it.
 
     It is not an error, because the same recipe over the same data makes it again.
     """
     try:
-        parts = parts_at(project, now)
+        parts = parts_at(project, reigning)
         encoders = [parts.paths[kind] for kind in parts.encoders.values()]
-        outs.refuse_lost(encoders, project=project, lock=lock_at(project, now.commit))
+        outs.refuse_lost(encoders, project=project, lock=lock_at(project, reigning.commit))
     except UserError as error:
         warn(
-            f"champion/{now.number}, with which a new model is compared: {error}. Unless this retraining makes it again, the comparison "
-            f"will fail; another champion is set by retemper champion set MODEL"
+            f"champion/{reigning.number}, with which a new model is compared: {error}. Unless this retraining makes it again, "
+            "the comparison will fail; to crown another: retemper champion set MODEL"
         )
 
 
@@ -259,11 +268,19 @@ def timestamp() -> str:
 def table(champions: list[Champion]) -> str:
     """Every champion, the present one last."""
     rows = []
-    for one in champions:
-        value = one.metrics.get("dev", {}).get(one.measure)
-        figure = f"{one.measure} {value:.4f}" if value is not None else ""
+    for champion in champions:
+        value = champion.metrics.get("dev", {}).get(champion.measure)
+        figure = f"{champion.measure} {value:.4f}" if value is not None else ""
         rows.append(
-            [f"champion/{one.number}", one.model, one.cause, figure, one.when, one.digests.get("encoder", "")[:10], one.commit[:10]]
+            [
+                f"champion/{champion.number}",
+                champion.model,
+                champion.cause,
+                figure,
+                champion.when,
+                champion.digests.get("encoder", "")[:10],
+                champion.commit[:10],
+            ]
         )
     return text_table(["champion", "model", "cause", "dev", "when", "encoder", "commit"], rows)
 

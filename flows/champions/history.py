@@ -41,24 +41,24 @@ class Ended:
 
 def read_history(project: Path) -> list[Ended]:
     """Every retraining known here, in the order in which they ended: in the branch's order, with those only in this folder in between."""
-    local: list[dict[str, Any]] = []
+    local_records: list[dict[str, Any]] = []
     if (project / HISTORY).exists():
         for line in (project / HISTORY).read_bytes().split(b"\n"):
             with contextlib.suppress(ValueError):  # a line that a full disk truncated, perhaps within a character
-                local.append(json.loads(line))
+                local_records.append(json.loads(line))
     branch: dict[str, Ended] = {}
     if tree.resolve(project, tree.BRANCH):
         for commit in tree.records(project, tree.BRANCH):
             if entry := read_outcome(project, commit):
                 branch[entry.id] = entry
-    here = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local]
-    found, known = list[Ended](), {entry.id for entry in here}
+    local_entries = [_as_on_branch(from_record(Ended, entry), branch.get(entry["id"])) for entry in local_records]
+    merged, known = list[Ended](), {entry.id for entry in local_entries}
     for entry in branch.values():
         if entry.id not in known:
-            found.append(entry)
-        elif place := next((place for place, one in enumerate(here, 1) if one.id == entry.id), 0):
-            found, here = found + here[:place], here[place:]
-    return found + here
+            merged.append(entry)
+        elif place := next((place for place, one in enumerate(local_entries, 1) if one.id == entry.id), 0):
+            merged, local_entries = merged + local_entries[:place], local_entries[place:]
+    return merged + local_entries
 
 
 def _as_on_branch(entry: Ended, shared: Ended | None) -> Ended:
@@ -80,23 +80,25 @@ def read_events(project: Path) -> list[Ended]:
     Clocks may be set back, so champions are in the order of their numbers; times only place failures before or after them.
     """
     champions, events = champion.read_champions(project), read_history(project)
-    for one in champions:
-        if one.cause in ("set", "rollback"):
+    for crowned in champions:
+        if crowned.cause in ("set", "rollback"):
             numbers = [event.champion for event in events]
-            place = 1 + max((at for at, number in enumerate(numbers) if number and number < one.number), default=-1)
-            while place < len(events) and not numbers[place] and events[place].when <= one.when:
+            place = 1 + max((at for at, number in enumerate(numbers) if number and number < crowned.number), default=-1)
+            while place < len(events) and not numbers[place] and events[place].when <= crowned.when:
                 place += 1
-            events.insert(place, _by_hand(champions, one))
+            events.insert(place, _by_hand(champions, crowned))
     return events
 
 
-def _by_hand(champions: Sequence[Champion], one: Champion) -> Ended:
+def _by_hand(champions: Sequence[Champion], crowned: Champion) -> Ended:
     """A champion crowned by hand, as an entry of the history."""
-    first = champion.earliest_same(champions, one)
-    again = f"champion/{first.number} again" if first.number != one.number else f"{one.model} of commit {one.commit[:10]}"
-    reason = f"{again}, by hand" + (f", in place of champion/{one.replaced}" if one.replaced else "")
-    result: Result = "rollback" if one.cause == "rollback" else "set"
-    return Ended(f"champion/{one.number}", result, reason, one.when, champion=one.number, candidate=one.model, commit=one.commit)
+    first = champion.earliest_same(champions, crowned)
+    again = f"champion/{first.number} again" if first.number != crowned.number else f"{crowned.model} of commit {crowned.commit[:10]}"
+    reason = f"{again}, by hand" + (f", in place of champion/{crowned.replaced}" if crowned.replaced else "")
+    result: Result = "rollback" if crowned.cause == "rollback" else "set"
+    return Ended(
+        f"champion/{crowned.number}", result, reason, crowned.when, champion=crowned.number, candidate=crowned.model, commit=crowned.commit
+    )
 
 
 def remember_killed(project: Path) -> Ended | None:
@@ -105,14 +107,14 @@ def remember_killed(project: Path) -> Ended | None:
     Returns the run's entry in the history, None if no run was killed.
     """
     try:
-        found = from_record(Ended, json.loads((project / AT_WORK).read_text(encoding="utf-8")))
+        killed = from_record(Ended, json.loads((project / AT_WORK).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
         (project / AT_WORK).unlink()
         return None
-    remember(project, found, Display().warn)
-    return next((one for one in read_history(project) if one.id == found.id), found)
+    remember(project, killed, Display().warn)
+    return next((one for one in read_history(project) if one.id == killed.id), killed)
 
 
 def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
@@ -122,10 +124,10 @@ def remember(project: Path, ended: Ended, warn: Callable[[str], None]) -> None:
     """
     try:
         known = read_history(project)
-        again = bool(known) and ended.result == "unchanged" and (known[-1].result, known[-1].reason) == ("unchanged", ended.reason)
-        if not again and (ended.id not in {entry.id for entry in known} or ended.commit):
-            slim = {**asdict(ended), "metrics": None, "comparison": None, "intake": None}
-            append_line(project / HISTORY, json.dumps(slim, ensure_ascii=False), lasting=True)
+        is_repeat = bool(known) and ended.result == "unchanged" and (known[-1].result, known[-1].reason) == ("unchanged", ended.reason)
+        if not is_repeat and (ended.id not in {entry.id for entry in known} or ended.commit):
+            record = {**asdict(ended), "metrics": None, "comparison": None, "intake": None}
+            append_line(project / HISTORY, json.dumps(record, ensure_ascii=False), lasting=True)
         (project / AT_WORK).unlink(missing_ok=True)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -40,29 +40,29 @@ def fetch(project: Path) -> Met:
 
     The caller holds the lock of retrainings, or does nothing that depends on the branch. Raises GitFailed if another process moved it.
     """
-    return _meet_remote(project, lambda here, there: settle(project, here, there))
+    return _meet_remote(project, lambda local_refs, remote_refs: settle(project, local_refs, remote_refs))
 
 
 def peek(project: Path) -> str | None:
     """`fetch` for a caller that only reads champions: if both sides have added something, move nothing. Return one line, or None."""
-    told = "there are other champions than this machine's, which retrained at the same time; the next retraining settles it"
-    return _meet_remote(project, lambda *_: Met(f"git remote {_remote(project)}: {told}")).problem
+    message = "another machine retrained at the same time, and its champions differ; the next retraining settles it"
+    return _meet_remote(project, lambda *_: Met(f"git remote {_remote(project)}: {message}")).problem
 
 
-def _meet_remote(project: Path, where_parted: Callable[[Mapping[str, str], Mapping[str, str]], Met]) -> Met:
+def _meet_remote(project: Path, on_divergence: Callable[[Mapping[str, str], Mapping[str, str]], Met]) -> Met:
     remote = _remote(project)
     if not remote:
         return Met()
     try:
-        here, there = _refs(project), _fetch_references(project, remote)
+        local_refs, remote_refs = _refs(project), _fetch_references(project, remote)
     except GitFailed as error:
-        return Met(f"git remote {remote}: not asked for the champions of other machines: {_without_address(error)}")
-    if have_diverged(project, here, there):
-        return where_parted(here, there)
-    behind = BRANCH in there and not (BRANCH in here and is_ancestor(project, there[BRANCH], here[BRANCH]))
-    new = [name for name, digest in there.items() if here.get(name) != digest and (name != BRANCH or behind)]
+        return Met(f"git remote {remote}: cannot be asked for other machines' champions: {_without_address(error)}")
+    if have_diverged(project, local_refs, remote_refs):
+        return on_divergence(local_refs, remote_refs)
+    behind = BRANCH in remote_refs and not (BRANCH in local_refs and is_ancestor(project, remote_refs[BRANCH], local_refs[BRANCH]))
+    new = [name for name, digest in remote_refs.items() if local_refs.get(name) != digest and (name != BRANCH or behind)]
     if new:
-        move(project, [f"update {name} {there[name]} {here.get(name, ZERO)}" for name in new])
+        move(project, [f"update {name} {remote_refs[name]} {local_refs.get(name, ZERO)}" for name in new])
     return Met()
 
 
@@ -71,21 +71,21 @@ def push(project: Path) -> Met:
     remote, met = _remote(project), Met()
     if not (remote and _refs(project)):
         return met
-    for left in reversed(range(TRIES)):
-        there: dict[str, str] = {}
+    for tries_left in reversed(range(TRIES)):
+        remote_refs: dict[str, str] = {}
         try:
-            here, there = _refs(project), _fetch_references(project, remote)
-            if have_diverged(project, here, there):
-                met = _combine(met, settle(project, here, there))
-                here = _refs(project)
-            ahead = [name for name, digest in here.items() if there.get(name) != digest]
-            if BRANCH in ahead and BRANCH in there and is_ancestor(project, here[BRANCH], there[BRANCH]):
+            local_refs, remote_refs = _refs(project), _fetch_references(project, remote)
+            if have_diverged(project, local_refs, remote_refs):
+                met = _combine(met, settle(project, local_refs, remote_refs))
+                local_refs = _refs(project)
+            ahead = [name for name, digest in local_refs.items() if remote_refs.get(name) != digest]
+            if BRANCH in ahead and BRANCH in remote_refs and is_ancestor(project, local_refs[BRANCH], remote_refs[BRANCH]):
                 ahead.remove(BRANCH)  # the next fetch takes over what is new there
             if ahead:
                 _send(project, remote, ahead)
             return met
         except GitFailed as error:
-            if not left or not _moved(project, remote, there):
+            if not tries_left or not _moved(project, remote, remote_refs):
                 problem = f"git remote {remote}: branch and tags are not pushed, the next run tries again: {_without_address(error)}"
                 return replace(met, problem=problem)
     return met
@@ -95,54 +95,57 @@ def _combine(first: Met, second: Met) -> Met:
     return Met(None, second.told if not first.told else f"{first.told}; {second.told}", first.again or second.again)
 
 
-def have_diverged(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> bool:
+def have_diverged(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[str, str]) -> bool:
     """Whether both sides have what the other lacks: commits on the branch, or another tag of the same name."""
-    if any(here[name] != digest for name, digest in there.items() if name in here and name != BRANCH):
+    if any(local_refs[name] != digest for name, digest in remote_refs.items() if name in local_refs and name != BRANCH):
         return True
-    ours, theirs = here.get(BRANCH), there.get(BRANCH)
+    ours, theirs = local_refs.get(BRANCH), remote_refs.get(BRANCH)
     return bool(ours and theirs and not is_ancestor(project, ours, theirs) and not is_ancestor(project, theirs, ours))
 
 
-def settle(project: Path, here: Mapping[str, str], there: Mapping[str, str]) -> Met:
-    """Append what only this side has to what the other side has, in one transaction. The objects of `there` have been received."""
-    champions = {f"{TAGS}{one.number}": one for one in champion.read_champions(project)}
-    clash = any(here[name] != digest for name, digest in there.items() if name in here and name.startswith(TAGS))
-    ours = [one for name, one in champions.items() if there.get(name) != here[name]] if clash else []
+def settle(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[str, str]) -> Met:
+    """Append what only this side has to what the other side has, in one transaction. The objects of `remote_refs` have been received."""
+    champions = {f"{TAGS}{crowned.number}": crowned for crowned in champion.read_champions(project)}
+    clash = any(local_refs[name] != digest for name, digest in remote_refs.items() if name in local_refs and name.startswith(TAGS))
+    ours = [crowned for name, crowned in champions.items() if remote_refs.get(name) != local_refs[name]] if clash else []
     lost = _superseded(ours)
-    numbers = [int(digits) for name in there if (digits := name.removeprefix(TAGS)).isdigit()]
+    numbers = [int(digits) for name in remote_refs if (digits := name.removeprefix(TAGS)).isdigit()]
     latest = max(numbers, default=0)
 
-    tip = _replayed(project, here.get(BRANCH), there.get(BRANCH), lost=lost, now=latest or None)
-    updates = [f"update {BRANCH} {tip} {here.get(BRANCH, ZERO)}"] if tip and tip != here.get(BRANCH) else []
-    new = {name: digest for name, digest in there.items() if name != BRANCH}
-    new |= {f"{TAGS}{one.number}": "" for one in ours if f"{TAGS}{one.number}" not in there}  # deleted, unless the number is reused
-    given: dict[int, int] = {}
-    for one in ours:
-        if one.number in lost:
-            digest = here[f"{TAGS}{one.number}"]
-            new[f"{SUPERSEDED}champion-{one.number}-{digest[:10]}"] = digest
+    tip = _replayed(project, local_refs.get(BRANCH), remote_refs.get(BRANCH), lost=lost, latest=latest or None)
+    updates = [f"update {BRANCH} {tip} {local_refs.get(BRANCH, ZERO)}"] if tip and tip != local_refs.get(BRANCH) else []
+    new_refs = {name: digest for name, digest in remote_refs.items() if name != BRANCH}
+    # Tags of ours that the remote lacks are deleted, unless their number is reused.
+    new_refs |= {f"{TAGS}{crowned.number}": "" for crowned in ours if f"{TAGS}{crowned.number}" not in remote_refs}
+    new_numbers: dict[int, int] = {}
+    for crowned in ours:
+        if crowned.number in lost:
+            digest = local_refs[f"{TAGS}{crowned.number}"]
+            new_refs[f"{SUPERSEDED}champion-{crowned.number}-{digest[:10]}"] = digest
         else:
-            given[one.number] = number = latest + len(given) + 1
-            again = replace(one, number=number, replaced=number - 1 or None, previous=given.get(one.previous or 0, one.previous))
-            new[f"{TAGS}{number}"] = champion.tag_object(project, again)
-    for name, digest in new.items():
-        if digest != here.get(name, ""):
-            updates.append(f"update {name} {digest} {here.get(name, ZERO)}" if digest else f"delete {name} {here[name]}")
+            new_numbers[crowned.number] = number = latest + len(new_numbers) + 1
+            renumbered = replace(
+                crowned, number=number, replaced=number - 1 or None, previous=new_numbers.get(crowned.previous or 0, crowned.previous)
+            )
+            new_refs[f"{TAGS}{number}"] = champion.tag_object(project, renumbered)
+    for name, digest in new_refs.items():
+        if digest != local_refs.get(name, ""):
+            updates.append(f"update {name} {digest} {local_refs.get(name, ZERO)}" if digest else f"delete {name} {local_refs[name]}")
     if updates:
         move(project, updates)
-    return Met(None, _describe_superseded(ours, lost, given=given, latest=latest), bool(lost))
+    return Met(None, _describe_superseded(ours, lost, new_numbers=new_numbers, latest=latest), bool(lost))
 
 
 def _superseded(ours: Sequence[Champion]) -> set[int]:
     """Numbers of our champions that a retraining crowned, and of rollbacks that only undid one of these."""
     lost: set[int] = set()
-    for one in ours:
-        if one.cause not in ("set", "rollback") or (one.cause == "rollback" and one.replaced in lost):
-            lost.add(one.number)
+    for crowned in ours:
+        if crowned.cause not in ("set", "rollback") or (crowned.cause == "rollback" and crowned.replaced in lost):
+            lost.add(crowned.number)
     return lost
 
 
-def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[int], now: int | None) -> str | None:
+def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[int], latest: int | None) -> str | None:
     """The branch's new tip: each commit that only we have is made again on top of theirs. Its second parent keeps the former commit."""
     if not ours or (theirs and is_ancestor(project, ours, theirs)):
         return theirs
@@ -151,20 +154,22 @@ def _replayed(project: Path, ours: str | None, theirs: str | None, *, lost: set[
     tip = theirs
     span = [ours, *([f"^{theirs}"] if theirs else [])]
     for commit in records(project, *span):
-        ended = history.read_outcome(project, commit)
-        if ended and ended.result == "promoted" and ended.champion in lost:
-            reason = f"{ended.reason}; superseded: another machine had crowned champion/{now} by then, so the next retraining decides again"
-            ended = replace(ended, result="superseded", reason=reason, champion=now)
-        content = _with_record(project, commit, ended) if ended else git("rev-parse", f"{commit}^{{tree}}", folder=project)
+        outcome = history.read_outcome(project, commit)
+        if outcome and outcome.result == "promoted" and outcome.champion in lost:
+            reason = (
+                f"{outcome.reason}; superseded: another machine had crowned champion/{latest} by then, so the next retraining decides again"
+            )
+            outcome = replace(outcome, result="superseded", reason=reason, champion=latest)
+        content = _with_record(project, commit, outcome) if outcome else git("rev-parse", f"{commit}^{{tree}}", folder=project)
         message = git("log", "-1", "--format=%B", commit, folder=project)
         parents = [word for parent in (tip, commit) if parent for word in ("-p", parent)]
         tip = git("commit-tree", content, *parents, text=message, folder=project, env=NOBODY)
     return tip
 
 
-def _with_record(project: Path, commit: str, ended: history.Ended) -> str:
+def _with_record(project: Path, commit: str, outcome: history.Ended) -> str:
     """The tree of a commit with another record in it."""
-    record = json.dumps(asdict(replace(ended, commit=None)), indent=1, ensure_ascii=False) + "\n"
+    record = json.dumps(asdict(replace(outcome, commit=None)), indent=1, ensure_ascii=False) + "\n"
     blob = git("hash-object", "-w", "--stdin", text=record, folder=project)
     path = git("rev-parse", "--show-prefix", folder=project) + RECORD
     with TemporaryDirectory() as folder:
@@ -174,13 +179,13 @@ def _with_record(project: Path, commit: str, ended: history.Ended) -> str:
         return git("write-tree", folder=project, env=index)
 
 
-def _describe_superseded(ours: Sequence[Champion], lost: set[int], *, given: Mapping[int, int], latest: int) -> str:
+def _describe_superseded(ours: Sequence[Champion], lost: set[int], *, new_numbers: Mapping[int, int], latest: int) -> str:
     parts = [
-        f"champion/{one.number} of this machine ({one.model}) is superseded by another machine's champion/{latest}"
-        for one in ours
-        if one.number in lost
+        f"champion/{crowned.number} of this machine ({crowned.model}) is superseded by another machine's champion/{latest}"
+        for crowned in ours
+        if crowned.number in lost
     ]
-    parts += [f"champion/{old}, set by hand, is champion/{new} now" for old, new in given.items()]
+    parts += [f"champion/{old}, set by hand, is champion/{new} now" for old, new in new_numbers.items()]
     return "another machine retrained at the same time, and its records come first: " + ("; ".join(parts) or "those of this machine follow")
 
 
@@ -203,10 +208,10 @@ def _refs_of(project: Path, remote: str) -> dict[str, str]:
 
 def _fetch_references(project: Path, remote: str) -> dict[str, str]:
     """Fetch the remote's objects without moving a reference of ours; return its references."""
-    here, there = _refs(project), _refs_of(project, remote)
-    if new := [name for name, digest in there.items() if here.get(name) != digest]:
+    local_refs, remote_refs = _refs(project), _refs_of(project, remote)
+    if new := [name for name, digest in remote_refs.items() if local_refs.get(name) != digest]:
         git("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", remote, *new, timeout=SEND_SECONDS, folder=project)
-    return there
+    return remote_refs
 
 
 def _send(project: Path, remote: str, names: Sequence[str]) -> None:
@@ -220,10 +225,10 @@ def _send(project: Path, remote: str, names: Sequence[str]) -> None:
         git(*command, remote, *names, timeout=SEND_SECONDS, folder=project)
 
 
-def _moved(project: Path, remote: str, there: Mapping[str, str]) -> bool:
+def _moved(project: Path, remote: str, remote_refs: Mapping[str, str]) -> bool:
     """Whether the remote's references have changed since we saw them."""
     try:
-        return _refs_of(project, remote) != there
+        return _refs_of(project, remote) != remote_refs
     except GitFailed:
         return False
 

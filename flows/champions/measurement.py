@@ -35,23 +35,25 @@ class NotComparable(UserError):
     """The champion cannot be measured as it is served."""
 
 
-def lost_index(project: Path, now: Champion) -> str | None:
+def lost_index(project: Path, reigning: Champion) -> str | None:
     """Why the champion cannot be searched over other documents; None if it can, because what its indexes have learned is kept."""
-    own = parse_yaml(champion.show(project, now.commit, "params.yaml") or "") or {}
-    for name in champion.parts_at(project, now).encoders:
-        if has_own_index(own, name) and not champion.read_out(project, now.commit, f"data/indexes/{name}/index.json").get("trained"):
-            return f"champion/{now.number}: its compressed index was made before Retemper kept what such an index has learned"
+    sections = parse_yaml(champion.show(project, reigning.commit, "params.yaml") or "") or {}
+    for name in champion.parts_at(project, reigning).encoders:
+        if not has_own_index(sections, name):
+            continue
+        if not champion.read_out(project, reigning.commit, f"data/indexes/{name}/index.json").get("trained"):
+            return f"champion/{reigning.number}: its compressed index was made before Retemper kept what such an index has learned"
     return None
 
 
-def warn_if_not_comparable(project: Path, now: Champion, *, warn: Callable[[str], None]) -> None:
+def warn_if_not_comparable(project: Path, reigning: Champion, *, warn: Callable[[str], None]) -> None:
     """Warn, before a training, if `evaluate_champion` will not be able to measure the champion."""
     with suppress(UserError):  # it is lost, and the run may make it again
-        if lost := lost_index(project, now):
+        if lost := lost_index(project, reigning):
             warn(f"{lost}, so a new model cannot be compared with it and will be refused; crown it with retemper champion set MODEL")
 
 
-def evaluate_champion(project: Path, now: Champion, *, processes: Processes, display: Display) -> dict[str, Any]:
+def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes, display: Display) -> dict[str, Any]:
     """Metrics of the champion on the new corpus and queries; values by query are in SCRATCH/values afterwards.
 
     A second tree measures it by an ordinary run, as it is served: its encoders are rounds of no steps with its own text and token
@@ -59,51 +61,59 @@ def evaluate_champion(project: Path, now: Champion, *, processes: Processes, dis
     documents come from the shard store. A compressed index that the champion was trained with is filled with the new documents. Raises
     UserError if an encoder is lost, and NotComparable if what such an index has learned was not kept.
     """
-    name = f"champion/{now.number}"
+    name = f"champion/{reigning.number}"
     remove_worktree(SCRATCH)
     SCRATCH.mkdir(parents=True)
-    parts = champion.parts_at(project, now)
-    get = partial(champion.get_out, project, now.commit)
-    if lost := lost_index(project, now):
-        raise NotComparable(f"{lost}, so the two cannot be compared; the champion stays (to have the new one: retemper champion set MODEL)")
-    (SCRATCH / "params.yaml").write_text(champion.show(Path.cwd(), now.commit, "params.yaml") or "", encoding="utf-8")
-    own, sections = read_yaml(SCRATCH / "params.yaml"), read_yaml(Path("params.yaml"))
-    for one, kind in parts.encoders.items():
+    parts = champion.parts_at(project, reigning)
+    get = partial(champion.get_out, project, reigning.commit)
+    if lost := lost_index(project, reigning):
+        raise NotComparable(
+            f"{lost}, so the two cannot be compared; the champion stays (to crown the new one: retemper champion set MODEL)"
+        )
+    (SCRATCH / "params.yaml").write_text(champion.show(Path.cwd(), reigning.commit, "params.yaml") or "", encoding="utf-8")
+    own_sections, sections = read_yaml(SCRATCH / "params.yaml"), read_yaml(Path("params.yaml"))
+    for encoder, kind in parts.encoders.items():
         get(parts.paths[kind], SCRATCH / kind)
-        if has_own_index(own, one):
-            get(f"data/indexes/{one}/{LEARNED}", SCRATCH / kind / LEARNED)
-    stage = "evaluate_fuse" if now.fusion else "evaluate_adore" if has_own_index(own, now.model) else "evaluate"
+        if has_own_index(own_sections, encoder):
+            get(f"data/indexes/{encoder}/{LEARNED}", SCRATCH / kind / LEARNED)
+    stage = "evaluate_fuse" if reigning.fusion else "evaluate_adore" if has_own_index(own_sections, reigning.model) else "evaluate"
     tree = make_worktree(SCRATCH / "tree", commit_of("HEAD"))
     for file in (locks.DVC_LOCK, SOURCE, "params.yaml"):
         shutil.copy(file, tree / file)
-    present: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
-    present |= {section: own[section] for section in ("text", "tokenize", "encode") if section in own}
-    present |= untrained_rounds({documents_of(own, one): str((SCRATCH / kind).resolve()) for one, kind in parts.encoders.items()})
-    present["adore"] = {one: with_its_index(own, one) for one in parts.encoders if has_own_index(own, one)}
-    if now.fusion:
-        present["fuse"] = {one: {**own["fuse"][one], **setting} for one, setting in now.fusion.items() if one != BM25}
-        present["bm25"] = own.get("bm25") or {}
-    edit.apply([edit.setting(key, value) for key, value in present.items()], tree / "params.yaml", lambda _: None)
+    settings: dict[str, Any] = {section: sections[section] for section in ("retrieve", "evaluate") if section in sections}
+    settings |= {section: own_sections[section] for section in ("text", "tokenize", "encode") if section in own_sections}
+    settings |= untrained_rounds(
+        {documents_of(own_sections, encoder): str((SCRATCH / kind).resolve()) for encoder, kind in parts.encoders.items()}
+    )
+    settings["adore"] = {
+        encoder: with_its_index(own_sections, encoder) for encoder in parts.encoders if has_own_index(own_sections, encoder)
+    }
+    if reigning.fusion:
+        settings["fuse"] = {
+            fusion: {**own_sections["fuse"][fusion], **setting} for fusion, setting in reigning.fusion.items() if fusion != BM25
+        }
+        settings["bm25"] = own_sections.get("bm25") or {}
+    edit.apply([edit.setting(key, value) for key, value in settings.items()], tree / "params.yaml", lambda _: None)
     equip(tree)
     (tree / ".retemper").mkdir(exist_ok=True)
     Path(".retemper/shards").mkdir(exist_ok=True)
     (tree / ".retemper/shards").symlink_to(Path(".retemper/shards").resolve())
-    target = f"{stage}@{now.model}"
+    target = f"{stage}@{reigning.model}"
     status, problems = _run_second(tree, target, processes, show=lambda line: display.output(name, line) if " | " in line else None)
     if status:
-        why = problems[-1].message if problems else f"its run ended with status {status}"
-        raise UserError(f"{name} could not be measured on the new data: {why}")
-    shutil.copytree(tree / "data/values" / now.model, SCRATCH / "values")
-    return dict(read_json(tree / METRICS / f"{now.model}.json"))
+        reason = problems[-1].message if problems else f"its run ended with status {status}"
+        raise UserError(f"{name} could not be measured on the new data: {reason}")
+    shutil.copytree(tree / "data/values" / reigning.model, SCRATCH / "values")
+    return dict(read_json(tree / METRICS / f"{reigning.model}.json"))
 
 
 def _run_second(tree: Path, target: str, processes: Processes, *, show: Callable[[str], None]) -> tuple[int, list[Problem]]:
     """Run a target in a second tree, with the sources of this one. If the Prefect server is unavailable, run again without it."""
     command, env = (*RUN, target), {STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
-    ended = run_in(tree, command, processes, show=show, env=env)
-    if ended[0] and server.is_configured() and not server.answers():
-        ended = run_in(tree, command, processes, show=show, env={**env, **dict.fromkeys(OF_SERVER, "")})
-    return ended
+    result = run_in(tree, command, processes, show=show, env=env)
+    if result[0] and server.is_configured() and not server.answers():
+        result = run_in(tree, command, processes, show=show, env={**env, **dict.fromkeys(OF_SERVER, "")})
+    return result
 
 
 def values(folder: Path, measure: str, measured: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

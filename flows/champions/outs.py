@@ -25,17 +25,17 @@ def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None
     out.parent.mkdir(parents=True, exist_ok=True)
     if not copy_cached(project, path, temporary, lock=lock):
         remove_corrupt(cache_of(project) / "files/md5", path, lock)
-        rest = [str(project), path, "--rev", commit]
+        arguments = [str(project), path, "--rev", commit]
         try:
-            _dvc("get", *rest, "--out", str(temporary), "--quiet")
-            hashes = json.loads(_dvc("list", *rest, "--recursive", "--show-hash", "--json"))
+            _dvc("get", *arguments, "--out", str(temporary), "--quiet")
+            hashes = json.loads(_dvc("list", *arguments, "--recursive", "--show-hash", "--json"))
         except ValueError as error:
             _remove(temporary)
             raise UserError(f"{where}: neither in the cache nor on the remote{f' ({error})' if str(error) else ''}") from None
-        for one in hashes:  # DVC does not check what it downloads
-            if one["md5"] and file_md5(temporary / one["path"] if temporary.is_dir() else temporary) != one["md5"]:
+        for entry in hashes:  # DVC does not check what it downloads
+            if entry["md5"] and file_md5(temporary / entry["path"] if temporary.is_dir() else temporary) != entry["md5"]:
                 _remove(temporary)
-                raise UserError(f"{where}: {one['path']} is corrupt on the remote; push it again from a machine that has it (dvc push)")
+                raise UserError(f"{where}: {entry['path']} is corrupt on the remote; push it again from a machine that has it (dvc push)")
     _remove(out)
     temporary.rename(out)
 
@@ -51,7 +51,7 @@ def remove_corrupt(root: Path, path: str, lock: Lock) -> None:
 def refuse_lost(paths: Iterable[str], *, project: Path, lock: Lock) -> None:
     """Raise UserError for an out, or a path in one, that neither the cache nor the remote has. Nothing is read or downloaded."""
     root = cache_of(project) / "files/md5"
-    missing = {one: path for path in paths for one in objects(root, path, lock) if not object_path(root, one).exists()}
+    missing = {digest: path for path in paths for digest in objects(root, path, lock) if not object_path(root, digest).exists()}
     if not missing:
         return
     from dvc.repo import Repo
@@ -75,16 +75,16 @@ def objects(root: Path, path: str, lock: Lock) -> Iterator[str]:
             if out.get("md5") and f"{path}/".startswith(f"{out['path']}/"):
                 yield out["md5"]
                 below = path.removeprefix(out["path"]).lstrip("/")
-                inside = listing(root, out["md5"]) if out["md5"].endswith(".dir") else {}
-                yield from (digest for name, digest in inside.items() if f"{name}/".startswith(f"{below}/" if below else ""))
+                members = listing(root, out["md5"]) if out["md5"].endswith(".dir") else {}
+                yield from (digest for name, digest in members.items() if f"{name}/".startswith(f"{below}/" if below else ""))
 
 
 def _dvc(*words: str) -> str:
     """Run a command of DVC; return what it prints. If it fails, raise ValueError with DVC's error, which may be empty."""
-    done = subprocess.run([*DVC, *words], env=environment(), capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ValueError(next((line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR")), ""))
-    return done.stdout
+    process = subprocess.run([*DVC, *words], env=environment(), capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise ValueError(next((line.removeprefix("ERROR: ") for line in process.stderr.splitlines() if line.startswith("ERROR")), ""))
+    return process.stdout
 
 
 def _remove(path: Path) -> None:

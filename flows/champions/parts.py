@@ -57,31 +57,31 @@ def parts_of(stages: Lock, model: str, read: Callable[[str], Any], *, where: str
             raise UserError(f"{where} has no encoder {name}, expected one of {served}")
     paths, encoders = {"corpus": corpus_of(stages)}, dict[str, str]()
     for name in dense:
-        end = "" if name == dense[0] else f".{name}"
-        encoders[name] = f"encoder{end}"
-        paths |= {f"encoder{end}": f"data/encoders/{name}", f"index{end}": f"data/indexes/{name}"}
+        suffix = "" if name == dense[0] else f".{name}"
+        encoders[name] = f"encoder{suffix}"
+        paths |= {f"encoder{suffix}": f"data/encoders/{name}", f"index{suffix}": f"data/indexes/{name}"}
     fusion: dict[str, Any] = {}
     if fused and BM25 in searched:
         paths["bm25"], fusion[BM25] = "data/bm25", parameters(stages["bm25"]).get("bm25", {})
     for name in fused:
-        told = read(f"data/runs/{name}/fusion.json")
-        fusion[name] = {key: told[key] for key in SETTING if key in told}
+        record = read(f"data/runs/{name}/fusion.json")
+        fusion[name] = {key: record[key] for key in SETTING if key in record}
         if (depth := sections["fuse"].get(name, {}).get("depth", DEPTH)) != DEPTH:  # champions before this was recorded have none
             fusion[name]["depth"] = depth
-    there = {kind: path for kind, path in paths.items() if path in outs}
-    return Parts(there, {kind: outs[path] for kind, path in there.items()}, encoders, fusion, settings_of(stages, model))
+    existing = {kind: path for kind, path in paths.items() if path in outs}
+    return Parts(existing, {kind: outs[path] for kind, path in existing.items()}, encoders, fusion, settings_of(stages, model))
 
 
 def settings_of(stages: Lock, model: str) -> dict[str, Any]:
     """The sections OWN of params.yaml as the stages of `model` read them, and the factories of its own indexes, if any."""
-    sections, read = _sections(stages), dict(parameters(stages.get("tokenize", {})))
+    sections, values = _sections(stages), dict(parameters(stages.get("tokenize", {})))
     for name in _made_from(model, sections)[1]:
         for stage in ("encode", "index"):
-            read |= parameters(stages.get(f"{stage}@{sections['adore'].get(name, {}).get('round', name)}", {}))
-    found = {name: read[name] for name in OWN if name in read}
+            values |= parameters(stages.get(f"{stage}@{sections['adore'].get(name, {}).get('round', name)}", {}))
+    settings = {name: values[name] for name in OWN if name in values}
     if indexes := [sections["adore"][name]["index"] for name in _made_from(model, sections)[1] if has_own_index(sections, name)]:
-        found["indexes"] = indexes
-    return found
+        settings["indexes"] = indexes
+    return settings
 
 
 def _made_from(model: str, sections: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
@@ -114,8 +114,8 @@ def documents_of(sections: Mapping[str, Any], name: str) -> str:
 def with_its_index(sections: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The entry of adore for model `name` over other documents, which are added to its index as it was trained."""
     entry = sections["adore"][name]
-    own = {key: entry[key] for key in INDEXED if key in entry}
-    return {"round": documents_of(sections, name), "negatives": "none", "steps": 0, "quantizer": "given", **own}
+    index_settings = {key: entry[key] for key in INDEXED if key in entry}
+    return {"round": documents_of(sections, name), "negatives": "none", "steps": 0, "quantizer": "given", **index_settings}
 
 
 def outs_of(stages: Lock) -> dict[str, str]:
@@ -132,10 +132,10 @@ def outs_of(stages: Lock) -> dict[str, str]:
 
 def _sections(stages: Lock) -> dict[str, dict[str, Any]]:
     """The entries of rounds, adore, and fuse whose stages have run."""
-    found: dict[str, dict[str, Any]] = {"rounds": {}, "adore": {}, "fuse": {}}
+    sections: dict[str, dict[str, Any]] = {"rounds": {}, "adore": {}, "fuse": {}}
     for stage in stages:
         kind, _, name = stage.partition("@")
         section = {"train": "rounds", "adore": "adore", "fuse": "fuse"}.get(kind)
         if section:
-            found[section][name] = parameters(stages[stage]).get(f"{section}.{name}", {})
-    return found
+            sections[section][name] = parameters(stages[stage]).get(f"{section}.{name}", {})
+    return sections

@@ -40,8 +40,8 @@ def resolve_followed(project: Path, follow: str) -> str:
     if followed := resolve(project, follow):
         return followed
     git("rev-parse", "--git-dir", folder=project)  # where git itself refuses, it says why
-    named = follow or '--follow ""'
-    raise UserError(f"{named}: no such commit, branch or tag; commit the project first, or name one with --follow")
+    label = follow or '--follow ""'
+    raise UserError(f"{label}: no such commit, branch or tag; commit the project first, or name one with --follow")
 
 
 def uncommitted(project: Path) -> list[str]:
@@ -65,9 +65,9 @@ def hold_for_retraining(project: Path, waiting: Callable[[], None] = lambda: Non
 
     If a dry run holds it, call `waiting` and wait: a dry run at three at night must not cost the week's retraining.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with locks.wait_and_hold(project / LOOK, waiting):
-            held.enter_context(locks.hold_run_lock(project / LOCK))
+            stack.enter_context(locks.hold_run_lock(project / LOCK))
         yield
 
 
@@ -94,8 +94,8 @@ def prepare(project: Path, follow: str, meet: Callable[[Path], None]) -> Tree:
     root = (project / FOLDER).resolve()
     refuse_taken_names(project)
     common = Path(git("rev-parse", "--path-format=absolute", "--git-common-dir", folder=project))
-    for left in (common / f"{BRANCH}.lock", *(common / TAGS).glob("*.lock")):
-        left.unlink(missing_ok=True)
+    for stale_lock in (common / f"{BRANCH}.lock", *(common / TAGS).glob("*.lock")):
+        stale_lock.unlink(missing_ok=True)
     meet(project)
     folder = make_worktree(root, followed, project, clean=False)  # what the last retraining made is still there
     if not (folder / "dvc.yaml").exists():
@@ -113,13 +113,13 @@ def refuse_taken_names(project: Path) -> None:
     for name, move in ((BRANCH.rpartition("/")[0], "git branch -m {0} NEW"), (TAGS.rstrip("/"), "git tag NEW {0} && git tag -d {0}")):
         if name in git("for-each-ref", "--format=%(refname)", name, folder=project).splitlines():
             short = name.rpartition("/")[2]
-            raise UserError(f"{name}: git can keep no {short}/... beside it, which retrainings need; rename it: {move.format(short)}")
+            raise UserError(f"{name}: git cannot have {short}/... beside it, which retrainings need; rename it: {move.format(short)}")
 
 
 def commit(tree: Tree, message: str) -> str:
     """Commit the files of a retraining on top of the branch's tip and the followed commit; return the commit. No branch moves yet."""
-    here = [name for name in COMMITTED if (tree.folder / name).exists()]
-    git("add", "--force", "--", *here, folder=tree.folder)
+    files = [name for name in COMMITTED if (tree.folder / name).exists()]
+    git("add", "--force", "--", *files, folder=tree.folder)
     content = git("write-tree", folder=tree.root)
     parents = [tree.tip] if tree.tip else []
     if not tree.tip or not is_ancestor(tree.root, tree.followed, tree.tip):

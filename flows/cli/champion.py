@@ -36,9 +36,9 @@ def show(
     project_folder()
     if history:
         return _show_history(as_json)
-    now = champion.current(Path.cwd())
-    before = champion.read_champions(Path.cwd()) if now and now.number > 1 else []
-    return _show(now, as_json, f"\n\n{champion.table(before)}" if before else "")
+    current = champion.current(Path.cwd())
+    champions = champion.read_champions(Path.cwd()) if current and current.number > 1 else []
+    return _show(current, as_json, f"\n\n{champion.table(champions)}" if champions else "")
 
 
 @app.command("set", cls=ProjectCommand)
@@ -83,11 +83,11 @@ def export(
     with_documents: Annotated[bool, typer.Option("--with-documents", help="Also titles and texts, as Parquet.")] = False,
     vectors: Annotated[bool, typer.Option("--vectors", help="Also ids and vectors, as Parquet for vector databases.")] = False,
     push_to_hub: Annotated[
-        str | None, typer.Option(metavar="OWNER/NAME", help="Push the folder to Hugging Face's hub, by the token in HF_TOKEN.")
+        str | None, typer.Option(metavar="OWNER/NAME", help="Push the folder to Hugging Face's hub, with the token in HF_TOKEN.")
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Copy all that serves it from the cache, with a model card: encoder, index, ids, text settings; of a fusion BM25 and the weights."""
+    """Copy all that serving needs from the cache, with a model card: encoder, index, ids, text settings; for a fusion, BM25 and weights."""
     from flows.serving import hub
     from flows.serving.export import export
 
@@ -99,10 +99,10 @@ def export(
     return status
 
 
-def _show(champion: "Champion | None", as_json: bool, behind: str = "") -> int:
+def _show(champion: "Champion | None", as_json: bool, suffix: str = "") -> int:
     from flows.champions.champion import details
 
-    text = f"{details(champion)}{behind}" if champion else "there is no champion yet; run retemper retrain"
+    text = f"{details(champion)}{suffix}" if champion else "there is no champion yet; run retemper retrain"
     print(_json(asdict(champion) if champion else None) if as_json else printable(text))
     return 0
 
@@ -111,20 +111,23 @@ def _show_history(as_json: bool) -> int:
     from flows.champions.history import read_events
     from flows.process.display import text_table
 
-    ended = read_events(Path.cwd())
-    rows = [[one.when, one.result, f"champion/{one.champion}" if one.champion else "", one.candidate or "", one.reason] for one in ended]
+    events = read_events(Path.cwd())
+    rows = [
+        [event.when, event.result, f"champion/{event.champion}" if event.champion else "", event.candidate or "", event.reason]
+        for event in events
+    ]
     header = ["when", "result", "champion", "candidate", "reason"]
     text = text_table(header, rows) if rows else "no retraining yet; run retemper retrain"
-    print(_json([asdict(one) for one in ended]) if as_json else printable(text))
+    print(_json([asdict(event) for event in events]) if as_json else printable(text))
     return 0
 
 
-def _json(shown: object) -> str:
-    return json.dumps(shown, indent=2, ensure_ascii=False)
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _meet(met: "Met") -> None:
-    if met.problem:
-        print(f"retemper: warning: {printable(met.problem)}", file=sys.stderr)
-    if met.told:
-        print(f"retemper: {printable(met.told)}", file=sys.stderr)
+def _meet(result: "Met") -> None:
+    if result.problem:
+        print(f"retemper: warning: {printable(result.problem)}", file=sys.stderr)
+    if result.told:
+        print(f"retemper: {printable(result.told)}", file=sys.stderr)

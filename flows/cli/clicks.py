@@ -32,35 +32,35 @@ def clicks(
     eta: Annotated[
         float, typer.Option(min=0, help="Exponent of 1 / rank^eta; with harvest, used only where the log has too little data.")
     ] = 1.0,
-    max_weight: Annotated[float, typer.Option(min=1, help="Largest weight of one click.")] = 10.0,
-    min_impressions: Annotated[int, typer.Option(min=1, help="Fewest times that a document was shown for a query.")] = 5,
-    min_clicks: Annotated[int, typer.Option(min=1, help="Fewest clicks on it.")] = 1,
-    dev_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of the queries that are held out as dev, by a hash of their text.")
-    ] = 0.0,
+    max_weight: Annotated[float, typer.Option(min=1, help="Maximum weight of a click.")] = 10.0,
+    min_impressions: Annotated[int, typer.Option(min=1, help="Minimum number of times that a document was shown for a query.")] = 5,
+    min_clicks: Annotated[int, typer.Option(min=1, help="Minimum number of clicks on it.")] = 1,
+    dev_share: Annotated[float, typer.Option(min=0, max=1, help="Share of the queries to hold out as dev, by a hash of their text.")] = 0.0,
     dev_relevance: Annotated[
         float, typer.Option(min=0, help="Minimum relevance of a dev pair: the estimated clicks per view, minus the standard error.")
     ] = 0.2,
 ) -> int:
-    """Take in a click log as training queries of a batch, their pairs weighted against position bias."""
+    """Turn a click log into a batch of training queries, with pairs weighted against position bias."""
     from flows.cli.intake import rule
     from flows.feedback.clicks import Rule, take_in
     from flows.intake.inbox import known_records
     from tasks.core.stage.errors import printable
 
     intake, source = rule()
-    wanted = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share, dev_relevance)
-    taken = take_in(log, batch, wanted, known=known_records(intake, source, Path.cwd()))
-    found = taken.propensities
-    shown = ", ".join(f"{rank}: {found.values[rank]:.2f}" for rank in sorted(found.values)[:10])
-    measured = (
-        f"measured at {counted(len(found.measured), 'ranks')}, eta {found.eta:.2f} fitted" if found.measured else f"1 / rank^{found.eta:g}"
+    click_rule = Rule(propensities.value, eta, max_weight, min_impressions, min_clicks, dev_share, dev_relevance)
+    result = take_in(log, batch, click_rule, known=known_records(intake, source, Path.cwd()))
+    estimates = result.propensities
+    by_rank = ", ".join(f"{rank}: {estimates.values[rank]:.2f}" for rank in sorted(estimates.values)[:10])
+    method = (
+        f"measured at {counted(len(estimates.measured), 'ranks')}, eta {estimates.eta:.2f} fitted"
+        if estimates.measured
+        else f"1 / rank^{estimates.eta:g}"
     )
-    pairs = ", ".join(counted(count, f"pairs of {split}") for split, count in taken.pairs.items())
-    print(f"{batch}: {counted(taken.queries, 'queries')}, {pairs}, of {counted(taken.log.searches, 'searches')}")
-    print(f"propensities by rank ({measured}): {shown}")
-    for reason, count in taken.left_out.items():
+    pairs = ", ".join(counted(count, f"pairs of {split}") for split, count in result.pairs.items())
+    print(f"{batch}: {counted(result.queries, 'queries')}, {pairs}, of {counted(result.log.searches, 'searches')}")
+    print(f"propensities by rank ({method}): {by_rank}")
+    for reason, count in result.left_out.items():
         print(f"left out: {counted(count, f'pairs {reason}')}")
-    if taken.log.skipped:
-        print(printable(f"skipped: {counted(taken.log.skipped, 'lines')}, the first: {taken.log.first}"))
+    if result.log.skipped:
+        print(printable(f"skipped: {counted(result.log.skipped, 'lines')}, the first: {result.log.first}"))
     return 0

@@ -27,7 +27,7 @@ def refuse_place(option: str, file: Path | None) -> None:
     if file is not None and file.is_dir():
         raise UserError(f"{option} {file}: found a folder, expected the name of a file")
     if file is not None and not file.parent.is_dir():
-        raise UserError(f"{option} {file}: {file.parent} is no folder, expected one to write the file to; make it first")
+        raise UserError(f"{option} {file}: {file.parent} is not a folder, expected one to write the file to; make it first")
 
 
 class ProjectCommand(TyperCommand):

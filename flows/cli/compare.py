@@ -25,7 +25,7 @@ def compare(
         typer.Argument(
             metavar="SYSTEM",
             help="MODEL (of this working tree), REVISION:MODEL, REVISION (its best model on dev; a commit, branch, tag, champion/N or "
-            "experiment), or a TREC run file. The first is what the others are compared with.",
+            "experiment), or a TREC run file. The others are compared with the first.",
         ),
     ],
     *,
@@ -37,7 +37,7 @@ def compare(
     query: Annotated[
         str | None,
         typer.Option(
-            metavar="QUERY_ID", help="Show this query alone: what each system finds for it, and the ranks of its relevant documents."
+            metavar="QUERY_ID", help="Show only this query: what each system finds for it, and the ranks of its relevant documents."
         ),
     ] = None,
     as_json: Json = False,
@@ -51,7 +51,7 @@ def compare(
     if query is not None:
         if queries is not None:
             raise UserError(
-                f"compare --query {query} --queries {queries}: found both, expected one query or those that differ most; leave one out"
+                f"compare --query {query} --queries {queries}: found both, expected one query or those that differ most; drop one"
             )
         show(systems, query, split=split.value, measure=measure, as_json=as_json)
         return 0

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 app = group()
 Files = list[Path] | None
-SHARE = "Share of the training queries that become {split}, by a hash of their text (default: 0.1, or 0 where {split} has files)."
+SHARE = "Share of the training queries to move to {split}, by a hash of their text (default: 0.1, or 0 if {split} has files)."
 
 
 @app.command()
 def convert(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or an empty folder, which becomes a BEIR folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder, which becomes a BEIR folder.")],
     train: Annotated[
         Files,
         typer.Argument(
@@ -39,18 +39,22 @@ def convert(
         str | None,
         typer.Option(
             metavar="SPEC",
-            help="In place of files, a data set: demo | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID, or a PATH alone.",
+            help="A data set instead of files: demo | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID, or a PATH alone.",
         ),
     ] = None,
-    dev: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for dev; may be repeated.")] = None,
-    test: Annotated[Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="The same for test; may be repeated.")] = None,
+    dev: Annotated[
+        Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Files of the same forms for dev; may be repeated.")
+    ] = None,
+    test: Annotated[
+        Files, typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Files of the same forms for test; may be repeated.")
+    ] = None,
     corpus: Annotated[
         Files,
         typer.Option(
             exists=True,
             dir_okay=False,
             metavar="FILE",
-            help="More documents (Tevatron, Pyserini, BEIR); may be repeated. Default: only the passages that other files mention.",
+            help="More documents (Tevatron, Pyserini, BEIR); may be repeated. Default: only the passages in the other files.",
         ),
     ] = None,
     queries: Annotated[
@@ -79,58 +83,56 @@ def convert(
             _tell(folder, convert_source(folder, spec_of(data)))
         return 0
     examples = [(split, path) for split, files in (("train", train), ("dev", dev), ("test", test)) for path in files or ()]
-    inputs = Inputs(examples, corpus or (), queries or (), [parse_qrels(given) for given in qrels or ()])
+    inputs = Inputs(examples, corpus or (), queries or (), [parse_qrels(option) for option in qrels or ()])
     shares = shares_of(inputs, dev_share, test_share)
     with _unwritten():
-        made = convert(folder, inputs, shares)
-    _next(folder, _report(folder, made, shares, mentioned=not corpus))
+        converted = convert(folder, inputs, shares)
+    _next(folder, _report(folder, converted, shares, without_corpus=not corpus))
     return 0
 
 
-def _report(folder: Path, made: "Converted", shares: "Shares", *, mentioned: bool) -> list[str]:
-    """Print what was written, and what is odd about it; return the `--set` options needed. `mentioned`: no corpus file was given."""
+def _report(folder: Path, converted: "Converted", shares: "Shares", *, without_corpus: bool) -> list[str]:
+    """Print what was written, and what is odd about it; return the `--set` options needed. `without_corpus`: no corpus file was given."""
     from tasks.core.stage.errors import printable
 
     by_form: dict[str, list[Path]] = {}
-    for path, form in made.forms.items():
+    for path, form in converted.forms.items():
         by_form.setdefault(form, []).append(path)
     for form, paths in by_form.items():
         print(printable(f"{form}: {paths[0]}{f' and {len(paths) - 1:,} more' if paths[1:] else ''}"))
     queries_by_split, judgments = (
-        ", ".join(f"{split} {count:,}" for split, count in some.items()) for some in (made.queries, made.judgments)
+        ", ".join(f"{split} {count:,}" for split, count in counts.items()) for counts in (converted.queries, converted.judgments)
     )
     print(
         printable(
-            f"{folder}: {counted(made.documents, 'documents')}; queries: {queries_by_split}; judgments: {judgments}; "
-            f"negatives: {made.negatives:,}"
+            f"{folder}: {counted(converted.documents, 'documents')}; queries: {queries_by_split}; judgments: {judgments}; "
+            f"negatives: {converted.negatives:,}"
         )
     )
     if shares.dev or shares.test:
         print(f"dev and test queries: {shares.dev:g} and {shares.test:g} of the training queries, by a hash of their text")
     for split, share in (("dev", shares.dev), ("test", shares.test)):
-        if share and not made.queries[split]:
-            print(f"{split} has no query: too few train for a share of {share:g}; give --{split} FILE, or a larger --{split}-share")
-    for reason, count in made.left_out.items():
+        if share and not converted.queries[split]:
+            print(f"{split} has no queries: too few in train for a share of {share:g}; give --{split} FILE, or a larger --{split}-share")
+    for reason, count in converted.left_out.items():
         print(f"left out: {reason}: {count:,}")
-    if mentioned:
+    if without_corpus:
         print("the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus")
-    sets = []
-    if made.titled:
-        print(
-            f"documents with a title: {made.titled:,}; text.titles=true puts it before the text, as Tevatron does; otherwise it is not read"
-        )
-        sets.append("--set text.titles=true")
-    if made.leaks:
-        every = made.leaks >= made.queries["train"]  # dropping them would leave nothing to train on
-        way = "they are all of train; give other files as dev and test" if every else "prepare.leaks=drop removes them from train"
-        print(f"training queries that are in dev or test too: {made.leaks:,}; {way}")
-        sets += [] if every else ["--set prepare.leaks=drop"]
-    if made.white:
-        print(f"ids with white space: {made.white:,}; prepare.ids=escape takes them")
-        sets.append("--set prepare.ids=escape")
-    if made.negatives:
-        sets.append("--set rounds.warmup.negatives=official")
-    return sets
+    options = []
+    if converted.titled:
+        print(f"documents with a title: {converted.titled:,}; read only with text.titles=true (title before text, as in Tevatron)")
+        options.append("--set text.titles=true")
+    if converted.leaks:
+        all_leak = converted.leaks >= converted.queries["train"]  # dropping them would leave nothing to train on
+        remedy = "they are all of train; give other files for dev and test" if all_leak else "prepare.leaks=drop removes them from train"
+        print(f"training queries that are in dev or test too: {converted.leaks:,}; {remedy}")
+        options += [] if all_leak else ["--set prepare.leaks=drop"]
+    if converted.white:
+        print(f"ids with white space: {converted.white:,}; prepare.ids=escape takes them")
+        options.append("--set prepare.ids=escape")
+    if converted.negatives:
+        options.append("--set rounds.warmup.negatives=official")
+    return options
 
 
 @contextmanager
@@ -144,38 +146,38 @@ def _unwritten() -> Iterator[None]:
         raise KeyboardInterrupt(*(stopped.args or (signal.SIGINT,))) from None
 
 
-def _tell(folder: Path, made: Mapping[str, Any]) -> None:
+def _tell(folder: Path, answer: Mapping[str, Any]) -> None:
     """Print what was written of a data set (the answer of tasks.prepare.beir_folder), and the next command."""
     from tasks.core.stage.errors import printable
 
-    parts = [counted(made["documents"], "documents")]
-    for what in ("queries", "judgments"):
-        if made[what]:
-            by_split = (f"{split} {count:,}".lstrip() for split, count in made[what].items())
-            parts.append(f"{what}: {', '.join(by_split)}")
-    parts.append(f"negatives: {made['negatives']:,}")
+    parts = [counted(answer["documents"], "documents")]
+    for kind in ("queries", "judgments"):
+        if answer[kind]:
+            by_split = (f"{split} {count:,}".lstrip() for split, count in answer[kind].items())
+            parts.append(f"{kind}: {', '.join(by_split)}")
+    parts.append(f"negatives: {answer['negatives']:,}")
     print(printable(f"{folder}: {'; '.join(parts)}"))
-    for reason, count in made["left_out"].items():
+    for reason, count in answer["left_out"].items():
         print(f"left out: {reason}: {count:,}")
-    sets = []
-    if not made["judgments"]:
-        print("no queries with judgments; recipe cold_start makes queries of the documents")
-    if made["white"]:
-        print(f"ids with white space: {made['white']:,}; prepare.ids=escape takes them")
-        sets.append("--set prepare.ids=escape")
-    if made["empty"]:
-        print(f"documents and queries without text: {made['empty']:,}; prepare.empty_texts=drop leaves them out")
-        sets.append("--set prepare.empty_texts=drop")
-    _next(folder, [*sets, *(["--set rounds.warmup.negatives=official"] if made["negatives"] else [])])
+    options = []
+    if not answer["judgments"]:
+        print("no queries with judgments; recipe cold_start makes queries from the documents")
+    if answer["white"]:
+        print(f"ids with white space: {answer['white']:,}; prepare.ids=escape takes them")
+        options.append("--set prepare.ids=escape")
+    if answer["empty"]:
+        print(f"documents and queries without text: {answer['empty']:,}; prepare.empty_texts=drop drops them")
+        options.append("--set prepare.empty_texts=drop")
+    _next(folder, [*options, *(["--set rounds.warmup.negatives=official"] if answer["negatives"] else [])])
 
 
-def _next(folder: Path, sets: Sequence[str]) -> None:
+def _next(folder: Path, options: Sequence[str]) -> None:
     from tasks.core.stage.errors import printable
 
     if _inbox() == folder.resolve().parent:
         print("next: retemper intake")
     else:
-        print(printable(" ".join(["next: retemper new my-project --data", shlex.quote(str(folder)), *sets])))
+        print(printable(" ".join(["next: retemper new my-project --data", shlex.quote(str(folder)), *options])))
 
 
 def _inbox() -> Path | None:

@@ -51,16 +51,22 @@ def evaluate(
         ),
     ],
     query_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Before every query (default: the model's own prompt, if it names one).")
+        str | None, typer.Option(metavar="TEXT", help="Text before every query (default: the model's own prompt, if it has one).")
     ] = None,
     query_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of a query (default: tokenize.query_length, or the model's longest).")
+        int | None,
+        typer.Option(
+            metavar="N", help="Maximum tokens of a query (default: tokenize.query_length, or the model's limit if that is lower)."
+        ),
     ] = None,
     document_prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Before every document (default: the model's own prompt, if it names one).")
+        str | None, typer.Option(metavar="TEXT", help="Text before every document (default: the model's own prompt, if it has one).")
     ] = None,
     document_length: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of a document (default: tokenize.document_length, or the model's longest).")
+        int | None,
+        typer.Option(
+            metavar="N", help="Maximum tokens of a document (default: tokenize.document_length, or the model's limit if that is lower)."
+        ),
     ] = None,
     titles: Annotated[bool, typer.Option("--titles", help="Put titles before the documents' texts (default: text.titles).")] = False,
     no_titles: Annotated[bool, typer.Option("--no-titles", help="Omit titles.")] = False,
@@ -74,7 +80,7 @@ def evaluate(
             help="Exclude the document with the query's own id, as BEIR does (default: retrieve.ignore_identical_ids).",
         ),
     ] = False,
-    no_ignore_identical_ids: Annotated[bool, typer.Option("--no-ignore-identical-ids", help="Rank it like any other.")] = False,
+    no_ignore_identical_ids: Annotated[bool, typer.Option("--no-ignore-identical-ids", help="Rank that document like any other.")] = False,
     relevance: Annotated[
         list[int] | None,
         typer.Option(
@@ -88,11 +94,11 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="PLACE",
-            help="Also write them as MTEB writes the result of a task: to this JSON file, or of several to MODEL/DATA.json in this folder.",
+            help="Also write them in MTEB's form: to this JSON file; for several models or data sets, to MODEL/DATA.json in this folder.",
         ),
     ] = None,
 ) -> int:
-    """Evaluate any model folder on any dataset, zero-shot; data/ stays as it is. Several of either give one table."""
+    """Evaluate any model folder on any dataset, zero-shot; data/ is unchanged. Several models or data sets give one table."""
     from flows.experiments.evaluate import Settings, evaluate
     from flows.experiments.several import evaluate_all
     from flows.parameters.specs import spec_of

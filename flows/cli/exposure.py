@@ -18,7 +18,7 @@ def exposure(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """In which steps of which trainings records took part, and in which role."""
+    """Which trainings used a record, at which steps, and in which role."""
     from flows.team import exposure
 
     exposure.show(records, rev, as_json=as_json)

@@ -15,7 +15,7 @@ app = group()
 def forget(
     records: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DOC|QUERY", help="Ids of documents or queries; none: those of forgotten.txt, in this clone's caches."),
+        typer.Argument(metavar="DOC|QUERY", help="Ids of documents or queries; none: those in forgotten.txt, from this clone's caches."),
     ] = None,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,

@@ -23,7 +23,7 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be removed, and remove nothing.")] = False,
     remote: Annotated[str | None, typer.Option(metavar="NAME", help="Clean this remote as well, after fetching every git remote.")] = None,
     days: Annotated[float, typer.Option(metavar="N", min=0, help="Keep what reached the remote in the last N days.")] = 7,
-    unsent: Annotated[bool, typer.Option("--unsent", help="Remove results that were not pushed to the remote yet, too.")] = False,
+    unsent: Annotated[bool, typer.Option("--unsent", help="Also remove results that have not been pushed to the remote.")] = False,
 ) -> int:
     """Remove from the cache what no branch, tag, experiment or working tree needs."""
     from flows.team.gc import collect

@@ -20,7 +20,7 @@ app = group(name="intake", invoke_without_command=True)
 
 @app.callback()
 def show(context: typer.Context, as_json: Json = False) -> int:
-    """The batches of the inbox: accepted, quarantined and why, being written, or not checked yet; check one, let one in."""
+    """The batches of the inbox: accepted, quarantined and why, being written, or not checked yet; check one, accept one."""
     context.obj = as_json
     if context.invoked_subcommand:
         return 0
@@ -29,32 +29,35 @@ def show(context: typer.Context, as_json: Json = False) -> int:
     from flows.repository.project import project_folder
 
     project_folder()
-    found = list_batches(*rule(), Path.cwd())
-    rows = [[one.name, f"{one.state}{' by hand' * (one.by == 'hand')}", one.reason or one.figures * bool(one.when)] for one in found]
+    batches = list_batches(*rule(), Path.cwd())
+    rows = [
+        [batch.name, f"{batch.state}{' by hand' * (batch.by == 'hand')}", batch.reason or batch.figures * bool(batch.when)]
+        for batch in batches
+    ]
     text = fitted_table(["batch", "state", "what"], rows, terminal_width()) if rows else "no batch yet"
-    print(json.dumps([asdict(one) for one in found], indent=2, ensure_ascii=False) if as_json else printable(text))
+    print(json.dumps([asdict(batch) for batch in batches], indent=2, ensure_ascii=False) if as_json else printable(text))
     return 0
 
 
 @app.command(cls=ProjectCommand)
 def check(
     context: typer.Context,
-    batch: Annotated[Path, typer.Argument(help="A folder, or a file of pairs, before it is put into the inbox.")],
+    batch: Annotated[Path, typer.Argument(help="A folder or a file of pairs that is not in the inbox yet.")],
     as_json: Json = False,
 ) -> int:
     """Check a batch as the next retraining would; status 1 if it would be quarantined. Nothing is kept."""
     from flows.intake.inbox import check_folder
 
-    found = check_folder(*rule(), Path.cwd(), folder=batch)
-    _show(found, as_json or context.obj)
-    return 0 if found.state == "accepted" else 1
+    verdict = check_folder(*rule(), Path.cwd(), folder=batch)
+    _show(verdict, as_json or context.obj)
+    return 0 if verdict.state == "accepted" else 1
 
 
 @app.command(cls=ProjectCommand)
 def accept(
     context: typer.Context, batch: Annotated[str, typer.Argument(help="Name of a quarantined batch in the inbox.")], as_json: Json = False
 ) -> int:
-    """Let a quarantined batch in: the next retraining takes it. Impossible where prepare would refuse the merged data set."""
+    """Accept a quarantined batch: the next retraining takes it in. Refused if prepare would refuse the merged data set."""
     from flows.intake.inbox import accept
 
     _show(accept(*rule(), Path.cwd(), name=batch), as_json or context.obj)
@@ -73,9 +76,9 @@ def _show(batch: "Batch", as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(batch), indent=2, ensure_ascii=False))
         return
-    told = [batch.line, *(f"  {line}" for line in batch.lines[:SHOWN] if line not in batch.wrong)]
-    if (left := len(batch.lines) - SHOWN) > 0:
-        told.append(f"  and {left} more line{'s' * (left != 1)}: --json")
+    output = [batch.line, *(f"  {line}" for line in batch.lines[:SHOWN] if line not in batch.wrong)]
+    if (remaining := len(batch.lines) - SHOWN) > 0:
+        output.append(f"  and {remaining} more line{'s' * (remaining != 1)}: --json")
     if batch.state != "accepted" or batch.by == "hand":
-        told.append(f"  {batch.figures}")
-    print(printable("\n".join(told)))
+        output.append(f"  {batch.figures}")
+    print(printable("\n".join(output)))

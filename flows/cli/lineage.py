@@ -22,7 +22,7 @@ def lineage(
     as_json: Json = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page instead.")] = None,
 ) -> int:
-    """What made a model or a metric: data, parameters, code, stages, commits."""
+    """What a model or a metric was made from: data, parameters, code, stages, commits."""
     from flows.team import lineage
 
     if whole + as_json + (html is not None) > 1:

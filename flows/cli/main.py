@@ -65,7 +65,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),
     ("retemper rounds ance --n 5 --lag 1 --init warmup", "five ANCE rounds; `retemper rounds remove ance` removes them"),
     ("retemper run --recipe zero_shot", "docs/recipes/zero_shot.yaml; `--recipe none` undoes it"),
-    ("retemper run --dry-run", "which stages may run, and their time, memory and disk"),
+    ("retemper run --dry-run", "which stages may run, and their time, memory, and disk space"),
     ("retemper watch", "a page that follows the run: progress, curves, results so far"),
     ("retemper preview", "BM25, the encoder as it is, and a short training on a sample of the data"),
     ('retemper search "capital of France"', "the best model's top ten"),
@@ -76,7 +76,7 @@ EXAMPLES = (  # a command, and what it does
     ("retemper upgrade --dry-run", "what a newer Retemper brings, and which stages run again"),
     ("retemper merge", "after a git merge with conflicts: both sides' params.yaml and dvc.lock"),
     ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
-    ("retemper lineage star", "what made a model"),
+    ("retemper lineage star", "what a model was made from"),
     ("retemper exposure d17", "which trainings used a record, at which steps"),
     ("retemper forget d17 --dry-run", "remove a record everywhere; which models saw it"),
     ("retemper why champion/4 champion/5", "how much of a change is due to data, parameters, code, and seed"),
@@ -94,8 +94,8 @@ MORE_EXAMPLES = (  # for commands that are needed less often: shown only in thei
     ("retemper experiments", "parameters and metrics of all sweeps"),
     ("retemper reproduce HEAD~1", "whether a commit gives the same results again"),
     ("retemper cache share /srv/retemper-cache", "one cache for all users of this machine"),
-    ("retemper judgments data/failures/suspects/dev.csv ../inbox/judged-1", "what you have judged, as a batch of the inbox"),
-    ("retemper verify", "whether the cache is whole"),
+    ("retemper judgments data/failures/suspects/dev.csv ../inbox/judged-1", "your judgments, as a batch for the inbox"),
+    ("retemper verify", "whether the cache is intact"),
     ("retemper gc --dry-run", "what could be removed from the cache"),
 )
 PANELS = {  # the commands in groups, as `retemper --help` shows them
@@ -126,13 +126,15 @@ class Root(TyperGroup):
 
 def examples() -> str:
     """The examples as rich's markup: a command, and below it, dimmed, what it does."""
-    lines = (f"[cyan]{command}[/cyan]\n  [dim]{what}[/dim]" for command, what in EXAMPLES)
+    lines = (f"[cyan]{command}[/cyan]\n  [dim]{description}[/dim]" for command, description in EXAMPLES)
     return "Examples:\n\n" + "\n\n".join(lines)
 
 
 def _example(name: str) -> str:
     """The first example of a command, below its help."""
-    return next((f"Example: {command}  ({what})" for command, what in (*EXAMPLES, *MORE_EXAMPLES) if command.split()[1] == name), "")
+    return next(
+        (f"Example: {command}  ({description})" for command, description in (*EXAMPLES, *MORE_EXAMPLES) if command.split()[1] == name), ""
+    )
 
 
 def build() -> typer.Typer:
@@ -147,9 +149,9 @@ def build() -> typer.Typer:
     )
     for title, groups in PANELS.items():
         for group in groups:
-            named = isinstance(group.info.name, str)
-            app.add_typer(group, rich_help_panel=title, epilog=_example(str(group.info.name)) if named else None)
-            if not named:
+            is_named = isinstance(group.info.name, str)
+            app.add_typer(group, rich_help_panel=title, epilog=_example(str(group.info.name)) if is_named else None)
+            if not is_named:
                 for command in group.registered_commands:
                     command.rich_help_panel = title
                     command.epilog = _example(str(command.name or getattr(command.callback, "__name__", "")))
@@ -185,13 +187,13 @@ def run_own_code(arguments: Sequence[str]) -> None:
 
     So flows and stages are of one version, and a parameter or a command that the project adds is known.
     """
-    here, search_path = Path.cwd(), os.environ.get("PYTHONPATH", "")
+    project, search_path = Path.cwd(), os.environ.get("PYTHONPATH", "")
     running = Path(__file__).resolve().parents[2]
-    if not all(path.exists() for path in OWN) or running == here.resolve() or next(iter(arguments), "") in BRING_OURS:
+    if not all(path.exists() for path in OWN) or running == project.resolve() or next(iter(arguments), "") in BRING_OURS:
         return
-    if os.pathsep in str(here) or search_path.split(os.pathsep)[0] == str(here):  # it cannot be imported, or was not
+    if os.pathsep in str(project) or search_path.split(os.pathsep)[0] == str(project):  # it cannot be imported, or was not
         return
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(here), search_path]))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(project), search_path]))}
     os.execve(sys.executable, [sys.executable, "-m", "flows.cli", *arguments], environment)
 
 
@@ -214,11 +216,11 @@ def _usage(error: typer.TyperException) -> str:
     return f"{command}{': ' if command else ''}{message[:1].lower()}{message[1:]}; see {path} --help"
 
 
-def _suggest_command(name: str, commands: Mapping[str, Any], alike: str) -> str:
-    """A suggestion for an unknown command: one within a group, typer's own (`alike`), or all commands of a small group."""
-    if found := [f"'{group} {name}'" for group, inner in commands.items() if name in getattr(inner, "commands", {})]:
-        return f". Did you mean {', '.join(found)}"
-    return alike or (f", expected one of {', '.join(sorted(commands))}" if len(commands) <= FEW else "")
+def _suggest_command(name: str, commands: Mapping[str, Any], suggestion: str) -> str:
+    """A suggestion for an unknown command: one within a group, typer's own (`suggestion`), or all commands of a small group."""
+    if candidates := [f"'{group} {name}'" for group, inner in commands.items() if name in getattr(inner, "commands", {})]:
+        return f". Did you mean {', '.join(candidates)}"
+    return suggestion or (f", expected one of {', '.join(sorted(commands))}" if len(commands) <= FEW else "")
 
 
 def _open_streams(arguments: Sequence[str]) -> None:
@@ -252,11 +254,11 @@ def _interrupted_by_signals() -> Iterator[None]:
             os.write(2, b"\nretemper: stopped\n")
         raise KeyboardInterrupt(number)
 
-    before = {number: signal.signal(number, stop) for number in ending_signals() if number != signal.SIGINT}
+    handlers = {number: signal.signal(number, stop) for number in ending_signals() if number != signal.SIGINT}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             if signal.getsignal(number) is stop:  # otherwise a stopped run keeps ignoring them
                 signal.signal(number, handler)
 

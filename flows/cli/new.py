@@ -24,21 +24,28 @@ def new(
         ),
     ] = None,
     queries: Annotated[
-        Text, typer.Option(metavar="KIND", help="corpus (the data's own, judged) or pseudo (made from the documents).")
+        Text, typer.Option(metavar="KIND", help="corpus (the data's own judged queries) or pseudo (made from the documents).")
     ] = None,
     encoder: Annotated[Text, typer.Option(metavar="SOURCE", help="Hugging Face id, folder, or package:MODULE/FOLDER.")] = None,
     share: Annotated[Text, typer.Option(metavar="PLACE", help="The team's remote (a folder or URL), cache:FOLDER, or none.")] = None,
-    document_length: Annotated[Text, typer.Option(metavar="TOKENS", help="Tokens of a document that are read; auto: by the data.")] = None,
+    document_length: Annotated[
+        Text, typer.Option(metavar="TOKENS", help="Tokens read of each document; auto: chosen from the data.")
+    ] = None,
     defaults: Annotated[
-        bool, typer.Option("--defaults", help="Ask nothing: the default for what no flag answers (not for --data).")
+        bool, typer.Option("--defaults", help="Ask nothing: use the default for each question without a flag; --data is still required.")
     ] = False,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A further edit of params.yaml, as of retemper run.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another edit of params.yaml, as in retemper run.")
     ] = None,
     code: Annotated[str, typer.Option(metavar="SOURCE", help="URL or folder of Retemper's code; default: the installed one.")] = "",
     like: Annotated[
         Path | None,
-        typer.Option(metavar="PROJECT", exists=True, file_okay=False, help="A finished project whose recorded times are scaled."),
+        typer.Option(
+            metavar="PROJECT",
+            exists=True,
+            file_okay=False,
+            help="A finished project, whose recorded times are scaled to estimate this one's.",
+        ),
     ] = None,
 ) -> int:
     """Start a project for your own data: asks five questions, or takes their answers as flags."""
@@ -48,17 +55,17 @@ def new(
 
     refuse_no_git()
     refuse_place(folder)
-    given = {"data": data, "queries": queries, "encoder": encoder, "share": share, "length": document_length}
-    missing = [answers.QUESTIONS[name].flag for name, answer in given.items() if answer is None and (name == "data" or not defaults)]
-    asks = sys.stdin.isatty() and not defaults
-    if missing and not asks:
-        raise UserError(f"new: no terminal to ask on, and no {', '.join(missing)}; give them, or --data and --defaults")
+    flag_values = {"data": data, "queries": queries, "encoder": encoder, "share": share, "length": document_length}
+    missing = [answers.QUESTIONS[name].flag for name, answer in flag_values.items() if answer is None and (name == "data" or not defaults)]
+    is_interactive = sys.stdin.isatty() and not defaults
+    if missing and not is_interactive:
+        raise UserError(f"new: found no {', '.join(missing)}, and no terminal to ask for them; give them, or --data and --defaults")
 
     def answer(name: str, default: Text = None) -> str:
-        question, value = answers.QUESTIONS[name], given[name]
+        question, value = answers.QUESTIONS[name], flag_values[name]
         if value is not None:
             return question.read(value)
-        if not asks and default is not None:
+        if not is_interactive and default is not None:
             return question.read(default)
         while True:
             try:
@@ -69,14 +76,14 @@ def new(
                 raise KeyboardInterrupt(2) from None
 
     def length(most: int, suggested: int) -> str:
-        if asks and document_length is None:
-            print(f"Of the documents, 95 % have at most {most} tokens.")
+        if is_interactive and document_length is None:
+            print(f"95 % of the documents have at most {most} tokens.")
         return answer("length", str(suggested))
 
-    chosen = answer("data")
+    dataset = answer("data")
     wanted = Wanted(
-        data=chosen,
-        queries=answer("queries", answers.default_queries(chosen)),
+        data=dataset,
+        queries=answer("queries", answers.default_queries(dataset)),
         encoder=answer("encoder", answers.ENCODER),
         share=answer("share", answers.NONE),
         length=length,

@@ -65,12 +65,12 @@ def parameters_text() -> str:
             values = " or ".join(f"`{value}`" for value in get_args(record))
             pages.append(f"## {section}\n\n{values}: {field.description}. A single value, not a section: `--set {section}=VALUE`.\n")
             continue
-        named = get_args(record)
-        model = named[-1] if named else record
+        type_arguments = get_args(record)
+        model = type_arguments[-1] if type_arguments else record
         assert isinstance(model, type) and issubclass(model, Params), (
             f"section {section}: found {record}, expected a record or dict of them"
         )
-        pages.append(_section(f"{section}.NAME" if named else section, model))
+        pages.append(_section(f"{section}.NAME" if type_arguments else section, model))
     pages.append(_section("runtime.yaml", Runtime))
     pages.append(_section("retraining.yaml", Retraining))
     pages.append(_section("export.yaml", Export))
@@ -96,9 +96,9 @@ def commands_text(app: "typer.Typer") -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated page and its text. commands.md is among them once the command line is a typer app (`build`)."""
-    found = {DOCS / "params.schema.json": schema_text(), DOCS / "parameters.md": parameters_text()}
+    texts = {DOCS / "params.schema.json": schema_text(), DOCS / "parameters.md": parameters_text()}
     build = getattr(command_line, "build", None)
-    return found | ({DOCS / "commands.md": commands_text(build())} if build else {})
+    return texts | ({DOCS / "commands.md": commands_text(build())} if build else {})
 
 
 def main() -> None:
@@ -112,8 +112,8 @@ def _section(name: str, model: type[Params]) -> str:
     schema = model.model_json_schema(mode="validation")
     rows = ["| key | values | default | description |", "|---|---|---|---|"]
     rows += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in _rows(schema, schema.get("$defs", {}))]
-    where = f"{model.__module__.replace('.', '/')}.py"
-    return "\n".join([f"## {name}", "", f"{_paragraph(model)} (`{where}`)", "", *rows, ""])
+    path = f"{model.__module__.replace('.', '/')}.py"
+    return "\n".join([f"## {name}", "", f"{_paragraph(model)} (`{path}`)", "", *rows, ""])
 
 
 def _rows(schema: Schema, records: Schema, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:

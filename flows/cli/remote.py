@@ -7,7 +7,7 @@ import typer
 
 from flows.cli.command import ProjectCommand, group
 
-app = group(name="remote", help="The team's remote: what anyone has computed, nobody computes again.")
+app = group(name="remote", help="The team's remote: what one member has computed, nobody computes again.")
 cache = group(name="cache", help="One cache folder for all users of a machine.")
 
 
@@ -20,7 +20,7 @@ def add(
         typer.Option(
             "--option",
             metavar="KEY=VALUE",
-            help="A DVC remote option (endpointurl, access_key_id ...); secrets stay out of git, and the value - is asked for.",
+            help="A DVC remote option (endpointurl, access_key_id ...); secrets stay out of git; for the value -, you are asked.",
         ),
     ] = None,
 ) -> int:
@@ -36,17 +36,17 @@ def list_remotes() -> int:
     """The remotes of this project."""
     from flows.team import remotes
 
-    found = remotes.remotes()
-    if not found:
+    known_remotes = remotes.remotes()
+    if not known_remotes:
         print("no remotes; retemper remote add NAME URL adds one")
-    for name, url, default in found:
+    for name, url, default in known_remotes:
         print(f"{name}  {url}{'  (used by runs)' if default else ''}")
     return 0
 
 
 @app.command(cls=ProjectCommand)
 def remove(name: str) -> int:
-    """Forget a remote; what it holds stays."""
+    """Remove a remote from this project; what it holds stays."""
     from flows.team import remotes
 
     remotes.remove(name)
@@ -60,7 +60,7 @@ def _cache() -> None:
 
 @cache.command(cls=ProjectCommand)
 def share(folder: Annotated[Path, typer.Argument(file_okay=False)]) -> int:
-    """Use FOLDER as the cache, with links to it."""
+    """Use FOLDER as the cache; the working tree links to it."""
     from flows.process import locks
     from flows.repository.lock import worktrees
     from flows.team import remotes

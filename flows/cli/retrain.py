@@ -14,7 +14,7 @@ app = group()
 @app.command(cls=ProjectCommand)
 def retrain(
     context: typer.Context,
-    follow: Annotated[str, typer.Option(metavar="REV", help="Branch or commit whose parameters and code are run.")] = "HEAD",
+    follow: Annotated[str, typer.Option(metavar="REV", help="Branch or commit whose parameters and code are used.")] = "HEAD",
     *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check new data, say what would be retrained and which stages may run; train nothing.")
@@ -29,14 +29,14 @@ def retrain(
     tree.resolve_followed(Path.cwd(), follow)
     display, changed = Display(), ", ".join(tree.uncommitted(Path.cwd()) if follow == "HEAD" else ())
     if changed:
-        display.warn(f"{changed}: found changes that are not committed, so this retraining does not have them; commit them")
+        display.warn(f"{changed}: found uncommitted changes, which this retraining does not use; commit them")
     if dry_run:
         outlook.foresee(Path.cwd(), follow, context.obj or check_parameters)
         return 0
-    ended = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
+    outcome = retrain.retrain(Path.cwd(), follow, context.obj or check_parameters)
     if changed:  # the first warning has scrolled far up by now
-        display.warn(f"{changed}: this retraining did not have the changes, as they are not committed")
-    return 1 if ended.result == "failed" else 0
+        display.warn(f"{changed}: this retraining did not use the uncommitted changes")
+    return 1 if outcome.result == "failed" else 0
 
 
 Cron = Annotated[str | None, typer.Option(metavar="EXPR", help='Cron expression, such as "0 3 * * *".')]

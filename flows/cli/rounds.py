@@ -27,7 +27,7 @@ def ance(
     lag: Annotated[int, typer.Option(help="0: wait for fresh negatives; 1: train while they are mined.")] = 1,
     init: Annotated[str, typer.Option(help="The round to start from, such as warmup.")],
     negatives: Annotated[str | None, typer.Option(help="Negatives of the first rounds; default: mined with --init.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps of a round; default: an epoch.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps per round; default: one epoch.")] = None,
     prefix: Annotated[str, typer.Option(help="Rounds are named PREFIX1, PREFIX2, ...")] = "ance",
     optimizer: Annotated[
         Kept | None,
@@ -37,7 +37,7 @@ def ance(
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting of every round, such as lr=1e-5.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for every round, such as lr=1e-5.")
     ] = None,
 ) -> int:
     """ANCE: n rounds, each with negatives mined by an earlier one."""

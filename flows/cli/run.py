@@ -19,7 +19,9 @@ def run(
     context: typer.Context,
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="STAGE", help="Stop at these stages of dvc.yaml (train@star, or train for all); default: report."),
+        typer.Argument(
+            metavar="STAGE", help="Run only up to these stages of dvc.yaml (train@star, or train for all rounds); default: report."
+        ),
     ] = None,
     *,
     assignments: Assignments = None,
@@ -27,14 +29,15 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Put the sections of docs/recipes/NAME.yaml into params.yaml permanently, before --set; none: restore the former ones.",
+            help="Write the sections of docs/recipes/NAME.yaml into params.yaml, permanently, before --set; none: restore the former.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Name the stages that may run, with time, memory and disk by recorded runs; change nothing.")
+        bool,
+        typer.Option("--dry-run", help="Name the stages that may run, with time, memory, and disk space by recorded runs; change nothing."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, with what is new about each stage.")] = False,
-    ignore_disk: Annotated[bool, typer.Option("--ignore-disk", help="Begin although the estimated new files do not fit the disk.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, with the reason why each stage runs.")] = False,
+    ignore_disk: Annotated[bool, typer.Option("--ignore-disk", help="Run even if the estimated new files do not fit on the disk.")] = False,
 ) -> int:
     """Bring the report up to date: only what changed runs. Then measure every system on the data sets of extra, if there are any."""
     from flows.experiments import extra
@@ -49,17 +52,17 @@ def run(
     from tasks.core.stage.frozen import freeze
 
     if as_json and not dry_run:
-        raise UserError("run: --json tells what --dry-run finds; give both, or neither")
-    check, own, status = context.obj or check_parameters, SECOND not in os.environ, 0
+        raise UserError("run: found --json without --dry-run, expected both or neither")
+    check, is_main_tree, status = context.obj or check_parameters, SECOND not in os.environ, 0
 
     undoing: list[Callable[[], None]] = []
 
     def edit_and_check() -> None:
         with apply_edits(assignments or [], recipe, lasting=True) as undo:
             check()
-            if own:
+            if is_main_tree:
                 read_export()
-            if own and not targets:
+            if is_main_tree and not targets:
                 extra.check()
         undoing.append(undo)
 
@@ -71,9 +74,11 @@ def run(
     if dry_run:
         plan = run.dry_run(targets or [], check, apply_edits(assignments or [], recipe, lasting=False))
         if as_json:
-            told = [{"seconds": one.seconds, "peak_mib": one.peak_mib, "bytes": one.bytes, "from": one.since} for one in plan.costs]
-            rows = zip(plan.changed_stages(), told, strict=True)
-            print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": cost} for (name, why, reads), cost in rows]))
+            estimates = [
+                {"seconds": cost.seconds, "peak_mib": cost.peak_mib, "bytes": cost.bytes, "from": cost.since} for cost in plan.costs
+            ]
+            rows = zip(plan.changed_stages(), estimates, strict=True)
+            print(json.dumps([{"stage": name, "why": why, "reads": reads, "estimate": estimate} for (name, why, reads), estimate in rows]))
             return 0
         print("\n".join(plan.lines()))
         return 0
@@ -82,8 +87,8 @@ def run(
     except run.StagesFailed as failed:
         tell(failed.problems)
         status = failed.status
-    if own and not status and (sent := export_run(Path.cwd(), read_export(), Display().warn)):
+    if is_main_tree and not status and (sent := export_run(Path.cwd(), read_export(), Display().warn)):
         print(f"exported to {', '.join(sent)}")
-    if own and extra.wanted():
+    if is_main_tree and extra.wanted():
         return max(status, extra.run(measure=not (targets or status)))
     return status

@@ -13,8 +13,10 @@ app = group()
 def search(
     text: Annotated[list[str], typer.Argument(metavar="TEXT...", help="The query, in one word or several.")],
     *,
-    k: Annotated[int, typer.Option("-k", help="Hits shown.")] = 10,
-    model: Annotated[str | None, typer.Option(help="A round, an adore or a fusion; default: the best on dev by report.metric.")] = None,
+    k: Annotated[int, typer.Option("-k", help="Number of hits to show.")] = 10,
+    model: Annotated[
+        str | None, typer.Option(help="A round, an entry of adore, or a fusion; default: the best on dev by report.metric.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Search the corpus with a trained model."""

@@ -25,16 +25,19 @@ class LogQueries(StrEnum):
 @app.command(cls=TyperCommand)
 def serve(
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on; others than loopback let other machines search.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any other than loopback lets other machines search.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0: any that is free.")] = 8080,
-    model: Annotated[str | None, typer.Option(help="Serve this model of the workspace in place of the champion.")] = None,
+    model: Annotated[str | None, typer.Option(help="Serve this model of the working tree instead of the champion.")] = None,
     export: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Serve a folder of `retemper champion export`; needs no project.")
     ] = None,
     log_queries: Annotated[LogQueries | None, typer.Option(help="Log queries and clicks: as keyed hashes, or as typed.")] = None,
-    log: Annotated[Path, typer.Option(metavar="FILE", help="Where they are appended, as JSON Lines.")] = Path(".retemper/queries.jsonl"),
+    log: Annotated[Path, typer.Option(metavar="FILE", help="File that they are appended to, as JSON Lines.")] = Path(
+        ".retemper/queries.jsonl"
+    ),
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Also answer requests for this host name, as a proxy sends. May be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also answer requests for this host name, such as a proxy sends. May be repeated."),
     ] = None,
     fetch: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How often to ask the git remote for new champions; 0: never.")
@@ -53,12 +56,12 @@ def serve(
     if cron is not None or interval is not None:
         from flows.cli.retrain import schedule
 
-        print("retemper: serve --cron is retemper schedule now, and schedules for one more version only", file=sys.stderr, flush=True)
+        print("retemper: serve --cron is retemper schedule now, and will be removed in the next version", file=sys.stderr, flush=True)
         project_folder()
         return schedule(cron=cron, interval=interval, follow=follow, timezone=timezone, name=name, pool=pool)
-    given = {"follow": follow, "timezone": timezone, "name": name, "pool": pool}
-    if moved := [f"--{key}" for key, value in given.items() if value]:
-        raise UserError(f"serve: {', '.join(moved)}: expected with retemper schedule")
+    schedule_options = {"follow": follow, "timezone": timezone, "name": name, "pool": pool}
+    if misplaced := [f"--{key}" for key, value in schedule_options.items() if value]:
+        raise UserError(f"serve: found {', '.join(misplaced)}, expected with retemper schedule only; drop it")
     if model and export:
         raise UserError("serve: found --model and --export, expected one of them")
     if not export:

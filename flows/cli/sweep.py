@@ -24,7 +24,7 @@ def sweep(
     jobs: Annotated[int, typer.Option(metavar="N", help="Points to run at the same time.")] = 1,
     test: TestFigures = False,
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Setting for every point of FILE, as in retemper run.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting for every point of FILE, as in retemper run.")
     ] = None,
 ) -> int:
     """Run the points of a grid as DVC experiments, beside your working tree."""
@@ -46,14 +46,16 @@ def experiments(test: TestFigures = False, as_json: Json = False) -> int:
 def reproduce(
     rev: Annotated[str, typer.Argument(metavar="REV", help="A commit, branch, tag or experiment with a dvc.lock.")],
     *,
-    into: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The clone, kept afterwards; default: a temporary one.")] = None,
-    recompute: Annotated[bool, typer.Option("--recompute", help="With an empty cache and no remote: every stage runs.")] = False,
+    into: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder of the clone, which is kept; default: a temporary one.")
+    ] = None,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Use an empty cache and no remote, so that every stage runs.")] = False,
     environment: Annotated[
         Literal["revision", "present"],
-        typer.Option(help="Versions of packages: those of the revision's constraints.txt, or those installed here."),
+        typer.Option(help="Package versions: those in the revision's constraints.txt, or those installed here."),
     ] = "revision",
     tolerance: Annotated[
-        float, typer.Option(min=0, metavar="X", help="Where hardware differs: how far apart measures, vectors, and lists may be.")
+        float, typer.Option(min=0, metavar="X", help="How far apart measures, vectors, and lists may be if the hardware differs.")
     ] = 0.01,
 ) -> int:
     """Run a revision in a fresh clone and compare every digest with its dvc.lock."""

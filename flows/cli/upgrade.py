@@ -19,9 +19,11 @@ def upgrade(
     to: Annotated[str, typer.Option(metavar="REV", help="Branch, tag, or commit there.")] = "HEAD",
     since: Annotated[
         str,
-        typer.Option("--from", metavar="REV", help="The version that the project's code is of, where neither retemper.toml nor git knows."),
+        typer.Option(
+            "--from", metavar="REV", help="The version that the project's code came from, if neither retemper.toml nor git has it."
+        ),
     ] = "",
-    branch: Annotated[str, typer.Option(metavar="NAME", help="Commit on a new branch, and leave the current one as it is.")] = "",
+    branch: Annotated[str, typer.Option(metavar="NAME", help="Commit to a new branch, and leave the current one unchanged.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is new and which stages run again, and change nothing.")] = False,
     ours: Annotated[Files, typer.Option(metavar="FILE", help="In a conflict, keep the project's FILE. May be repeated.")] = None,
     theirs: Annotated[Files, typer.Option(metavar="FILE", help="In a conflict, take the newer FILE. May be repeated.")] = None,

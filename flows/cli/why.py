@@ -22,11 +22,13 @@ def why(
     old: Annotated[
         str, typer.Argument(metavar="OLD", help="champion/N, REVISION:MODEL, or REVISION (its best model on dev other than BM25).")
     ],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The same; all models are measured on its dev.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same forms; all models are measured on its dev.")],
     *,
     split: Annotated[
         list[Split] | None,
-        typer.Option(help="Take this factor apart: data by batches of the inbox, parameters by sections of params.yaml. May be repeated."),
+        typer.Option(
+            help="Split this factor further: data by batches of the inbox, parameters by sections of params.yaml. May be repeated."
+        ),
     ] = None,
     seeds: Annotated[
         int,
@@ -36,7 +38,7 @@ def why(
             help="Train each configuration with K other seeds; the interval is over them. 1: once, with its own seed, without an interval.",
         ),
     ] = 3,
-    measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: what NEW was chosen by.")] = None,
+    measure: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the measure that NEW was chosen by.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show how many runs it takes, and about how long.")] = False,
     as_json: Json = False,
 ) -> int:

@@ -55,29 +55,29 @@ class Converted:
     leaks: int
 
 
-def parse_qrels(given: str) -> tuple[str, Path]:
+def parse_qrels(option: str) -> tuple[str, Path]:
     """Parse SPLIT=FILE; validation means dev."""
-    name, _, place = given.partition("=")
+    name, _, place = option.partition("=")
     if name not in SPLIT_NAMES or not place:
-        raise UserError(f"--qrels {given}: expected SPLIT=FILE with split train, dev, or test")
+        raise UserError(f"--qrels {option}: expected SPLIT=FILE with split train, dev, or test")
     return SPLIT_NAMES[name], Path(place)
 
 
 def shares_of(inputs: Inputs, dev: float | None, test: float | None) -> Shares:
     """The shares of queries for dev and test: by default SHARE for each split without a file. Raises UserError for invalid ones."""
-    there = inputs.splits()
-    found = {}
+    splits_with_files = inputs.splits()
+    shares = {}
     for split, share in (("dev", dev), ("test", test)):
         if share is not None and not 0 <= share < 1:
             raise UserError(f"--{split}-share: found {share:g}, expected a number from 0 to below 1")
-        if share and (split in there or "train" not in there):
-            what = f"files of {split} too" if split in there else "no training file"
-            raise UserError(f"--{split}-share: found {what}, expected a share only where training queries have to become {split}; drop it")
-        found[split] = (SHARE if share is None else share) if "train" in there and split not in there else 0.0
-    if sum(found.values()) >= 1:
-        both = " and ".join(f"{share:g}" for share in found.values())
-        raise UserError(f"--dev-share and --test-share: found {both}, expected a sum below 1: the rest trains")
-    return Shares(**found)
+        if share and (split in splits_with_files or "train" not in splits_with_files):
+            cause = f"files of {split} too" if split in splits_with_files else "no training file"
+            raise UserError(f"--{split}-share: found {cause}, expected a share only if training queries become {split}; drop it")
+        shares[split] = (SHARE if share is None else share) if "train" in splits_with_files and split not in splits_with_files else 0.0
+    if sum(shares.values()) >= 1:
+        values = " and ".join(f"{share:g}" for share in shares.values())
+        raise UserError(f"--dev-share and --test-share: found {values}, expected a sum below 1: the rest is for training")
+    return Shares(**shares)
 
 
 def refuse_place(folder: Path) -> None:
@@ -85,7 +85,7 @@ def refuse_place(folder: Path) -> None:
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise UserError(f"{folder}: found a file, expected a new folder as the first argument; name another")
     if folder.is_dir() and (any(folder.iterdir()) or folder.samefile(Path.cwd())):
-        raise UserError(f"{folder}: is there already, expected a new folder as the first argument; name another")
+        raise UserError(f"{folder}: already exists, expected a new folder as the first argument; name another")
     if not folder.parent.is_dir():
         raise UserError(f"{folder.parent}: no such folder, expected one to write {folder.name} in; make it first")
 
@@ -101,7 +101,7 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
         if not path.is_file():
             raise UserError(f"{path}: {'found no regular file' if path.exists() else 'not found'}, expected a file; fix the path")
     forms: dict[Path, str] = {}
-    with new_place(folder) as made, new_store(made) as store:
+    with new_place(folder) as new_folder, new_store(new_folder) as store:
         for path in inputs.corpora:
             forms[path] = _read_corpus(path, store)
         for path in inputs.queries:
@@ -111,15 +111,15 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
         for split, path in inputs.qrels:
             forms[path] = "TREC qrels"
             _read_qrels(path, store, split=split, shares=shares)
-        return _write(made, store, forms)
+        return _write(new_folder, store, forms)
 
 
 def convert_source(folder: Path, source: str) -> Mapping[str, Any]:
     """Write a data set that stage prepare can read to `folder`; return the answer of tasks.prepare.beir_folder."""
     refuse_place(folder)
     spec = parse_dataset(source)
-    with new_place(folder) as made:
-        answer: Mapping[str, Any] = ask("tasks.prepare.beir_folder", {"source": str(spec), "folder": str(made)})
+    with new_place(folder) as new_folder:
+        answer: Mapping[str, Any] = ask("tasks.prepare.beir_folder", {"source": str(spec), "folder": str(new_folder)})
     return answer
 
 
@@ -145,14 +145,14 @@ def _read_examples(path: Path, store: Store, *, split: str, shares: Shares) -> s
         store.index_texts()
     for place, row in track(rows(path, "the keys of its first line", form.columns), str(path), None, "rows"):
         at, name, text, positives, negatives, more = form.read(place, row)
-        query, own = store.query(at, name, text, more=more), shares.split(split, text)
+        query, own_split = store.query(at, name, text, more=more), shares.split(split, text)
         for passage in positives:
             doc = store.document(at, passage)
             if query is not None:
-                store.judge(at, query, split=own, doc=doc, grade=1)
+                store.judge(at, query, split=own_split, doc=doc, grade=1)
         for passage in negatives:
             doc = store.document(at, passage)
-            if query is not None and own == "train":
+            if query is not None and own_split == "train":
                 store.reject(query, doc)
     return form.name
 

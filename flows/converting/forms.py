@@ -63,7 +63,7 @@ class Form:
 def form_of(at: str, keys: Sequence[str]) -> Form:
     """The form of a file whose first row has `keys`. Raises UserError if there is none."""
     readers = (_tevatron, _tevatron_ids, _flag_embedding, _sentence_transformers)
-    if form := next(filter(None, (known(at, keys) for known in readers)), None):
+    if form := next(filter(None, (reader(at, keys) for reader in readers)), None):
         return form
     return refuse(f"{at}: found {', '.join(keys) or 'no keys'}, expected {EXPECTED}")
 
@@ -72,10 +72,10 @@ def identifier(at: str, name: str, value: object) -> str:
     """An id, which may be an integer. Raises UserError for one that qrels cannot hold."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
-    found = str(value)
-    if not found or any(mark in found for mark in "\t\r\n\0") or has_half_character(found):
-        refuse(f"{at}: found {name} {shorten(found)}, expected one of whole characters without tabs, line ends, and NUL that is not empty")
-    return found
+    text = str(value)
+    if not text or any(mark in text for mark in "\t\r\n\0") or has_half_character(text):
+        refuse(f"{at}: found {name} {shorten(text)}, expected an id that is not empty, without tabs, line ends, NUL, and half characters")
+    return text
 
 
 def string(at: str, name: str, value: object) -> str:
@@ -86,12 +86,12 @@ def string(at: str, name: str, value: object) -> str:
 
 def extra_keys(at: str, row: Row) -> dict[str, Any]:
     """The keys of a query, other than its text, that BEIR's form keeps. Raises UserError for answers that are not strings."""
-    found = {name: row[name] for name in MORE if row.get(name)}
-    if not is_answers(found.get("answers", [])):
-        refuse(f"{at}: found {_what('answers', found['answers'])}, expected a list of strings")
-    if not isinstance(found.get("metadata", {}), dict):
-        refuse(f"{at}: found {_what('metadata', found['metadata'])}, expected an object")
-    return found
+    extras = {name: row[name] for name in MORE if row.get(name)}
+    if not is_answers(extras.get("answers", [])):
+        refuse(f"{at}: found {_what('answers', extras['answers'])}, expected a list of strings")
+    if not isinstance(extras.get("metadata", {}), dict):
+        refuse(f"{at}: found {_what('metadata', extras['metadata'])}, expected an object")
+    return extras
 
 
 def _tevatron(_at: str, keys: Sequence[str]) -> Form | None:
@@ -143,11 +143,11 @@ def _sentence_transformers(at: str, keys: Sequence[str]) -> Form | None:
     if not roles["query"] or not roles["text"]:
         return None
     numbers = {key: int(found[1] or 0) for key in keys if (found := NEGATIVE.fullmatch(key))}
-    if more := next((names for names in roles.values() if len(names) > 1), None):
-        raise UserError(f"{at}: found both {' and '.join(more)}, expected one of them; remove or rename one")
-    if other := [key for key in keys if key not in numbers and not any(key in names for names in roles.values())]:
+    if duplicates := next((names for names in roles.values() if len(names) > 1), None):
+        raise UserError(f"{at}: found both {' and '.join(duplicates)}, expected one of them; remove or rename one")
+    if unknown := [key for key in keys if key not in numbers and not any(key in names for names in roles.values())]:
         wanted = f"{'|'.join(ANCHORS)}, {'|'.join(POSITIVES)}, negative, negative_1 ..., {'|'.join(LABELS)}"
-        raise UserError(f"{at}: found column {', '.join(other)}, expected those of sentence-transformers ({wanted}); remove or rename it")
+        raise UserError(f"{at}: found column {', '.join(unknown)}, expected those of sentence-transformers ({wanted}); remove or rename it")
     query, text = roles["query"][0], roles["text"][0]
     negatives = tuple(sorted(numbers, key=lambda key: numbers[key]))
     label = "" if negatives else "".join(roles["label"])  # with negatives, it is a teacher's score
@@ -157,22 +157,22 @@ def _sentence_transformers(at: str, keys: Sequence[str]) -> Form | None:
 
 
 def _pair(at: str, row: Row, *, query: str, text: str, negatives: Sequence[str], label: str, columns: Sequence[str]) -> Example:
-    if other := [key for key in row if key not in columns]:
-        refuse(f"{at}: found {', '.join(other)}, expected the keys of the first line ({', '.join(columns)})")
-    asked = string(at, query, row.get(query))
+    if unexpected := [key for key in row if key not in columns]:
+        refuse(f"{at}: found {', '.join(unexpected)}, expected the keys of the first line ({', '.join(columns)})")
+    query_text = string(at, query, row.get(query))
     if not label:
         others = [Passage(None, "", string(at, name, row[name])) for name in negatives if row.get(name) is not None]
-        return Example(at, None, asked, [Passage(None, "", string(at, text, row.get(text)))], others)
+        return Example(at, None, query_text, [Passage(None, "", string(at, text, row.get(text)))], others)
     texts, values = row.get(text), row.get(label)
     if not isinstance(texts, list):
         texts, values = [texts], [values]
     elif not isinstance(values, list) or len(values) != len(texts):
         raise UserError(f"{at}: found {_what(label, values)}, expected a list of {len(texts)}, one for each of {text}")
-    if wrong := [value for value in values if not isinstance(value, int | float) or value not in (0, 1)]:
-        raise UserError(f"{at}: found {_what(label, wrong[0])}, expected 1 (a positive) or 0 (a negative); choose a threshold")
+    if invalid := [value for value in values if not isinstance(value, int | float) or value not in (0, 1)]:
+        raise UserError(f"{at}: found {_what(label, invalid[0])}, expected 1 (a positive) or 0 (a negative); choose a threshold")
     passages = [Passage(None, "", string(at, text, one)) for one in texts]
     positives, others = ([one for one, value in zip(passages, values, strict=True) if bool(value) is wanted] for wanted in (True, False))
-    return Example(at, None, asked, positives, others)
+    return Example(at, None, query_text, positives, others)
 
 
 def _query(at: str, row: Row, name: str) -> tuple[str, str]:

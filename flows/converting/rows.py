@@ -34,12 +34,12 @@ def rows(path: Path, expected: str, wanted: Collection[str]) -> Iterator[tuple[s
 def cells(path: Path, names: tuple[str, ...], separator: str | None) -> Iterator[tuple[str, list[str]]]:
     """Lines with exactly the columns `names`, separated by `separator`, or by blanks and tabs if that is None."""
     for number, line in lines(path, refuse):
-        at, found = f"{path}:{number}", line.split(separator)
-        if len(found) != len(names):
+        at, values = f"{path}:{number}", line.split(separator)
+        if len(values) != len(names):
             between = "tabs" if separator else "blanks or tabs"
             expected = f"{len(names)} separated by {between} ({', '.join(names)})"
-            refuse(f"{at}: found {len(found)} column{'s' * (len(found) != 1)}, expected {expected}")
-        yield at, found
+            refuse(f"{at}: found {len(values)} column{'s' * (len(values) != 1)}, expected {expected}")
+        yield at, values
 
 
 def is_json(path: Path) -> bool:

@@ -50,25 +50,25 @@ class Store:
     def document(self, at: str, passage: Passage) -> int | None:
         """Add a document, if new; return its number, None if it has no text. UserError for an unknown id, or an id with two texts."""
         if passage.text is None:
-            known = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
-            if known is None:
+            row = self._one("SELECT place, empty FROM documents WHERE id = ?", passage.id)
+            if row is None:
                 raise UserError(
-                    f"{at}: document {shorten(passage.id)} is in no corpus, expected its text; give the file that has it with --corpus"
+                    f"{at}: document {shorten(passage.id)} is not in any corpus, expected its text; give the file that has it with --corpus"
                 )
-            return None if known[1] else int(known[0])
+            return None if row[1] else int(row[0])
         raw = _encoded(at, f"{len(passage.title)} {passage.title}{passage.text}")
         digest, empty = blake2b(raw, digest_size=16).digest(), not f"{passage.title}{passage.text}".strip()
         name = passage.id
         if name is None:
-            if known := self._one("SELECT place FROM documents WHERE digest = ? ORDER BY place", digest):
-                return None if empty else int(known[0])
+            if row := self._one("SELECT place FROM documents WHERE digest = ? ORDER BY place", digest):
+                return None if empty else int(row[0])
             name = text_id(passage.text)
         statement = "INSERT OR IGNORE INTO documents (id, digest, empty, at) VALUES (?, ?, ?, ?)"
         place = self._insert(statement, name, digest, empty, os.fsencode(at))
         if place is None:
-            place, before, first = self._one("SELECT place, digest, at FROM documents WHERE id = ?", name) or (None, b"", b"")
-            if before != digest:
-                refuse(f"{at}: document {shorten(name)} has another title or text at {os.fsdecode(first)}, expected one text of each id")
+            place, known_digest, known_at = self._one("SELECT place, digest, at FROM documents WHERE id = ?", name) or (None, b"", b"")
+            if known_digest != digest:
+                refuse(f"{at}: document {shorten(name)} has another title or text at {os.fsdecode(known_at)}, expected one text per id")
         else:
             self.white += bool(WHITE.search(name))
             if not empty:
@@ -84,37 +84,37 @@ class Store:
         """
         raw = _encoded(at, plain(text))
         name = text_id(text) if name is None else name
-        known = self._one("SELECT place, text, at FROM queries WHERE id = ?", name)
-        if known is None:
+        row = self._one("SELECT place, text, at FROM queries WHERE id = ?", name)
+        if row is None:
             self.white += bool(WHITE.search(name))
             key = blake2b(raw, digest_size=16).digest() if raw else b""
-            other = ENCODER.encode(more or {})
-            _encoded(at, other)
+            extra_keys = ENCODER.encode(more or {})
+            _encoded(at, extra_keys)
             statement = "INSERT INTO queries (id, text, plain, more, at) VALUES (?, ?, ?, ?, ?)"
-            place = self._insert(statement, name, text, key, other, os.fsencode(at))
-        elif known[1] == text:
-            place = int(known[0])
+            place = self._insert(statement, name, text, key, extra_keys, os.fsencode(at))
+        elif row[1] == text:
+            place = int(row[0])
         else:
-            refuse(f"{at}: query {shorten(name)} has another text at {os.fsdecode(known[2])}, expected one text of each id")
+            refuse(f"{at}: query {shorten(name)} has another text at {os.fsdecode(row[2])}, expected one text per id")
         return place if raw else None
 
     def query_of(self, at: str, name: str) -> tuple[int | None, str]:
         """The number (None if it has no text) and text of a query by its id. Raises UserError if it is unknown."""
-        known = self._one("SELECT place, text, plain FROM queries WHERE id = ?", name)
-        if known is None:
+        row = self._one("SELECT place, text, plain FROM queries WHERE id = ?", name)
+        if row is None:
             raise UserError(f"{at}: query {shorten(name)} is unknown, expected its text; give the file that has it with --queries")
-        return int(known[0]) if known[2] else None, known[1]
+        return int(row[0]) if row[2] else None, row[1]
 
     def judge(self, at: str, query: int, *, split: str, doc: int | None, grade: int) -> None:
         """Add a judgment. Raises UserError for two grades of one pair."""
         if doc is None:
             self.left_out["pairs with a document without text"] += 1
             return
-        known = self._one("SELECT grade FROM judged WHERE query = ? AND split = ? AND doc = ?", query, split, doc)
-        if known is None:
+        row = self._one("SELECT grade FROM judged WHERE query = ? AND split = ? AND doc = ?", query, split, doc)
+        if row is None:
             self._insert("INSERT INTO judged (query, split, doc, grade) VALUES (?, ?, ?, ?)", query, split, doc, grade)
-        elif known[0] != grade:
-            refuse(f"{at}: found grade {grade}, {known[0]} before for the same query and document, expected one")
+        elif row[0] != grade:
+            refuse(f"{at}: found grade {grade} for a query and document that had grade {row[0]} before, expected one grade")
 
     def reject(self, query: int, doc: int | None) -> None:
         """Add a negative of a training query."""
@@ -152,23 +152,23 @@ class Store:
 
     def count_left_out(self) -> dict[str, int]:
         """The number of records that were left out, by reason."""
-        late = {
+        statements = {
             "queries without text": "SELECT count(*) FROM queries WHERE plain = x''",
             "queries without a relevant document": f"SELECT count(*) FROM queries q WHERE plain <> x'' AND NOT {_relevant('q.place')}",
             "negatives that are relevant to their query": f"SELECT count(*) FROM negatives n WHERE {POSITIVE}",
             "documents without title and text": "SELECT count(*) FROM documents WHERE empty",
         }
-        found = {**self.left_out, **{reason: self._number(query) for reason, query in late.items()}}
-        return {reason: found[reason] for reason in sorted(found) if found[reason]}
+        counts = {**self.left_out, **{reason: self._number(query) for reason, query in statements.items()}}
+        return {reason: counts[reason] for reason in sorted(counts) if counts[reason]}
 
     def _insert(self, statement: str, *values: object) -> int | None:
         """Insert a row; return its number, None if it exists already."""
-        done = self._database.execute(statement, values)
-        return done.lastrowid if done.rowcount else None
+        cursor = self._database.execute(statement, values)
+        return cursor.lastrowid if cursor.rowcount else None
 
     def _one(self, statement: str, *values: object) -> tuple[Any, ...] | None:
-        found: tuple[Any, ...] | None = self._database.execute(statement, values).fetchone()
-        return found
+        row: tuple[Any, ...] | None = self._database.execute(statement, values).fetchone()
+        return row
 
     def _all(self, statement: str, *values: object) -> Iterator[Any]:
         yield from self._database.execute(statement, values)

@@ -47,14 +47,14 @@ class Judgment(NamedTuple):
 
 def documents(path: Path) -> tuple[str, Iterator[tuple[str, Passage]]]:
     """The form of a corpus, and its documents with their places."""
-    at, found = keys(path, DOCUMENT_KEYS)
-    named, text, form = _keys_of(at, found, CORPORA, expected=DOCUMENT_KEYS, alone="text")
+    at, first_keys = keys(path, DOCUMENT_KEYS)
+    id_key, text_key, form = _keys_of(at, first_keys, CORPORA, expected=DOCUMENT_KEYS, alone="text")
 
     def read() -> Iterator[tuple[str, Passage]]:
-        for place, row in rows(path, DOCUMENT_KEYS, [named, "title", text]):
-            title = row.get("title") if named else None
-            doc = identifier(place, named, row.get(named)) if named else None
-            yield place, Passage(doc, "" if title is None else string(place, "title", title), string(place, text, row.get(text)))
+        for place, row in rows(path, DOCUMENT_KEYS, [id_key, "title", text_key]):
+            title = row.get("title") if id_key else None
+            doc = identifier(place, id_key, row.get(id_key)) if id_key else None
+            yield place, Passage(doc, "" if title is None else string(place, "title", title), string(place, text_key, row.get(text_key)))
 
     return form, read()
 
@@ -65,12 +65,14 @@ def queries(path: Path) -> tuple[str, Iterator[Query]]:
         return "tab-separated", (
             Query(at, identifier(at, "query id", query), text) for at, (query, text) in cells(path, ("query", "text"), "\t")
         )
-    at, found = keys(path, QUERY_KEYS)
-    named, text, form = _keys_of(at, found, QUERIES, expected=QUERY_KEYS)
+    at, first_keys = keys(path, QUERY_KEYS)
+    id_key, text_key, form = _keys_of(at, first_keys, QUERIES, expected=QUERY_KEYS)
 
     def read() -> Iterator[Query]:
-        for place, row in rows(path, QUERY_KEYS, [named, text, *MORE]):
-            yield Query(place, identifier(place, named, row.get(named)), string(place, text, row.get(text)), extra_keys(place, row))
+        for place, row in rows(path, QUERY_KEYS, [id_key, text_key, *MORE]):
+            yield Query(
+                place, identifier(place, id_key, row.get(id_key)), string(place, text_key, row.get(text_key)), extra_keys(place, row)
+            )
 
     return form, read()
 

@@ -68,7 +68,7 @@ def choose(tried: Sequence[Tried], layout: Layout | None, *, targets: Sequence[s
         f"({second.model})",
         significance_note(first, second, metric=metric, layout=layout),
         *edge_notes(tried, first, [one for one in found if is_tie(one.value, first.value)], check=check),
-        " ".join(["to take it: retemper run", *(f"--set {shlex.quote(one)}" for one in first.runs[0].assignments)]),
+        " ".join(["to adopt it: retemper run", *(f"--set {shlex.quote(one)}" for one in first.runs[0].assignments)]),
     ]
     return [printable(line) for line in lines]
 
@@ -85,10 +85,10 @@ def standings(tried: Sequence[Tried], layout: Layout | None, *, metric: str, tar
     run that does not reach the report leaves earlier measurements in dvc.lock.
     """
     runs: dict[Setting, list[Tried]] = defaultdict(list)
-    for one in tried:
-        if one.values(metric):
-            runs[one.setting].append(one)
-    measured = [one.values(metric).keys() for found in runs.values() for one in found]
+    for run in tried:
+        if run.values(metric):
+            runs[run.setting].append(run)
+    measured = [run.values(metric).keys() for found in runs.values() for run in found]
     counted = set(layout.models) if layout else set[str]().union(*measured).intersection(*(measured if targets else []))
     means = {setting: _means(found, layout, metric=metric, counted=counted) for setting, found in runs.items()}
     changed = {model for model in counted if len({found.get(model) for found in means.values()}) > 1}
@@ -100,8 +100,8 @@ def standings(tried: Sequence[Tried], layout: Layout | None, *, metric: str, tar
 
 def _means(runs: Sequence[Tried], layout: Layout | None, *, metric: str, counted: set[str]) -> dict[str, float]:
     found: dict[str, list[float]] = defaultdict(list)
-    for one in runs:
-        for model, value in one.values(metric).items():
+    for run in runs:
+        for model, value in run.values(metric).items():
             found[model].append(value)
     return {model: _middle(values, layout) for model, values in found.items() if model in counted}
 
@@ -146,9 +146,11 @@ def edge_notes(tried: Sequence[Tried], best: Standing, level: Sequence[Standing]
             continue
         if any(_at(one.runs[0].sections, key) != value for one in level):
             continue
-        way, word, more = (1, "largest", "larger") if value == max(values) else (-1, "smallest", "smaller")
-        if _passes(run.sections, key, value + way if isinstance(value, int) else math.nextafter(value, way * math.inf), check=check):
-            yield f"{key}: the best value, {value}, is the {word} tried; try {more} ones"
+        direction, word, comparative = (1, "largest", "larger") if value == max(values) else (-1, "smallest", "smaller")
+        if _passes(
+            run.sections, key, value + direction if isinstance(value, int) else math.nextafter(value, direction * math.inf), check=check
+        ):
+            yield f"{key}: the best value, {value}, is the {word} tried; try {comparative} ones"
 
 
 def _at(sections: Any, key: str) -> Any:
@@ -164,8 +166,8 @@ def _is_number(value: Any) -> bool:
 def _passes(sections: Mapping[str, Any], key: str, value: float, *, check: Check) -> bool:
     """Whether the parameters may have `value` at `key`."""
     beyond = copy.deepcopy(dict(sections))
-    *way, last = key.split(".")
-    reduce(lambda node, name: node[name], way, beyond)[last] = value
+    *parents, last = key.split(".")
+    reduce(lambda node, name: node[name], parents, beyond)[last] = value
     try:
         check(beyond)
     except UserError:

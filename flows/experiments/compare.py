@@ -86,12 +86,12 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
     test = tests_of(sections, PARAMS)
-    found = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=groups_of(split))
+    compared = rows(sides, test, split=split, fewer=lower_is_better(measure), groups=groups_of(split))
     if as_json:
-        told = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha}
-        print(json.dumps({**told, "systems": list(map(asdict, found))}, indent=2))
+        test_record = {"split": split, "measure": measure, "first": names[0], "test": test.test, "alpha": test.alpha}
+        print(json.dumps({**test_record, "systems": list(map(asdict, compared))}, indent=2))
         return
-    print(text(sides, found, split=split, measure=measure, test=test, width=terminal_width()))
+    print(text(sides, compared, split=split, measure=measure, test=test, width=terminal_width()))
     texts = questions(split)
     for side in sides[1:]:
         for line in extremes(sides[0], side, shown, questions=texts, fewer=lower_is_better(measure)):
@@ -103,13 +103,13 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     if Path(name).is_file():
         return Side(name, _values_of_run(Path(name), sections, split=split, measure=measure))
     revision, colon, model = name.rpartition(":")
-    here = lock_here()
-    if not colon and _evaluation(here, name):
-        return _measured(name, name, here, split=split, measure=measure)
+    workspace_lock = lock_here()
+    if not colon and _evaluation(workspace_lock, name):
+        return _measured(name, name, workspace_lock, split=split, measure=measure)
     try:
         commit = commit_of(revision if colon else name)
     except UserError:
-        known = ", ".join(_models(here)) or "none yet"
+        known = ", ".join(_models(workspace_lock)) or "none yet"
         raise UserError(
             f"compare {name}: found neither a file, a model of this working tree ({known}), nor a revision of git; expected one of them, "
             "or REVISION:MODEL"
@@ -149,8 +149,8 @@ def _measured(name: str, model: str, lock: Lock, *, split: str, measure: str) ->
         )
     table = pq.read_table(path, columns=["query", measure])
     values = dict(zip(table["query"].to_pylist(), table[measure].to_pylist(), strict=True))
-    made = {one: lock[one] for one in ancestors(lock, stage)}
-    return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, made, model)
+    stages = {one: lock[one] for one in ancestors(lock, stage)}
+    return Side(name if name == model or name.endswith(f":{model}") else f"{name} ({model})", values, stages, model)
 
 
 def cached_file(where: str, file: Path, stages: Lock) -> Path:
@@ -265,20 +265,26 @@ def differences(first: Side, other: Side) -> Iterator[str]:
         yield "how a run file was made is not recorded"
         return
     renamed = first.model != other.model
-    was, now = (_parameters(side, than if renamed else None) for side, than in ((first, other), (other, first)))
-    shared = {_entry(key) for key in was} & {_entry(key) for key in now}
-    changed = [key for key in {**was, **now} if was.get(key) != now.get(key) and (not renamed or _entry(key) in shared)]
+    old_parameters, new_parameters = (
+        _parameters(side, counterpart if renamed else None) for side, counterpart in ((first, other), (other, first))
+    )
+    shared = {_entry(key) for key in old_parameters} & {_entry(key) for key in new_parameters}
+    changed = [
+        key
+        for key in {**old_parameters, **new_parameters}
+        if old_parameters.get(key) != new_parameters.get(key) and (not renamed or _entry(key) in shared)
+    ]
     for key in changed[:LISTED]:
-        yield f"{key}: {_shown(was, key)} -> {_shown(now, key)}"
+        yield f"{key}: {_shown(old_parameters, key)} -> {_shown(new_parameters, key)}"
     if len(changed) > LISTED:
         yield f"{(left := len(changed) - LISTED)} more parameter{'s' * (left != 1)}"
-    for what, file in (("source", SOURCE), ("code", str(CODE))):
+    for kind, file in (("source", SOURCE), ("code", str(CODE))):
         old, new = _tracked(first.stages, file), _tracked(other.stages, file)
         if keys := sorted(key for key in old.keys() & new.keys() if old[key] != new[key]):
-            yield f"{what}: {', '.join(keys)}"
+            yield f"{kind}: {', '.join(keys)}"
     ours, theirs = _own(first, other), _own(other, first)
-    if unlike := sorted(stage for found, others in ((ours, theirs), (theirs, ours)) for one, stage in found.items() if one not in others):
-        yield f"stages that only one of the two has: {', '.join(unlike)}"
+    if unshared := sorted(stage for found, others in ((ours, theirs), (theirs, ours)) for one, stage in found.items() if one not in others):
+        yield f"stages that only one of the two has: {', '.join(unshared)}"
 
 
 def _own(side: Side, other: Side) -> dict[str, str]:
@@ -288,15 +294,15 @@ def _own(side: Side, other: Side) -> dict[str, str]:
 
 def _parameters(side: Side, other: Side | None) -> dict[str, Any]:
     """Parameters by dotted key. With an `other` model, the side's own entry is `rounds.MODEL`, and has its own name too if both have it."""
-    found = _flat(side)
+    values = _flat(side)
     if other is None:
-        return found
+        return values
     theirs = {_entry(key) for key in _flat(other)}
-    named = {
-        ".".join("MODEL" if place == 1 and part == side.model else part for place, part in enumerate(key.split("."))): found[key]
-        for key in found
+    renamed = {
+        ".".join("MODEL" if place == 1 and part == side.model else part for place, part in enumerate(key.split("."))): values[key]
+        for key in values
     }
-    return named | {key: value for key, value in found.items() if _entry(key) in theirs}
+    return renamed | {key: value for key, value in values.items() if _entry(key) in theirs}
 
 
 def _flat(side: Side) -> dict[str, Any]:
@@ -316,35 +322,35 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key]) if key in values else "not given"
 
 
-def text(sides: Sequence[Side], found: Sequence[Row], *, split: str, measure: str, test: Tested, width: int | None = None) -> str:
+def text(sides: Sequence[Side], compared: Sequence[Row], *, split: str, measure: str, test: Tested, width: int | None = None) -> str:
     """The table, in lines of at most `width` if given, then the differences in making, and warnings of too few queries."""
     from tasks.core.metrics.clusters import describe_groups as clustered
 
     first = sides[0]
     mean = sum(first.values.values()) / len(first.values)
-    lines = [[first.name, str(len(first.values)), f"{mean:.4f}", *[""] * 7]]
-    for row in found:
+    body = [[first.name, str(len(first.values)), f"{mean:.4f}", *[""] * 7]]
+    for row in compared:
         interval = "" if row.low is None or row.high is None else f"{row.low:+.4f} to {row.high:+.4f}"
         figures = [f"{row.mean:.4f}", f"{row.difference:+.4f}", interval, f"{row.p_holm:.2g}" if row.groups > 1 else ""]
         figures += ["", ""] if row.d is None or row.detectable is None else [f"{row.d:+.2f}", f"{row.detectable:.4f}"]
         figures += [str(row.better), str(row.worse)]
-        lines.append([row.name, str(row.queries), *figures])
+        body.append([row.name, str(row.queries), *figures])
     level = f"{100 - 100 * test.alpha:g} % interval"
     header = ["system", "queries", measure, "difference", level, "p (Holm)", "d", "80 % power", "better", "worse"]
-    table = fitted_table(header, lines, width)
-    told = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
-    told.append("d: mean difference over its standard deviation; 80 % power: the least difference that a t-test finds so often")
-    told += [row.warning for row in found if row.warning]
-    told += [
+    table = fitted_table(header, body, width)
+    lines = [f"{split}, against {first.name}: {test.tests} over the queries in common", table]
+    lines.append("d: mean difference over its standard deviation; 80 % power: the smallest difference that a t-test detects that often")
+    lines += [row.warning for row in compared if row.warning]
+    lines += [
         f"{row.name}: {clustered(row.queries, row.groups, row.design_effect)}"
-        for row in found
+        for row in compared
         if row.groups < row.queries or row.queries == 1
     ]
-    for row in found:
-        told.append(f"{row.name}: {'; '.join(row.differs) or 'nothing recorded differs'}")
+    for row in compared:
+        lines.append(f"{row.name}: {'; '.join(row.differs) or 'nothing recorded differs'}")
         if missing := len(first.values) - row.queries:
-            told.append(f"{row.name}: lacks {missing:,} of the queries of {first.name}")
-    return printable("\n".join(told))
+            lines.append(f"{row.name}: lacks {missing:,} of the queries of {first.name}")
+    return printable("\n".join(lines))
 
 
 def extremes(first: Side, side: Side, shown: int, *, questions: Mapping[str, str], fewer: bool = False) -> Iterator[str]:

@@ -117,13 +117,13 @@ def evaluate(model: str, data: str, settings: Settings, *, out: Path | None = No
     processes, display = Processes(), Display()
     try:
         with stopping_on_signals(processes), second_run(plan, make_kept_folder(data), processes=processes, display=display) as project:
-            measured, read = read_json(project / metrics.METRICS / f"{plan.name}.json"), describe_texts(project / "data", shown)
+            measured, texts = read_json(project / metrics.METRICS / f"{plan.name}.json"), describe_texts(project / "data", shown)
             revision = str(read_json(project / SOURCE)["dataset"]["digest"])
     except RunFailed as failed:
         tell([failed.problem])
         return failed.problem.status
-    told = "\n".join([read, *describe_model(model, sections)])
-    display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{told}")
+    description = "\n".join([texts, *describe_model(model, sections)])
+    display.line(f"\n{text_table(*metrics.rows({plan.name: measured}))}\n{description}")
     if out:
         write_json(out, measured)
     if mteb:
@@ -135,11 +135,11 @@ def refuse_before(models: Sequence[str], sections: Mapping[str, Any], settings: 
     """Raise UserError for mistakes in an evaluation that do not depend on its data. `sections`: the project's parameters."""
     for kind, length in settings.lengths.items():
         if length is not None and length < SHORTEST:
-            raise UserError(f"--{kind}-length {length}: expected {SHORTEST} tokens at least, special ones included")
+            raise UserError(f"--{kind}-length {length}: expected at least {SHORTEST} tokens, including special ones")
     for model in models:
-        own = Path("data/encoders", model)
-        if model not in fusions(sections) and len(Path(model).parts) == 1 and own.is_dir() and not Path(model).exists():
-            raise UserError(f"--model {model}: found the name of a model of this project, expected its folder; give {own}")
+        folder = Path("data/encoders", model)
+        if model not in fusions(sections) and len(Path(model).parts) == 1 and folder.is_dir() and not Path(model).exists():
+            raise UserError(f"--model {model}: found the name of a model of this project, expected its folder; give {folder}")
     if mteb and MAIN not in (measures := check_file().evaluate.measures):
         raise UserError(f"--mteb {mteb}: found {', '.join(measures)} in evaluate.measures, expected {MAIN}, MTEB's score; add it there")
 
@@ -151,7 +151,7 @@ def second_run(plan: Plan, kept: Path, *, processes: Processes, display: Display
     Folder `kept` has what earlier runs finished, and gets dvc.lock for the next; one run at a time uses it. The tree is removed after the
     block. Raises RunFailed.
     """
-    with locks.wait_and_hold(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for its end")):
+    with locks.wait_and_hold(kept / "lock", lambda: display.line("another evaluation on this data is in progress; waiting for it to end")):
         yield from _second_run(plan, kept, processes=processes, display=display)
 
 
@@ -161,11 +161,11 @@ def _second_run(plan: Plan, kept: Path, *, processes: Processes, display: Displa
     try:
         project = make_worktree(tree, commit)
         carry_changes(read_changes(commit), project)
-        own = read_yaml(project / "params.yaml")["dataset"]["source"]
+        own_source = read_yaml(project / "params.yaml")["dataset"]["source"]
         edit.apply(plan.edits, project / "params.yaml", lambda _: None)
         write_source(project / "params.yaml", project / SOURCE)  # from here, so that digests are remembered here
         equip(project)
-        if canonical_spec(read_yaml(project / "params.yaml")["dataset"]["source"]) != canonical_spec(own):
+        if canonical_spec(read_yaml(project / "params.yaml")["dataset"]["source"]) != canonical_spec(own_source):
             (project / forgotten.FILE).unlink(missing_ok=True)  # of the project's own data: others use the same ids
         link_kept(kept, project)
         lock = kept / f"{plan.name}.lock"
@@ -198,9 +198,9 @@ def _run(tree: Path, targets: Sequence[str], *, processes: Processes, display: D
     status, problems = run_in(tree, (*RUN, *targets), processes, show=show, env={"PREFECT_HOME": str(server.HOME.absolute())})
     if not status:
         return None
-    found = problems[-1] if problems else Problem("pipeline", last or f"{targets[0]}: its run ended with status {status}", 1)
-    message, log, _ = found.message.partition("; its log: ")  # which is removed with the tree
-    return Problem(found.kind, f"{message}; its output is above" if log else message, found.status)
+    problem = problems[-1] if problems else Problem("pipeline", last or f"{targets[0]}: its run ended with status {status}", 1)
+    message, log, _ = problem.message.partition("; its log: ")  # which is removed with the tree
+    return Problem(problem.kind, f"{message}; its output is above" if log else message, problem.status)
 
 
 def make_kept_folder(data: str, most: int = DATASETS) -> Path:
@@ -228,11 +228,11 @@ def link_kept(kept: Path, tree: Path) -> None:
 def resolve_settings(settings: Settings, data: str) -> Shown:
     """`settings` with the project's parameters as defaults. Raises UserError if the two contradict each other."""
     project = check_file()
-    given = settings.relevance
-    if given is not None and (len(given) > len(SPLITS) or min(given) < 1):
-        raise UserError(f"--relevance {' '.join(map(str, given))}: expected a grade of 1 at least, or one for dev and one for test")
-    least: dict[str, int] = dict(zip(SPLITS, (given[0], given[-1]), strict=True)) if given else dict.fromkeys(SPLITS, 1)
-    if given is None and canonical_spec(data) == canonical_spec(project.dataset.source):
+    grades = settings.relevance
+    if grades is not None and (len(grades) > len(SPLITS) or min(grades) < 1):
+        raise UserError(f"--relevance {' '.join(map(str, grades))}: expected a grade of at least 1, or one for dev and one for test")
+    least: dict[str, int] = dict(zip(SPLITS, (grades[0], grades[-1]), strict=True)) if grades else dict.fromkeys(SPLITS, 1)
+    if grades is None and canonical_spec(data) == canonical_spec(project.dataset.source):
         least = {split: project.evaluate.relevance[split] for split in SPLITS}
     validate(
         type(project.evaluate),
@@ -333,21 +333,21 @@ def texts_of(encoders: Mapping[str, str], sections: Mapping[str, Any], settings:
     for source in encoders.values():
         list_encoder(source)  # a UserError if it is not a model
     shapes = {name: read_shape(folder) for name, folder in folders.items()}
-    most = min(most_tokens(folder) for folder in folders.values())
+    limit = min(most_tokens(folder) for folder in folders.values())
     project = validate(Parameters, sections, "params.yaml").tokenize
     values, notes = dict[str, Any](), []
     for kind in ("query", "document"):
-        own = {name: getattr(shape, f"{kind}_prefix") for name, shape in shapes.items()}
-        if len(set(own.values())) > 1 and settings.prefixes[kind] is None:
-            raise UserError(f"{', '.join(own)}: found different {kind} prefixes, expected the same in a fusion; set --{kind}-prefix")
+        prefixes = {name: getattr(shape, f"{kind}_prefix") for name, shape in shapes.items()}
+        if len(set(prefixes.values())) > 1 and settings.prefixes[kind] is None:
+            raise UserError(f"{', '.join(prefixes)}: found different {kind} prefixes, expected the same in a fusion; set --{kind}-prefix")
         asked, length = settings.lengths[kind], getattr(project, f"{kind}_length")
-        if asked is not None and asked > most:
-            raise UserError(f"--{kind}-length: found {asked}, expected at most {most}, the model's limit; decrease it")
-        if asked is None and length > most:
-            notes.append(f"params.yaml: tokenize.{kind}_length is {length}, above the model's limit; using {most}")
+        if asked is not None and asked > limit:
+            raise UserError(f"--{kind}-length: found {asked}, expected at most {limit}, the model's limit; decrease it")
+        if asked is None and length > limit:
+            notes.append(f"params.yaml: tokenize.{kind}_length is {length}, above the model's limit; using {limit}")
         prefix = settings.prefixes[kind]
-        values[f"tokenize.{kind}_prefix"] = next(iter(own.values())) if prefix is None else prefix
-        values[f"tokenize.{kind}_length"] = min(asked or length, most)
+        values[f"tokenize.{kind}_prefix"] = next(iter(prefixes.values())) if prefix is None else prefix
+        values[f"tokenize.{kind}_length"] = min(asked or length, limit)
     return values, notes
 
 
@@ -361,11 +361,11 @@ def describe_model(model: str, sections: Mapping[str, Any]) -> list[str]:
 
 def describe_system(name: str, sections: Mapping[str, Any]) -> str:
     """`hybrid: linear of bm25 and star, weight 0.2, as chosen on this project's dev`."""
-    told = read_json(record_of(name, sections))
-    ((what, value),) = _setting(told).items()
+    fusion = read_json(record_of(name, sections))
+    ((key, value),) = _setting(fusion).items()
     chosen = {"params.yaml": "as in params.yaml", None: "not chosen: this project has no dev"}
-    how = chosen.get(told["chosen_on"], f"as chosen on this project's {told['chosen_on']}")
-    return f"{name}: {told['method']} of {told['first']} and {told['second']}, {what} {value:g}, {how}"
+    how = chosen.get(fusion["chosen_on"], f"as chosen on this project's {fusion['chosen_on']}")
+    return f"{name}: {fusion['method']} of {fusion['first']} and {fusion['second']}, {key} {value:g}, {how}"
 
 
 def chosen_entry(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def chosen_entry(name: str, sections: Mapping[str, Any]) -> dict[str, Any]:
 
 def _setting(record: Mapping[str, Any]) -> dict[str, float]:
     """The weight or k in a fusion.json, by its key."""
-    return {what: record[what] for what in ("weight", "k") if what in record}
+    return {key: record[key] for key in ("weight", "k") if key in record}
 
 
 def _whole_path(data: str) -> str:

@@ -66,10 +66,10 @@ def check() -> None:
         dataset_entry(f"extra.{name}", entry.source)
         spec = parse_dataset(entry.source)
         if spec.kind in LAYOUTS and spec.folder.exists():
-            there = LAYOUTS[spec.kind](spec.folder).qrels
-            if not there.keys() & set(SPLITS):
+            qrels = LAYOUTS[spec.kind](spec.folder).qrels
+            if not qrels.keys() & set(SPLITS):
                 raise UserError(
-                    f"{PARAMS}: extra.{name}.source: {spec.folder}: found qrels of {', '.join(there)}, expected dev or test, on which "
+                    f"{PARAMS}: extra.{name}.source: {spec.folder}: found qrels of {', '.join(qrels)}, expected dev or test, on which "
                     f"systems are measured; add one of them, or remove extra.{name}"
                 )
 
@@ -85,7 +85,7 @@ def run(*, measure: bool) -> int:
             shutil.rmtree(folder, ignore_errors=True)
     if RESULTS.is_dir() and not any(RESULTS.iterdir()):
         RESULTS.rmdir()
-    problems, found = list[Problem](), list[Made]()
+    problems, current_results = list[Problem](), list[Made]()
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         lock = lock_here()
@@ -96,16 +96,16 @@ def run(*, measure: bool) -> int:
                     display.line(f"\nextra.{name}: measuring every system on {entry.source}")
                     measure_on(name, parameters, sections, digest=digest, processes=processes, display=display)
                 if extra_results.is_current(name, digest):
-                    found.append(extra_results.load(name))
+                    current_results.append(extra_results.load(name))
             except RunFailed as failed:
                 problems.append(failed.problem)
             except UserError as error:
                 if measure:
                     problems.append(Problem(error.kind, f"extra.{name}: {error}"))
     best = extra_results.best_here()
-    for made in found if measure else ():
+    for made in current_results if measure else ():
         display.line(f"\n{extra_results.text(made, best)}")
-    pages.add([extra_results.section(made, best) for made in found])
+    pages.add([extra_results.section(made, best) for made in current_results])
     tell(problems)
     return max((problem.status for problem in problems), default=0)
 
@@ -124,24 +124,24 @@ def systems(sections: Mapping[str, Any]) -> Systems:
 
 def digest_of(entry: Extra, revision: str, sections: Mapping[str, Any], *, lock: Lock) -> str:
     """A digest of all that the figures depend on: the data, the systems as dvc.lock has them, parameters, and code."""
-    there, code = systems(sections), read_json(CODE)
+    all_systems, code = systems(sections), read_json(CODE)
     outs = {out["path"]: out.get("md5") for made in lock.values() for out in made.get("outs", [])}
-    told = {
+    content = {
         "form": FORM,
         "revision": revision,
         "entry": entry.model_dump(mode="json"),
-        "encoders": {name: outs.get(f"data/encoders/{name}") for name in there.encoders},
-        "fuse": there.fuse,
-        "left_out": there.left_out,
+        "encoders": {name: outs.get(f"data/encoders/{name}") for name in all_systems.encoders},
+        "fuse": all_systems.fuse,
+        "left_out": all_systems.left_out,
         "parameters": {section: sections.get(section) for section in READ},
         "code": {stage: code.get(stage) for stage in STAGES},
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def plan_of(name: str, parameters: Parameters, sections: Mapping[str, Any]) -> tuple[Plan, Shown]:
     """The run that measures every system on data set `name`, and how texts are given to them there."""
-    entry, there, project = parameters.extra[name], systems(sections), parameters.tokenize
+    entry, all_systems, project = parameters.extra[name], systems(sections), parameters.tokenize
     shown = Shown(
         parameters.text.titles if entry.titles is None else entry.titles,
         parameters.retrieve.ignore_identical_ids if entry.ignore_identical_ids is None else entry.ignore_identical_ids,
@@ -149,9 +149,13 @@ def plan_of(name: str, parameters: Parameters, sections: Mapping[str, Any]) -> t
     )
     prefixes = {"query": project.query_prefix, "document": project.document_prefix}
     settings = Settings(prefixes, {"query": entry.query_length, "document": entry.document_length}, drop=entry.drop)
-    encoders = {one: f"data/encoders/{one}" for one in there.encoders}
-    edits, notes = edits_of(encoders, entry.source, sections, settings=settings, shown=shown, fuse=there.fuse)
-    targets = ["evaluate_bm25", *(f"evaluate@{one}" for one in there.encoders), *(f"evaluate_fuse@{one}" for one in there.fuse)]
+    encoders = {system: f"data/encoders/{system}" for system in all_systems.encoders}
+    edits, notes = edits_of(encoders, entry.source, sections, settings=settings, shown=shown, fuse=all_systems.fuse)
+    targets = [
+        "evaluate_bm25",
+        *(f"evaluate@{system}" for system in all_systems.encoders),
+        *(f"evaluate_fuse@{system}" for system in all_systems.fuse),
+    ]
     return Plan("systems", targets, edits, notes), shown
 
 
@@ -160,7 +164,7 @@ def measure_on(
 ) -> None:
     """Measure every system on data set `name` and write data/extra/NAME. Raises RunFailed, or UserError."""
     plan, shown = plan_of(name, parameters, sections)
-    there, entry = systems(sections), parameters.extra[name]
+    all_systems, entry = systems(sections), parameters.extra[name]
     with second_run(plan, KEPT / name, processes=processes, display=display) as project:
         about = {
             "digest": digest,
@@ -170,8 +174,8 @@ def measure_on(
             "texts": describe_texts(project / "data", shown),
             "relevance": dict(shown.relevance),
             "metric": parameters.report.metric,
-            "systems": list(there.names),
-            "left_out": list(there.left_out),
+            "systems": list(all_systems.names),
+            "left_out": list(all_systems.left_out),
         }
         data = project / "data"
         extra_results.write(name, about, parameters.report, metrics=project / METRICS, values=data / "values", qrels=data / "corpus/qrels")

@@ -108,22 +108,22 @@ def pairwise_tests(values: Path, about: Mapping[str, Any], test: Tested, *, qrel
     """Test all pairs of systems on every split, with Holm's correction over all pairs of the split."""
     from tasks.core.metrics.clusters import read_groups
 
-    found = dict[str, Any]()
+    by_split = dict[str, Any]()
     for split in REPORTED:
-        read = {system: _values(values / system / f"{split}.parquet", about["metric"]) for system in about["systems"]}
-        there = {system: one for system, one in read.items() if one}
-        if there:
-            queries = next(iter(there.values())).keys()
-            if any(one.keys() != queries for one in there.values()):
+        by_system = {system: _values(values / system / f"{split}.parquet", about["metric"]) for system in about["systems"]}
+        measured = {system: one for system, one in by_system.items() if one}
+        if measured:
+            queries = next(iter(measured.values())).keys()
+            if any(one.keys() != queries for one in measured.values()):
                 raise UserError(f"{values}: found systems with different {split} queries, expected the same; run again")
             drawn = test.drawn(list(queries), read_groups(qrels / f"{split}.parquet"))
-            found[split] = {"queries": len(queries), "groups": int(drawn.max()) + 1, "pairs": compare_pairs(there, test, drawn)}
+            by_split[split] = {"queries": len(queries), "groups": int(drawn.max()) + 1, "pairs": compare_pairs(measured, test, drawn)}
     return {
         "metric": about["metric"],
         "alpha": test.alpha,
         "test": f"{test.tests} {test.over}",
         "correction": "Holm over all pairs of a split",
-        "splits": found,
+        "splits": by_split,
     }
 
 
@@ -137,13 +137,13 @@ def compare_pairs(values: Mapping[str, Mapping[str, float]], test: Tested, drawn
     arrays = {system: np.array([one[query] for query in queries], dtype=np.float64) for system, one in values.items()}
     order = [(later, earlier) for earlier, later in itertools.combinations(arrays, 2)]
     p_values = [test.p(arrays[later], arrays[earlier], drawn) for later, earlier in order]
-    made = []
+    pairs = []
     for (later, earlier), p, p_holm in zip(order, p_values, holm(p_values), strict=True):
         _, low, high = paired_t_test(arrays[later], arrays[earlier], test.alpha, drawn)
         difference = float((arrays[later] - arrays[earlier]).mean())
-        made.append({"system": later, "baseline": earlier, "difference": difference, "low": low, "high": high, "p": p, "p_holm": p_holm})
-        made[-1]["significant"] = p_holm <= test.alpha
-    return made
+        pairs.append({"system": later, "baseline": earlier, "difference": difference, "low": low, "high": high, "p": p, "p_holm": p_holm})
+        pairs[-1]["significant"] = p_holm <= test.alpha
+    return pairs
 
 
 def _values(path: Path, metric: str) -> dict[str, float]:
@@ -177,8 +177,8 @@ def section(made: Made, best: str) -> Section:
         for split in made.splits
     ]
     about = made.about
-    told = [f"Zero-shot on {about['source']}, {counted(about['documents'], 'documents')}", *legend(made, best), about["texts"]]
-    note = " ".join(f"{line[0].upper()}{line[1:]}." for line in told)
+    sentences = [f"Zero-shot on {about['source']}, {counted(about['documents'], 'documents')}", *legend(made, best), about["texts"]]
+    note = " ".join(f"{line[0].upper()}{line[1:]}." for line in sentences)
     return Section(f"extra-{made.name}", f"On {made.name}", Markup("").join(parts), note)
 
 
@@ -186,9 +186,9 @@ def legend(made: Made, best: str) -> list[str]:
     """How to read the tables."""
     tests = made.tests
     compared = counted(len(next(iter(tests["splits"].values()))["pairs"]), "pairs")
-    told = [f"above: the systems that it is significantly above ({tests['test']}, Holm over {compared}, level {tests['alpha']:g})"]
+    lines = [f"above: the systems that it is significantly above ({tests['test']}, Holm over {compared}, level {tests['alpha']:g})"]
     if best in made.about["systems"]:
-        told.append(f"*: {best}, the best on the main data set, where it was chosen")
+        lines.append(f"*: {best}, the best on the main data set, where it was chosen")
     if left_out := made.about["left_out"]:
-        told.append(f"not measured here: {', '.join(left_out)}, which reorder other systems' runs")
-    return told
+        lines.append(f"not measured here: {', '.join(left_out)}, which reorder other systems' runs")
+    return lines

@@ -81,16 +81,16 @@ def show(names: Sequence[str], query: str, *, split: str, measure: str | None, a
     sections = read_yaml(Path(PARAMS))
     measure = measure or metric_of(sections)
     sides = [side_of(name, sections, split=split, measure=measure) for name in names]
-    found = answer(sides, query, split=split, measure=measure, least=least_grade(split, sections))
-    print(json.dumps(asdict(found), indent=2) if as_json else printable(text(found)))
+    result = answer(sides, query, split=split, measure=measure, least=least_grade(split, sections))
+    print(json.dumps(asdict(result), indent=2) if as_json else printable(text(result)))
 
 
 def answer(sides: Sequence[Side], query: str, *, split: str, measure: str, least: int) -> Answer:
     """Look up what the systems find for `query`. Raises UserError if the split lacks it, or a run is missing."""
     from tasks.core.metrics.qrels import load_qrels
 
-    lock, asked = lock_here(), questions(split)
-    known = asked or dict.fromkeys(sides[0].values, "")
+    lock, query_texts = lock_here(), questions(split)
+    known = query_texts or dict.fromkeys(sides[0].values, "")
     if query not in known:
         raise UserError(_unknown(query, split, known))
     corpus = Path(corpus_of(lock))
@@ -131,8 +131,8 @@ def _unknown(query: str, split: str, known: Mapping[str, str]) -> str:
     if other := next((name for name in SPLITS if name != split and query in questions(name)), ""):
         remedy = "systems are not measured on it" if other == "train" else f"add --split {other}"
         return f"{where}: found a query of {other}, expected one of {split}; {remedy}"
-    named = ", ".join(list(known)[:3])
-    return f"{where}: found no such query among the {len(known):,} of {split}, expected an id of one of them ({named}, ...)"
+    examples = ", ".join(list(known)[:3])
+    return f"{where}: found no such query among the {len(known):,} of {split}, expected an id of one of them ({examples}, ...)"
 
 
 def _list(side: Side, query: str, split: str) -> dict[str, float]:
@@ -168,24 +168,24 @@ def _tokens(docs: Sequence[str]) -> dict[str, Read]:
         return {}
     tokens = open_tokens(TOKENS)
     owners = ordinals(pa.chunked_array([pa.array(docs, pa.string())]), TOKENS / "ids.parquet")
-    found: dict[str, Read] = {}
+    counts: dict[str, Read] = {}
     for doc, owner in zip(docs, owners.tolist(), strict=True):
         if owner >= 0:
             rows = tokens.rows_of(np.array([owner]))[0]
             lengths = tokens.offsets[rows + 1] - tokens.offsets[rows]
-            found[doc] = (int(lengths.sum()), int(lengths[-1]) == tokens.max_length)
-    return found
+            counts[doc] = (int(lengths.sum()), int(lengths[-1]) == tokens.max_length)
+    return counts
 
 
 def _digest(lock: Lock, corpus: Path) -> str:
     return next((str(out.get("md5", "")) for entry in lock.values() for out in entry.get("outs", []) if out["path"] == str(corpus)), "")
 
 
-def text(found: Answer) -> str:
+def text(result: Answer) -> str:
     """The query, the systems' values, what each system finds, and the ranks of the relevant documents."""
-    values = [[one.name, "not measured" if one.value is None else f"{one.value:.4f}"] for one in found.systems]
-    parts = [f"{found.split} {found.query}: {found.text}", text_table(["system", found.measure], values)]
-    for one in found.systems:
+    values = [[system.name, "not measured" if system.value is None else f"{system.value:.4f}"] for system in result.systems]
+    parts = [f"{result.split} {result.query}: {result.text}", text_table(["system", result.measure], values)]
+    for system in result.systems:
         hits = [
             [
                 str(hit.rank),
@@ -194,26 +194,26 @@ def text(found: Answer) -> str:
                 f"{'' if hit.grade is None else hit.grade}{'*' if hit.relevant else ''}",
                 _text_of(hit),
             ]
-            for hit in one.top
+            for hit in system.top
         ]
         listed = text_table(["rank", "score", "document", "grade", "text"], hits) if hits else "finds nothing"
-        parts.append(f"{one.name}\n{listed}")
-    header = ["relevant", "grade", *(one.name for one in found.systems), "tokens", "text"]
+        parts.append(f"{system.name}\n{listed}")
+    header = ["relevant", "grade", *(system.name for system in result.systems), "tokens", "text"]
     rows = [
         [
             doc.id,
             str(doc.grade),
-            *(str(rank or f"not among the first {one.listed:,}") for rank, one in zip(doc.ranks, found.systems, strict=True)),
+            *(str(rank or f"not among the first {system.listed:,}") for rank, system in zip(doc.ranks, result.systems, strict=True)),
             f"{doc.tokens or ''}{' (full)' if doc.full else ''}",
             _text_of(doc),
         ]
-        for doc in found.relevant
+        for doc in result.relevant
     ]
-    parts.append(text_table(header, rows) if rows else f"no document is judged relevant (grade {found.least} or more)")
-    told = [f"*: relevant, of grade {found.least} or more; without a grade: not judged"]
-    if any(doc.full for doc in found.relevant):
-        told.append("full: as many tokens as tokenize.document_length allows; text beyond them, if any, is cut, and no encoder reads it")
-    return "\n\n".join([*parts, "\n".join([*told, *found.notes])])
+    parts.append(text_table(header, rows) if rows else f"no document is judged relevant (grade {result.least} or more)")
+    notes = [f"*: relevant, of grade {result.least} or more; without a grade: not judged"]
+    if any(doc.full for doc in result.relevant):
+        notes.append("full: as many tokens as tokenize.document_length allows; encoders do not read any text beyond them")
+    return "\n\n".join([*parts, "\n".join([*notes, *result.notes])])
 
 
 def _text_of(document: Hit | Relevant) -> str:

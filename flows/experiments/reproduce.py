@@ -69,7 +69,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             cache = None if recompute else cache_folder()
             listed = read_marks(project / FORGOTTEN).keys()
             equip(project, own_cache=recompute)
-            since = len(read_marks(project / FORGOTTEN).keys() - listed)
+            forgotten = len(read_marks(project / FORGOTTEN).keys() - listed)
             link_sources(project, room)
             if recompute:
                 _forget_remote(project)
@@ -77,31 +77,33 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
             command = (python, *run[1:]) if run is RUN else run
             env = {STANDS: "1", "PREFECT_HOME": str(server.HOME.absolute())}
             status, problems = run_in(project, command, processes, show=display.line, env=env)
-            why = "; ".join(problem.message for problem in problems) or "its output is above"
+            reason = "; ".join(problem.message for problem in problems) or "its output is above"
             if status == USER_ERROR:
-                told = f"{counted(since, 'records')} forgotten since then ({FORGOTTEN}) cannot be made again: " if since else ""
-                raise UserError(f"revision {revision}: {told}{why}")
-            made = read_lock(project / LOCK)
+                cause = f"{counted(forgotten, 'records')} forgotten since then ({FORGOTTEN}) cannot be made again: " if forgotten else ""
+                raise UserError(f"revision {revision}: {cause}{reason}")
+            new_lock = read_lock(project / LOCK)
             if status:  # entries of the commit's own dvc.lock may not have been made here
-                made = {
-                    name: entry for name, entry in made.items() if all((project / out["path"]).exists() for out in entry.get("outs") or [])
+                new_lock = {
+                    name: entry
+                    for name, entry in new_lock.items()
+                    if all((project / out["path"]).exists() for out in entry.get("outs") or [])
                 }
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
-            rows = list(compare(wanted, made, *caches))
-            notes = list(explain(wanted, made, rows, project))
-            rows = [*mark_close(rows, wanted, stages_on_other_hardware(wanted, made, project), caches=caches, tolerance=how.tolerance)]
+            rows = list(compare(wanted, new_lock, *caches))
+            notes = list(explain(wanted, new_lock, rows, project))
+            rows = [*mark_close(rows, wanted, stages_on_other_hardware(wanted, new_lock, project), caches=caches, tolerance=how.tolerance)]
     finally:
         if room:
             remove_worktree(room)
     display.line(f"\n{text_table(['out', 'digest', 'result'], rows)}")
     equal, unequal = (sum(row[2].startswith(word) for row in rows) for word in ("equal", "different"))
     close = len(rows) - equal - unequal
-    told = f"{counted(equal, 'outs equal')}, {f'{close} close, ' if close else ''}{unequal} different"
-    display.line(f"{revision} ({commit[:10]}): {told}{f', in {tree}' if into else ''}")
+    summary = f"{counted(equal, 'outs equal')}, {f'{close} close, ' if close else ''}{unequal} different"
+    display.line(f"{revision} ({commit[:10]}): {summary}{f', in {tree}' if into else ''}")
     for note in notes:
         display.line(note)
     if status:
-        tell([Problem("pipeline", f"revision {revision}: its run ended with status {status}: {why}", status)])
+        tell([Problem("pipeline", f"revision {revision}: its run ended with status {status}: {reason}", status)])
     return 1 if status or unequal else 0
 
 
@@ -112,20 +114,24 @@ def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], proj
     """
     unequal = {path for path, _, result in rows if result.startswith("different: ") and result != "different: not made"}
     stages = [stage for stage, entry in wanted.items() if unequal.intersection(out["path"] for out in entry.get("outs", []))]
-    here = environments.of_artifacts(made, project / timing.LOG)
+    new_records = environments.of_artifacts(made, project / timing.LOG)
     yield from environments.differences(
-        [stage for stage in stages if stage in here], environments.of_artifacts(wanted, cache=cache_folder()), here
+        [stage for stage in stages if stage in new_records], environments.of_artifacts(wanted, cache=cache_folder()), new_records
     )
 
 
 def stages_on_other_hardware(wanted: Lock, made: Lock, project: Path) -> set[str]:
     """The stages that are known to have run on other hardware, with other threads, or in other arithmetic than in the second tree."""
-    here = environments.of_artifacts(made, project / timing.LOG)
-    there = environments.of_artifacts(wanted, cache=cache_folder())
+    new_records = environments.of_artifacts(made, project / timing.LOG)
+    old_records = environments.of_artifacts(wanted, cache=cache_folder())
     return {
         stage
-        for stage in here.keys() & there.keys()
-        if any(here[stage].get(key) != there[stage].get(key) for key in HARDWARE if key in here[stage] and key in there[stage])
+        for stage in new_records.keys() & old_records.keys()
+        if any(
+            new_records[stage].get(key) != old_records[stage].get(key)
+            for key in HARDWARE
+            if key in new_records[stage] and key in old_records[stage]
+        )
     }
 
 
@@ -135,14 +141,14 @@ def mark_close(
     """`rows` with `close: ...` in place of `different: ...` for outs within `tolerance` that depend on a stage run on other hardware."""
     makers = {str(out["path"]): stage for stage, entry in wanted.items() for out in entry.get("outs") or []}
     for path, digest, result in rows:
-        found = result.removeprefix("different: ").partition(" ")[0]
-        if result.startswith("different: ") and found != "not" and elsewhere & set(ancestors(wanted, makers[path])):
-            apart = _largest_distance(path, (digest, found), caches)
-            if apart is None:
-                result = "close: other bits, as its inputs; nothing in it is measured"
+        new_digest = result.removeprefix("different: ").partition(" ")[0]
+        if result.startswith("different: ") and new_digest != "not" and elsewhere & set(ancestors(wanted, makers[path])):
+            largest = _largest_distance(path, (digest, new_digest), caches)
+            if largest is None:
+                result = "close: other bits, like its inputs; nothing in it is measured"
             else:
-                word = "close" if apart <= tolerance else "different"
-                result = f"{word}: measured {apart:.2g} apart, tolerance {tolerance:g}{'' if word == 'close' else f'; {found}'}"
+                word = "close" if largest <= tolerance else "different"
+                result = f"{word}: measured {largest:.2g} apart, tolerance {tolerance:g}{'' if word == 'close' else f'; {new_digest}'}"
         yield path, digest, result
 
 
@@ -155,9 +161,9 @@ def _largest_distance(path: str, digests: tuple[str, str], caches: tuple[Path, P
     largest = None
     for name in (name for name in old if old[name] != new[name]):
         one, other = intact_path(caches[0], old[name]), intact_path(caches[1], new[name])
-        apart = distance(name, one, other) if one and other else float("inf")
-        if apart is not None:
-            largest = max(apart, largest or 0.0)
+        file_distance = distance(name, one, other) if one and other else float("inf")
+        if file_distance is not None:
+            largest = max(file_distance, largest or 0.0)
     return largest
 
 
@@ -167,19 +173,19 @@ def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tupl
     Times differ between any two runs: outs below LATENCY are excluded.
     """
     for stage in ancestors(wanted, DEFAULT_TARGET) if DEFAULT_TARGET in wanted else wanted:
-        found = {out["path"]: str(out.get("md5", "")) for out in made.get(stage, {}).get("outs", [])}
+        new_digests = {out["path"]: str(out.get("md5", "")) for out in made.get(stage, {}).get("outs", [])}
         for out in wanted[stage].get("outs", []):
             path, digest = str(out["path"]), str(out.get("md5", ""))
             if path.startswith(LATENCY):
                 continue
-            if found.get(path) == digest:
+            if new_digests.get(path) == digest:
                 yield path, digest, "equal"
-            elif path not in found:
+            elif path not in new_digests:
                 yield path, digest, "different: not made"
             else:
-                old, new = listing(cache, digest), listing(other, found[path])
+                old, new = listing(cache, digest), listing(other, new_digests[path])
                 names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name)) if old and new else []
-                yield path, digest, f"different: {found[path]}{' in ' + ', '.join(names[:5]) if names else ''}"
+                yield path, digest, f"different: {new_digests[path]}{' in ' + ', '.join(names[:5]) if names else ''}"
 
 
 def _forget_remote(project: Path) -> None:

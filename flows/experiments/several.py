@@ -74,11 +74,11 @@ def evaluate_all(
     """
     sections, metric = read_yaml(Path("params.yaml")), check_file().report.metric
     refuse_before(models, sections, settings, mteb=mteb)
-    named, sets = labelled_models(models, sections), labelled_data(data)
+    labelled, sets = labelled_models(models, sections), labelled_data(data)
     shown = {label: resolve_settings(settings, spec) for label, spec in sets.items()}
     for spec in sets.values():
         refuse_unjudged(spec)
-    groups = list(group_runs(named, sections, settings))
+    groups = list(group_runs(labelled, sections, settings))
     runs = [(label, group, group.plan(sets[label], sections, settings=settings, shown=shown[label])) for label in sets for group in groups]
     measured, problems = dict[str, list[Found]](), dict[str, Problem]()
     processes, display = Processes(), Display()
@@ -96,9 +96,9 @@ def evaluate_all(
                 problems[where] = failed.problem
             except UserError as error:
                 problems[where] = Problem(error.kind, str(error), 2)
-    found = {label: one for label, parts in measured.items() if (one := combine(parts, named)).metrics}
-    table = Table(named, sets, found, metric, tests_of(sections, "params.yaml"))
-    if found:
+    results = {label: one for label, parts in measured.items() if (one := combine(parts, labelled)).metrics}
+    table = Table(labelled, sets, results, metric, tests_of(sections, "params.yaml"))
+    if results:
         display.line("\n" + text(table, sections, terminal_width()))
     if out:
         write_json(out, record(table, problems))
@@ -144,11 +144,11 @@ def labels(places: Sequence[str], given: Sequence[str]) -> list[str]:
     """For each of `places`, the last parts of its path, as few as make it unique; all as `given` if that is not possible."""
     parts = [place.removeprefix("package:").rstrip("/").split("/") for place in places]
 
-    def label(own: list[str]) -> str:
-        ends = (own[-depth:] for depth in range(1, len(own) + 1))
-        return "/".join(next((end for end in ends if sum(other[-len(end) :] == end for other in parts) == 1), own))
+    def label(path_parts: list[str]) -> str:
+        ends = (path_parts[-depth:] for depth in range(1, len(path_parts) + 1))
+        return "/".join(next((end for end in ends if sum(other[-len(end) :] == end for other in parts) == 1), path_parts))
 
-    found = [label(own) for own in parts]
+    found = [label(path_parts) for path_parts in parts]
     return found if len(set(found)) == len(found) else list(given)
 
 
@@ -156,28 +156,28 @@ def refuse_unjudged(data: str) -> None:
     """Raise UserError if a data set is missing, or is known to have no judgments of dev or test."""
     list_dataset(data)
     spec = parse_dataset(data)
-    if spec.kind in LAYOUTS and not (there := LAYOUTS[spec.kind](spec.folder).qrels).keys() & set(SPLITS):
+    if spec.kind in LAYOUTS and not (qrels := LAYOUTS[spec.kind](spec.folder).qrels).keys() & set(SPLITS):
         raise UserError(
-            f"--data {data}: found qrels of {', '.join(there)}, expected dev or test, on which models are measured; add one of them"
+            f"--data {data}: found qrels of {', '.join(qrels)}, expected dev or test, on which models are measured; add one of them"
         )
 
 
 def group_runs(models: Mapping[str, str], sections: Mapping[str, Any], settings: Settings) -> Iterator[Group]:
     """The runs that measure models (by label) on a data set; BM25 joins the first encoders. UserError if one cannot be measured."""
-    alike: dict[str, dict[str, str]] = {}  # sources by label, by what must be equal in one run
+    by_tokens: dict[str, dict[str, str]] = {}  # sources by label, by what must be equal in one run
     for label, model in models.items():
         if model != BM25 and model not in fusions(sections):
-            alike.setdefault(tokens_of(model, sections, settings), {})[label] = model
-    taken = {BM25}
-    for place, sources in enumerate(alike.values()):
-        systems = {label: _unique_name(short_name(label), taken) for label in sources}
+            by_tokens.setdefault(tokens_of(model, sections, settings), {})[label] = model
+    used_names = {BM25}
+    for place, sources in enumerate(by_tokens.values()):
+        systems = {label: _unique_name(short_name(label), used_names) for label in sources}
         several = len(systems) > 1
         encoders = {system: sources[label] for label, system in systems.items()}
         if not place and (bm25 := next((label for label, model in models.items() if model == BM25), "")):
             systems[bm25] = BM25
         yield Group(systems, encoders, f"several-{place}" if several else next(iter(encoders)))
     for label, model in models.items():
-        if model in fusions(sections) or (model == BM25 and not alike):
+        if model in fusions(sections) or (model == BM25 and not by_tokens):
             yield Group({label: model}, {}, model)
 
 
@@ -191,8 +191,8 @@ def tokens_of(model: str, sections: Mapping[str, Any], settings: Settings) -> st
     return json.dumps([values, most_tokens(folder), files or str(folder)], sort_keys=True)
 
 
-def _unique_name(name: str, taken: set[str]) -> str:
-    """`name`, or with a number added if it is taken; the result is added to `taken`."""
-    found = next(one for one in (name, *(f"{name}_{number}" for number in range(2, len(taken) + 2))) if one not in taken)
-    taken.add(found)
-    return found
+def _unique_name(name: str, used_names: set[str]) -> str:
+    """`name`, or with a number added if it is taken; the result is added to `used_names`."""
+    unique = next(one for one in (name, *(f"{name}_{number}" for number in range(2, len(used_names) + 2))) if one not in used_names)
+    used_names.add(unique)
+    return unique

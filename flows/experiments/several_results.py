@@ -89,20 +89,20 @@ def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str
     for label, system in done.items():
         tables = {split: pq.read_table(project / VALUES / system / f"{split}.parquet", columns=["query", metric]) for split in means[label]}
         values[label] = {
-            split: dict(zip(*(table[one].to_pylist() for one in ("query", metric)), strict=True)) for split, table in tables.items()
+            split: dict(zip(*(table[column].to_pylist() for column in ("query", metric)), strict=True)) for split, table in tables.items()
         }
     judged = {str(split): read_groups(project / f"data/corpus/qrels/{split}.parquet") for split in SPLITS}
-    told = {label: describe_texts(project / "data", shown) for label, system in done.items() if system != BM25}
+    texts = {label: describe_texts(project / "data", shown) for label, system in done.items() if system != BM25}
     revision = str(read_json(project / SOURCE)["dataset"]["digest"])
-    return Found(means, values, told, judged, revision)
+    return Found(means, values, texts, judged, revision)
 
 
 def combine(parts: Sequence[Found], order: Mapping[str, str]) -> Found:
     """The results of several runs on one data set as one, with models in `order`."""
     metrics = {label: part.metrics[label] for label in order for part in parts if label in part.metrics}
     values = {label: part.values[label] for label in order for part in parts if label in part.values}
-    told = {label: part.texts[label] for label in order for part in parts if label in part.texts}
-    return Found(metrics, values, told, parts[-1].groups, parts[-1].revision)
+    texts = {label: part.texts[label] for label in order for part in parts if label in part.texts}
+    return Found(metrics, values, texts, parts[-1].groups, parts[-1].revision)
 
 
 def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
@@ -149,30 +149,30 @@ def _cells(table: Table, means: Mapping[str, float], marks: Mapping[str, str]) -
 
 def describe_mean(table: Table) -> str:
     """A line on what the mean covers."""
-    sets, found = table.averaged, list(table.averaged.values())
-    split = "test" if "test" in found else "dev"
+    sets, splits = table.averaged, list(table.averaged.values())
+    split = "test" if "test" in splits else "dev"
     others = [label for label, one in sets.items() if one != split]
-    told = (
+    message = (
         f"mean: unweighted, over {split} of {len(sets)} data sets"
         if not others
         else (f"mean: unweighted, over {len(sets)} data sets: test, but dev of {', '.join(others)}, which has no test")
     )
     missing = [label for label in table.data if label not in sets]
-    return told + (f"; without {', '.join(missing)}, where a model failed" if missing else "")
+    return message + (f"; without {', '.join(missing)}, where a model failed" if missing else "")
 
 
 def text_notes(table: Table, sections: Mapping[str, Any]) -> list[str]:
     """Lines on how texts were given to the models, one per way, and on how fusions and BM25 are made."""
-    ways: dict[str, list[tuple[str, str]]] = {}
+    by_description: dict[str, list[tuple[str, str]]] = {}
     for label, found in table.found.items():
-        for model, told in found.texts.items():
-            ways.setdefault(told, []).append((model, label))
+        for model, description in found.texts.items():
+            by_description.setdefault(description, []).append((model, label))
     lines = []
-    for told, pairs in ways.items():
+    for description, pairs in by_description.items():
         models, sets = (list(dict.fromkeys(pair[place] for pair in pairs)) for place in (0, 1))
         whose = [", ".join(models)] if len(table.models) > 1 else []
         whose += [f"on {', '.join(sets)}"] if len(sets) < len(table.found) else []
-        lines.append(f"{' '.join(whose)}: {told}" if whose else told)
+        lines.append(f"{' '.join(whose)}: {description}" if whose else description)
     return lines + [line for model in table.models.values() for line in describe_model(model, sections)]
 
 
@@ -181,13 +181,13 @@ def record(table: Table, problems: Mapping[str, Problem]) -> dict[str, Any]:
     tests: dict[str, Any] = {}
     for label, found in table.found.items():
         for split in found.splits:
-            told = {
+            by_model = {
                 row.name: {key: value for key, value in asdict(row).items() if key not in ("name", "differs")}
                 for row in table.tests(label, split)
             }
-            if told:
+            if by_model:
                 tests.setdefault(label, {})[split] = {
-                    name: one | {"significant": one["p_holm"] <= table.test.alpha} for name, one in told.items()
+                    name: one | {"significant": one["p_holm"] <= table.test.alpha} for name, one in by_model.items()
                 }
     return {
         "metric": table.metric,

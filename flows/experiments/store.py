@@ -50,8 +50,8 @@ def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]
     try:
         git("read-tree", baseline, folder=tree, env={"GIT_INDEX_FILE": path})
         git("add", "--update", ".", folder=tree, env={"GIT_INDEX_FILE": path})
-        there = [file for file in [*code_files(tree), *files] if (tree / file).exists()]
-        git("add", "--force", "--", *there, ":(exclude,glob)**/__pycache__/**", folder=tree, env={"GIT_INDEX_FILE": path})
+        existing = [file for file in [*code_files(tree), *files] if (tree / file).exists()]
+        git("add", "--force", "--", *existing, ":(exclude,glob)**/__pycache__/**", folder=tree, env={"GIT_INDEX_FILE": path})
         content = git("write-tree", folder=tree, env={"GIT_INDEX_FILE": path})
     finally:
         Path(path).unlink(missing_ok=True)
@@ -70,19 +70,19 @@ def list_experiments(baseline: str | None = None, cache: Path | None = None) -> 
     """The experiments of the repository, or only those on `baseline`, oldest first."""
     cache = cache or cache_folder()
     listed = git("for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps").splitlines()
-    found = []
+    experiments = []
     for match in filter(None, map(REF.fullmatch, listed)):
         base = match[1] + match[2]
         if baseline in (None, base):
-            found.append(read(match[3], match[0], base, cache))
-    return found
+            experiments.append(read(match[3], match[0], base, cache))
+    return experiments
 
 
 def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
     """One experiment, with its metrics from the cache."""
     commit = git("rev-parse", ref)
-    written = read_blob(commit, PARAMS)
-    params = parse_yaml(written or "{}") or {}
+    text = read_blob(commit, PARAMS)
+    params = parse_yaml(text or "{}") or {}
     message = git("show", "-s", "--format=%B", commit)
     inputs = next((line.removeprefix(INPUTS) for line in message.splitlines() if line.startswith(INPUTS)), "")
     lock = lock_of(commit, name) or {}
@@ -132,39 +132,53 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     return {k: v for name, below in value.items() for k, v in flatten(below, f"{prefix}.{name}" if prefix else str(name)).items()}
 
 
-def table(found: Sequence[Experiment], test: bool) -> str:
+def table(experiments: Sequence[Experiment], test: bool) -> str:
     """A row for each experiment: the parameters in which they differ, and `report.metric` of every model on dev (and on test)."""
-    keys = [key for key in dict.fromkeys(key for one in found for key in one.params) if len({_text(one, key) for one in found}) > 1]
-    models = list(dict.fromkeys(model for one in found for model in one.metrics))
+    keys = [
+        key
+        for key in dict.fromkeys(key for experiment in experiments for key in experiment.params)
+        if len({_text(experiment, key) for experiment in experiments}) > 1
+    ]
+    models = list(dict.fromkeys(model for experiment in experiments for model in experiment.metrics))
     splits = ["dev", "test"] if test else ["dev"]
-    measure = next((str(one.params[key]) for one in found for key in ("report.metric",) if key in one.params), "nDCG@10")
-    columns = [(split, model) for split in splits for model in models if any(split in one.metrics.get(model, {}) for one in found)]
+    measure = next(
+        (str(experiment.params[key]) for experiment in experiments for key in ("report.metric",) if key in experiment.params), "nDCG@10"
+    )
+    columns = [
+        (split, model)
+        for split in splits
+        for model in models
+        if any(split in experiment.metrics.get(model, {}) for experiment in experiments)
+    ]
     header = ["experiment", *keys, *(f"{split} {model}" for split, model in columns)]
-    rows = [[one.name, *(_text(one, key) for key in keys), *(_figure(one, s, m, measure) for s, m in columns)] for one in found]
+    rows = [
+        [experiment.name, *(_text(experiment, key) for key in keys), *(_figure(experiment, s, m, measure) for s, m in columns)]
+        for experiment in experiments
+    ]
     return f"{measure}\n{text_table(header, rows)}"
 
 
 def show(test: bool, as_json: bool) -> None:
     """Print the experiments of every baseline, as tables or as JSON."""
-    found = list_experiments()
+    experiments = list_experiments()
     if as_json:
-        rows = [asdict(one) for one in found]
+        rows = [asdict(experiment) for experiment in experiments]
         for row in rows if not test else []:
             row["metrics"] = {model: {s: v for s, v in splits.items() if s != "test"} for model, splits in row["metrics"].items()}
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    for baseline in dict.fromkeys(one.baseline for one in found):
-        print(f"upon {printable(git('show', '-s', '--format=%h %s', baseline))}")
-        print(printable(table([one for one in found if one.baseline == baseline], test)))
-        print(f"to take one over: git restore --source={folder_of(baseline)}/NAME {PARAMS} dvc.lock, then retemper run\n")
-    print(f"{counted(len(found), 'experiments')}; dvc exp push origin NAME sends one to colleagues")
+    for baseline in dict.fromkeys(experiment.baseline for experiment in experiments):
+        print(f"based on {printable(git('show', '-s', '--format=%h %s', baseline))}")
+        print(printable(table([experiment for experiment in experiments if experiment.baseline == baseline], test)))
+        print(f"to adopt one: git restore --source={folder_of(baseline)}/NAME {PARAMS} dvc.lock, then retemper run\n")
+    print(f"{counted(len(experiments), 'experiments')}; dvc exp push origin NAME shares one with colleagues")
 
 
-def _text(one: Experiment, key: str) -> str:
-    value = one.params.get(key, "")
+def _text(experiment: Experiment, key: str) -> str:
+    value = experiment.params.get(key, "")
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _figure(one: Experiment, split: str, model: str, measure: str) -> str:
-    value = one.metrics.get(model, {}).get(split, {}).get(measure)
+def _figure(experiment: Experiment, split: str, model: str, measure: str) -> str:
+    value = experiment.metrics.get(model, {}).get(split, {}).get(measure)
     return f"{value:.4f}" if isinstance(value, int | float) else ""

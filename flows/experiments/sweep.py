@@ -67,8 +67,8 @@ class Point:
 
     def tried(self, sections: Mapping[str, Any], experiment: store.Experiment | None) -> choice.Tried:
         """The point with its parameters and its result, as one run of its setting."""
-        kept = [one for one in self.assignments if one.partition("=")[0] not in self.repeated]
-        return choice.Tried(self.setting, kept, [key for key in self.own if key not in self.repeated], sections, experiment)
+        without_repeat = [one for one in self.assignments if one.partition("=")[0] not in self.repeated]
+        return choice.Tried(self.setting, without_repeat, [key for key in self.own if key not in self.repeated], sections, experiment)
 
 
 @dataclass(frozen=True)
@@ -104,15 +104,15 @@ def sweep(
         check = check or checks.check
         changes = read_changes(baseline)  # once: a later edit belongs to no point
         computed = {point: inputs(point, check, describe, targets=targets) for point in points}  # every point is checked before any runs
-        refuse_twins(file, {point: given.sections for point, given in computed.items()})
+        refuse_twins(file, {point: point_inputs.sections for point, point_inputs in computed.items()})
         if layout:
-            for point, given in computed.items():
-                table.check_layout(layout, given.sections, targets, f"{file}: point {point.name}")
-        named = {point: f"{point.name}-{given.digest[:6]}" for point, given in computed.items()}
+            for point, point_inputs in computed.items():
+                table.check_layout(layout, point_inputs.sections, targets, f"{file}: point {point.name}")
+        names = {point: f"{point.name}-{point_inputs.digest[:6]}" for point, point_inputs in computed.items()}
         shutil.rmtree(FOLDER / "turns", ignore_errors=True)
         for old in FOLDER.glob("tree-*"):  # of earlier versions
             remove_worktree(old)
-        waiting = [point for point in points if named[point] not in known]
+        waiting = [point for point in points if names[point] not in known]
         display.line(f"{counted(len(points), 'points')}, {len(points) - len(waiting)} of them stored already")
         slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(min(jobs, len(waiting))):
@@ -121,7 +121,7 @@ def sweep(
         def work(point: Point) -> None:
             slot = slots.get()
             try:
-                if problem := _run_point(point, named[point], baseline, changes, slot, jobs, processes, display, run):
+                if problem := _run_point(point, names[point], baseline, changes, slot, jobs, processes, display, run):
                     problems.append(problem)
             except Stopped:
                 pass
@@ -132,17 +132,17 @@ def sweep(
 
         with ThreadPoolExecutor(max(1, min(jobs, len(waiting)))) as pool:
             list(pool.map(work, waiting))
-    found = {one.name: one for one in store.list_experiments(baseline)}
-    done = [found[name] for name in named.values() if name in found]
-    tried = [point.tried(given.sections, found.get(named[point])) for point, given in computed.items()]
+    stored = {one.name: one for one in store.list_experiments(baseline)}
+    done = [stored[name] for name in names.values() if name in stored]
+    tried = [point.tried(point_inputs.sections, stored.get(names[point])) for point, point_inputs in computed.items()]
     chosen = choice.choose(tried, layout, targets=targets, check=check) if done else []
     if done and layout:
-        told = [(point.setting, found[name]) for point, name in named.items() if name in found]
-        cells = {split: table.collect(told, layout, split) for split in (["dev", "test"] if test else ["dev"])}
+        results = [(point.setting, stored[name]) for point, name in names.items() if name in stored]
+        cells = {split: table.collect(results, layout, split) for split in (["dev", "test"] if test else ["dev"])}
         page = FOLDER / f"{file.stem}.html"
         table.write(cells, layout, page, notes=chosen)
-        for split, found_there in cells.items():
-            display.line(f"\n{table.as_text(found_there, layout, split)}")
+        for split, split_cells in cells.items():
+            display.line(f"\n{table.as_text(split_cells, layout, split)}")
         display.line(f"page: {page}")
     elif done:
         display.line(f"\n{store.table(done, test)}")
@@ -161,43 +161,43 @@ def read_points(file: Path, edits: Sequence[str] = ()) -> list[Point]:
     value = _read(file)
     always = {**_sections(file, value.get("sections")), **value.get("set", {})}
     grid, repeats = _lists(value.get("grid", {})), list(_product(_lists(value.get("repeat", {}))))
-    found = []
+    points = []
     for own, name, setting in [
         *((values, _name(values), tuple(_named(values))) for values in (_product(grid) if grid else ())),
-        *((dict(given), str(name), (("setting", str(name)),)) for name, given in value.get("points", {}).items()),
+        *((dict(assigned), str(name), (("setting", str(name)),)) for name, assigned in value.get("points", {}).items()),
     ]:
-        for again in repeats:
-            if both := own.keys() & again.keys():
-                raise UserError(f"{file}: repeat.{min(both)}: {name} sets it too; take it out of one of them")
-            full = f"{name[:70]}-{_name(again)}"[:100] if again else name
-            found.append(Point(full, (*_assignments({**always, **own, **again}), *edits), setting, (*own, *again), tuple(again)))
-    names = [point.name for point in found]
+        for repeat in repeats:
+            if overlap := own.keys() & repeat.keys():
+                raise UserError(f"{file}: repeat.{min(overlap)}: {name} sets it too; remove it from one of them")
+            full_name = f"{name[:70]}-{_name(repeat)}"[:100] if repeat else name
+            points.append(Point(full_name, (*_assignments({**always, **own, **repeat}), *edits), setting, (*own, *repeat), tuple(repeat)))
+    names = [point.name for point in points]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(
-            f"{file}: {twice[0]}: two points of that name; values that differ only in what a name leaves out need points: with names"
+            f"{file}: {twice[0]}: two points have that name: their values differ only in what names leave out; name them under points:"
         )
-    if not found:
+    if not points:
         raise UserError(f"{file}: no points; give each key of grid at least one value")
-    return found
+    return points
 
 
-def refuse_twins(file: Path, found: Mapping[Point, Mapping[str, Any]]) -> None:
+def refuse_twins(file: Path, sections: Mapping[Point, Mapping[str, Any]]) -> None:
     """Raise UserError if two points have the same parameters, or a later assignment overrides a point's own, so that its row is wrong."""
-    for one, other in itertools.combinations(found, 2):
-        if found[one] == found[other]:
-            told = overridden(one, parts=True) or overridden(other, parts=True) or "they set what is set already, or the same"
-            raise UserError(f"{file}: points {one.name} and {other.name} are the same: {told}; remove one of the two")
-    for point in found:
-        if told := overridden(point):
-            raise UserError(f"{file}: point {point.name} is not what it says: {told}; remove one of the two")
+    for one, other in itertools.combinations(sections, 2):
+        if sections[one] == sections[other]:
+            reason = overridden(one, parts=True) or overridden(other, parts=True) or "they set what is set already, or the same"
+            raise UserError(f"{file}: points {one.name} and {other.name} are the same: {reason}; remove one of the two")
+    for point in sections:
+        if reason := overridden(point):
+            raise UserError(f"{file}: point {point.name} does not have its own value: {reason}; remove one of the two")
 
 
 def overridden(point: Point, parts: bool = False) -> str:
     """A clause on the later assignment that overrides one of the point's own keys (`parts`: or part of its value); empty if none does."""
     keys = [assignment.partition("=")[0].strip() for assignment in point.assignments]
-    for (place, key), (later, over) in itertools.combinations(enumerate(keys), 2):
-        if key in point.own and (f"{key}.".startswith(f"{over}.") or (parts and over.startswith(f"{key}."))):
-            return f"{point.assignments[later][:60]} comes after {point.assignments[place][:60]}"
+    for (place, key), (later, overriding) in itertools.combinations(enumerate(keys), 2):
+        if key in point.own and (f"{key}.".startswith(f"{overriding}.") or (parts and overriding.startswith(f"{key}."))):
+            return f"{point.assignments[later][:60]} overrides {point.assignments[place][:60]}"
     return ""
 
 
@@ -233,21 +233,21 @@ def _read(file: Path) -> dict[str, Any]:
             raise UserError(f"{file}: {section}: expected a mapping")
     if not isinstance(value.get("targets", []), list):
         raise UserError(f"{file}: targets: found {value['targets']!r}, expected a list of stages, such as [evaluate@star]")
-    for name, given in value.get("points", {}).items():
-        if not NAME.fullmatch(str(name)) or not isinstance(given, dict):
+    for name, assigned in value.get("points", {}).items():
+        if not NAME.fullmatch(str(name)) or not isinstance(assigned, dict):
             raise UserError(
                 f"{file}: points.{name}: expected a name of letters, digits, _, - and single dots within, and a mapping of keys to values"
             )
     return value
 
 
-def _sections(file: Path, named: object) -> dict[str, Any]:
+def _sections(file: Path, path: object) -> dict[str, Any]:
     """Whole sections of params.yaml from another file, named relative to the sweep file."""
-    if named is None:
+    if path is None:
         return {}
-    if not isinstance(named, str):
-        raise UserError(f"{file}: sections: found {named!r}, expected the path of a file with sections of params.yaml")
-    return read_yaml(file.parent / named)
+    if not isinstance(path, str):
+        raise UserError(f"{file}: sections: found {path!r}, expected the path of a file with sections of params.yaml")
+    return read_yaml(file.parent / path)
 
 
 def _lists(values: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -306,9 +306,9 @@ def _run_point(
     link_sources(tree, room)
     inputs_ = name.rpartition("-")[2]
     devices = find_devices()
-    own = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}
-    home = {"PREFECT_HOME": str((FOLDER / f"prefect-{slot}").absolute())}
-    turns = {TURNS: str((FOLDER / "turns").absolute())} if jobs > 1 else {}
+    device_env = {"CUDA_VISIBLE_DEVICES": devices[slot % len(devices)]} if jobs > 1 and len(set(devices)) > 1 else {}
+    prefect_env = {"PREFECT_HOME": str((FOLDER / f"prefect-{slot}").absolute())}
+    turns_env = {TURNS: str((FOLDER / "turns").absolute())} if jobs > 1 else {}
     lines: list[str] = []
 
     def show(line: str) -> None:
@@ -318,15 +318,17 @@ def _run_point(
         if " | " in line or line.startswith("retemper: "):
             display.output(point.name, line)
 
-    status, problems = run_in(tree, run, processes, show=show, env={TYPED: f"{typed_command()}: {point.name}", **own, **home, **turns})
+    status, problems = run_in(
+        tree, run, processes, show=show, env={TYPED: f"{typed_command()}: {point.name}", **device_env, **prefect_env, **turns_env}
+    )
     if processes.stopped:
         raise Stopped
     if status:
         last = problems[-1] if problems else Problem("pipeline", f"its run ended with status {status}", status)
         return replace(last, message=f"{point.name}: {last.message}; its working tree: {tree}")
     store.save(tree, baseline, name, inputs_, [LOCK, "data/source.json"])
-    told = next((line for line in reversed(lines) if line.startswith("executed ")), "")
-    display.line(f"{point.name}: stored as {name} ({told})")
+    summary = next((line for line in reversed(lines) if line.startswith("executed ")), "")
+    display.line(f"{point.name}: stored as {name} ({summary})")
     return None
 
 

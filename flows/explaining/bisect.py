@@ -83,23 +83,23 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     """
     commit = commit_of(follow)
     sections = parse_yaml(read_blob(commit, "params.yaml") or "") or {}
-    inbox, now = Inbox(FOLDER / "data", sections), current(Path.cwd())
-    chosen = range_of(inbox, now, good, bad=bad)
-    own = model_of(now, sections) if now else None
-    model = model or own
+    inbox, champion = Inbox(FOLDER / "data", sections), current(Path.cwd())
+    span = range_of(inbox, champion, good, bad=bad)
+    champion_model = model_of(champion, sections) if champion else None
+    model = model or champion_model
     if model is None:
-        raise UserError("bisect: there is no champion yet, so no model to look at; name one: --model NAME")
-    measure = measure or (now.measure if now and model == own else "") or metric_of(sections)
+        raise UserError("bisect: there is no champion yet, so no model to examine; name one: --model NAME")
+    measure = measure or (champion.measure if champion and model == champion_model else "") or metric_of(sections)
     refuse_unmeasured(measure, sections)
     refuse_other_graph(commit, sections, model)
     source = _source(commit, sections, inbox)
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
-    estimate = _estimate(chosen, now)
-    say(f"{counted(chosen.bad - chosen.good, 'batches')}, {chosen.names[chosen.good]} to {chosen.names[chosen.bad - 1]}: {estimate}")
+    estimate = _estimate(span, champion)
+    say(f"{counted(span.bad - span.good, 'batches')}, {span.names[span.good]} to {span.names[span.bad - 1]}: {estimate}")
     if dry_run:
         if as_json:
-            print(json.dumps({"batches": list(chosen.names[chosen.good : chosen.bad]), "estimate": estimate}, indent=2))
+            print(json.dumps({"batches": list(span.names[span.good : span.bad]), "estimate": estimate}, indent=2))
         return 0
     with (
         stopping_on_signals(processes),
@@ -107,42 +107,44 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     ):
 
         def train(count: int, repetition: int) -> Measured:
-            data = inbox.merge(chosen.names[:count])
+            data = inbox.merge(span.names[:count])
             parameters = reseed(sections, repetition) | {"dataset": {**sections["dataset"], "source": data.spec}}
-            one = Configuration(commit, parameters, {**source, "dataset": data.entry}, model)
-            return bench.measured(one, one, counted(count, "batches") + (f", seed {repetition + 1}" if repetition else ""))
+            configuration = Configuration(commit, parameters, {**source, "dataset": data.entry}, model)
+            return bench.measured(
+                configuration, configuration, counted(count, "batches") + (f", seed {repetition + 1}" if repetition else "")
+            )
 
         try:
-            found = search(chosen, train, fewer=lower_is_better(measure))
+            result = search(span, train, fewer=lower_is_better(measure))
         except Failed as failed:
             tell([failed.problem])
             return 1
         bench.close()
         shutil.rmtree(FOLDER / "data", ignore_errors=True)
     if as_json:
-        name = chosen.names[found.batch - 1] if found.batch else None
-        told = {**asdict(found), "batch": name, "model": model, "measure": measure, "retrainings": bench.trained}
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        name = span.names[result.batch - 1] if result.batch else None
+        record = {**asdict(result), "batch": name, "model": model, "measure": measure, "retrainings": bench.trained}
+        print(json.dumps(record, indent=2, ensure_ascii=False))
     else:
-        print(printable(text(found, chosen, what=f"{measure} of {model}", trained=bench.trained)))
-    return 0 if found.batch is None or found.probability >= Search.SURE else 1
+        print(printable(text(result, span, what=f"{measure} of {model}", trained=bench.trained)))
+    return 0 if result.batch is None or result.probability >= Search.SURE else 1
 
 
-def model_of(now: Champion, sections: Mapping[str, Any]) -> str:
+def model_of(champion: Champion, sections: Mapping[str, Any]) -> str:
     """The champion's model as params.yaml names it: a retraining that starts from a champion gives its model another name."""
-    if any(now.model in (sections.get(section) or {}) for section in TRAINED):
-        return now.model
-    entry = history.read_outcome(Path.cwd(), now.commit)
+    if any(champion.model in (sections.get(section) or {}) for section in TRAINED):
+        return champion.model
+    entry = history.read_outcome(Path.cwd(), champion.commit)
     how = entry.how if entry else None
-    return str(((how or {}).get("origins") or {}).get(now.model, now.model))
+    return str(((how or {}).get("origins") or {}).get(champion.model, champion.model))
 
 
 def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> None:
     """Raise UserError if the dvc.yaml of `commit` lacks the stage that trains `model`, or the one that evaluates it."""
     stages = (parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}).get("stages") or {}
-    one = Configuration(commit, sections, {}, model)
-    trains = [training(one)] if any(model in (sections.get(section) or {}) for section in TRAINED) else []
-    for stage in [*trains, evaluation(one)]:
+    configuration = Configuration(commit, sections, {}, model)
+    trains = [training(configuration)] if any(model in (sections.get(section) or {}) for section in TRAINED) else []
+    for stage in [*trains, evaluation(configuration)]:
         name = stage.partition("@")[0]
         if name not in stages:
             raise UserError(
@@ -151,7 +153,7 @@ def refuse_other_graph(commit: str, sections: Mapping[str, Any], model: str) -> 
             )
 
 
-def search(chosen: Range, train: Train, *, fewer: bool = False) -> Found:
+def search(span: Range, train: Train, *, fewer: bool = False) -> Found:
     """Find the batch after which the measure has dropped. `fewer`: lower values of the measure are better.
 
     Both ends are trained first (the cache has them if they were retrainings); unless the drop is larger than its noise, there is nothing
@@ -159,31 +161,31 @@ def search(chosen: Range, train: Train, *, fewer: bool = False) -> Found:
     sure, at the latest after twice the retrainings of plain bisection.
     """
     sign = -1.0 if fewer else 1.0
-    start = train(chosen.good, 0)
+    start = train(span.good, 0)
 
     def difference(count: int, repetition: int) -> tuple[float, float, int]:
-        made = train(count, repetition)
-        queries = sorted(made.values.keys() & start.values.keys())
+        measured = train(count, repetition)
+        queries = sorted(measured.values.keys() & start.values.keys())
         if not queries:
             raise UserError(
-                f"dev: found no query in common between {chosen.good} and {counted(count, 'batches')}, expected some to compare them on"
+                f"dev: found no query in common between {span.good} and {counted(count, 'batches')}, expected some to compare them on"
             )
-        mean, error = paired_difference([made.values[one] for one in queries], [start.values[one] for one in queries])
+        mean, error = paired_difference([measured.values[one] for one in queries], [start.values[one] for one in queries])
         return sign * mean, error, len(queries)
 
-    drop, error, queries = difference(chosen.bad, 0)
+    drop, error, queries = difference(span.bad, 0)
     if drop + Z * error >= 0:
         return Found(None, 1.0, drop, error, queries, ())
-    looking, tried = Search(chosen.bad - chosen.good, drop), list[Tried]()
-    while not looking.sure and len(tried) < 2 * chosen.steps:
-        count = chosen.good + looking.next()
+    bisection, tried = Search(span.bad - span.good, drop), list[Tried]()
+    while not bisection.sure and len(tried) < 2 * span.steps:
+        count = span.good + bisection.next()
         mean, noise, _ = difference(count, sum(one.batches == count for one in tried))
-        looking.add(count - chosen.good, mean, noise)
+        bisection.add(count - span.good, mean, noise)
         tried.append(Tried(count, mean, noise))
-    return Found(chosen.good + looking.best, max(looking.posterior()), drop, error, queries, tuple(tried))
+    return Found(span.good + bisection.best, max(bisection.posterior()), drop, error, queries, tuple(tried))
 
 
-def range_of(inbox: Inbox, now: Champion | None, good: str | None, *, bad: str | None) -> Range:
+def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: str | None) -> Range:
     """The batches to search. Raises UserError for an unknown batch, for fewer than two, and without an inbox in mode append."""
     names = list(inbox.batches)
     if not names:
@@ -195,44 +197,50 @@ def range_of(inbox: Inbox, now: Champion | None, good: str | None, *, bad: str |
         if name is not None and name not in names:
             raise UserError(f"{option} {name}: no such batch in the inbox, expected one of {', '.join(names)}")
     first, last = names.index(good) + 1 if good else 0, names.index(bad) + 1 if bad else len(names)
-    if good is None and now:
-        known = inbox.find(now.data).batches if now.data.get("digest") else None
-        first = len(known) if known and len(known) < last else 0
+    if good is None and champion:
+        champion_batches = inbox.find(champion.data).batches if champion.data.get("digest") else None
+        first = len(champion_batches) if champion_batches and len(champion_batches) < last else 0
     if last - first < 2:
         after = f" after {names[first - 1]}" if first else ""
-        raise UserError(
-            f"bisect: batches to search{after}: found {max(last - first, 0)}, expected at least two to search; see --good and --bad"
-        )
+        raise UserError(f"bisect: batches to search{after}: found {max(last - first, 0)}, expected at least two; see --good and --bad")
     return Range(names, first, last)
 
 
-def text(found: Found, chosen: Range, *, what: str, trained: int) -> str:
+def text(result: Found, span: Range, *, what: str, trained: int) -> str:
     """The report: the retrainings tried, and the bad batch."""
-    ends = f"first {counted(chosen.good, 'batches')}" if chosen.good else "dataset.source alone"
-    noise = f"standard error {found.error:.4f}, {counted(found.queries, 'queries')}"
-    told = [f"{what}: {found.drop:+.4f} with the first {counted(chosen.bad, 'batches')} against {ends} ({noise})"]
-    if found.batch is None:
-        return "\n".join([*told, "no batch to find: that is no loss, or within its noise"])
+    ends = f"first {counted(span.good, 'batches')}" if span.good else "dataset.source alone"
+    noise = f"standard error {result.error:.4f}, {counted(result.queries, 'queries')}"
+    lines = [f"{what}: {result.drop:+.4f} with the first {counted(span.bad, 'batches')} against {ends} ({noise})"]
+    if result.batch is None:
+        return "\n".join([*lines, "no bad batch: that is no loss, or one within the noise"])
     rows = [
-        [str(one.batches), chosen.names[one.batches - 1], f"{one.difference:+.4f}", f"{one.error:.4f}", _verdict(one, found)]
-        for one in found.tried
+        [
+            str(attempt.batches),
+            span.names[attempt.batches - 1],
+            f"{attempt.difference:+.4f}",
+            f"{attempt.error:.4f}",
+            _verdict(attempt, result),
+        ]
+        for attempt in result.tried
     ]
-    told.append(text_table(["batches", "last of them", "difference", "error", "looks"], rows))
-    name = chosen.names[found.batch - 1]
-    sure = found.probability >= Search.SURE
-    told.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {found.probability:.2f}; retrainings: {trained})")
-    shared = LEAST_NOISE * abs(found.drop)
-    told.append(f"it holds if another seed moves the mean by less than {shared:.4f}, a tenth of the drop: that noise is not measured")
-    told.append(
-        f"a batch whose name begins with a dot is left out: rename it to .{name}, and run retemper retrain"
+    lines.append(text_table(["batches", "last batch", "difference", "error", "looks"], rows))
+    name = span.names[result.batch - 1]
+    sure = result.probability >= Search.SURE
+    lines.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {result.probability:.2f}; retrainings: {trained})")
+    shared = LEAST_NOISE * abs(result.drop)
+    lines.append(
+        f"this holds if another seed moves the mean by less than {shared:.4f}, a tenth of the drop; noise of seeds is not measured"
+    )
+    lines.append(
+        f"to leave it out, rename it to .{name}, and run retemper retrain"
         if sure
         else "the noise is too large to be sure: search a smaller range (--good, --bad), or add dev queries"
     )
-    return "\n".join(told)
+    return "\n".join(lines)
 
 
-def _verdict(one: Tried, found: Found) -> str:
-    return "bad" if one.difference < found.drop / 2 else "good"
+def _verdict(attempt: Tried, result: Found) -> str:
+    return "bad" if attempt.difference < result.drop / 2 else "good"
 
 
 def _source(commit: str, sections: Mapping[str, Any], inbox: Inbox) -> dict[str, Any]:
@@ -248,9 +256,9 @@ def _source(commit: str, sections: Mapping[str, Any], inbox: Inbox) -> dict[str,
         described.unlink()
 
 
-def _estimate(chosen: Range, now: Champion | None) -> str:
+def _estimate(span: Range, champion: Champion | None) -> str:
     """A clause on how many retrainings it takes, and how long at most by recorded times."""
-    most = chosen.steps + 2
-    told = f"retrainings: {chosen.steps}, and the two ends where they are not in the cache"
-    seconds = sum(costs.recorded_seconds(read_side(f"champion/{now.number}").stages).values()) if now else 0
-    return f"{told}, about {clock(most * seconds)} at most by recorded times" if seconds else told
+    retrainings = span.steps + 2
+    message = f"retrainings: {span.steps}, and the two ends if they are not in the cache"
+    seconds = sum(costs.recorded_seconds(read_side(f"champion/{champion.number}").stages).values()) if champion else 0
+    return f"{message}, about {clock(retrainings * seconds)} at most by recorded times" if seconds else message

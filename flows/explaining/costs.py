@@ -43,8 +43,8 @@ class Estimate:
 def recorded_seconds(*locks: Lock) -> dict[str, float]:
     """Seconds that each stage took, here or at a colleague's, by the cache's records; later locks take precedence."""
     digests = {stage: entry_digest(entry) for lock in locks for stage, entry in lock.items()}
-    found = makings.read(cache_folder(), digests.values())
-    return {stage: float(found[digest].get("seconds", 0)) for stage, digest in digests.items() if digest in found}
+    records = makings.read(cache_folder(), digests.values())
+    return {stage: float(records[digest].get("seconds", 0)) for stage, digest in digests.items() if digest in records}
 
 
 def estimate(
@@ -75,41 +75,43 @@ def estimate(
         for stage in side.stages:
             beside = stage not in making and not direct(coalition)  # measured in a tree of its own
             depends = reads[trained(coalition)] if beside else reads[stage]
-            own, again = coalition & depends, repetition if stage in drawn else 0
-            ran = not again and not beside and ((not own and stage in old.stages) or (own == depends and stage in new.stages))
+            relevant, again = coalition & depends, repetition if stage in drawn else 0
+            ran = not again and not beside and ((not relevant and stage in old.stages) or (relevant == depends and stage in new.stages))
             if not ran:
-                todo[stage, own, again, beside] = stage
+                todo[stage, relevant, again, beside] = stage
     trainings = sum(stage.partition("@")[0] in TRAININGS for stage in todo.values())
-    took = [seconds[stage] for stage in todo.values() if stage in seconds]
-    return Estimate(count, known, trainings, sum(took), len(todo) - len(took))
+    times = [seconds[stage] for stage in todo.values() if stage in seconds]
+    return Estimate(count, known, trainings, sum(times), len(todo) - len(times))
 
 
 def relevant_factors(old: Side, new: Side, factors: Sequence[Factor]) -> dict[str, frozenset[str]]:
     """By stage, the names of the factors that it, or a stage before it, depends on; a stage of only one side depends on all."""
     everything = frozenset(factor.name for factor in factors)
-    own = {}
+    direct = {}
     for stage in (*old.stages, *new.stages):
-        was, now = old.stages.get(stage), new.stages.get(stage)
+        old_entry, new_entry = old.stages.get(stage), new.stages.get(stage)
         names = everything
-        if was is not None and now is not None:
+        if old_entry is not None and new_entry is not None:
             names = frozenset(
-                factor.name for factor in factors if _touches(factor, was, now) or (factor.code and _differs_in_graph(old, new, stage))
+                factor.name
+                for factor in factors
+                if _touches(factor, old_entry, new_entry) or (factor.code and _differs_in_graph(old, new, stage))
             )
-        own[stage] = names
+        direct[stage] = names
     return {
         stage: frozenset[str]().union(
-            *(own[above] for side in (old, new) if stage in side.stages for above in ancestors(side.stages, stage))
+            *(direct[above] for side in (old, new) if stage in side.stages for above in ancestors(side.stages, stage))
         )
-        for stage in own
+        for stage in direct
     }
 
 
-def _touches(factor: Factor, was: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    sections = {key.partition(".")[0] for key in _differing(without_digests(parameters(was)), without_digests(parameters(now)))}
-    sources = {key.partition(".")[0] for key in _differing(_tracked(was, SOURCE), _tracked(now, SOURCE))}
-    named, now_named = (frozen_references(dict(parameters(entry))) for entry in (was, now))
-    code = {name for name in named.keys() & now_named.keys() if named[name] != now_named[name]}
-    code = code or _differing(_tracked(was, str(CODE)), _tracked(now, str(CODE))) or _differing(_files(was), _files(now))
+def _touches(factor: Factor, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    sections = {key.partition(".")[0] for key in _differing(without_digests(parameters(old)), without_digests(parameters(new)))}
+    sources = {key.partition(".")[0] for key in _differing(_tracked(old, SOURCE), _tracked(new, SOURCE))}
+    old_references, new_references = (frozen_references(dict(parameters(entry))) for entry in (old, new))
+    code = {name for name in old_references.keys() & new_references.keys() if old_references[name] != new_references[name]}
+    code = code or _differing(_tracked(old, str(CODE)), _tracked(new, str(CODE))) or _differing(_files(old), _files(new))
     data = (factor.data or factor.batches) and sources.intersection(DATA)
     return bool(data or (sections | sources).intersection(factor.sections) or (factor.code and code))
 
@@ -127,8 +129,8 @@ def _files(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {dep["path"]: dep.get("md5") for dep in entry.get("deps") or [] if not dep["path"].startswith("data/")}
 
 
-def _differing(was: Mapping[str, Any], now: Mapping[str, Any]) -> set[str]:
-    return {key for key in {*was, *now} if was.get(key) != now.get(key)}
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
+    return {key for key in {*old, *new} if old.get(key) != new.get(key)}
 
 
 def _draws(side: Side) -> Callable[[str], bool]:

@@ -53,9 +53,9 @@ class Inbox:
 
     def find(self, entry: Mapping[str, Any]) -> Data:
         """Find the data of an `entry` of data/source.json: from the inbox's first batches, or at its source; else it is not `found`."""
-        known = list(self.batches)
-        for count in range(len(known), -1, -1) if known else ():
-            data = self.merge(known[:count])
+        names = list(self.batches)
+        for count in range(len(names), -1, -1) if names else ():
+            data = self.merge(names[:count])
             if data.entry["digest"] == entry["digest"]:
                 return data
             if data.batches:
@@ -76,5 +76,5 @@ class Inbox:
 
 def intake() -> settings.Intake:
     """Section `intake` of retraining.yaml, or its defaults."""
-    given = read_yaml(settings.FILE).get("intake") if settings.FILE.exists() else None
-    return validate(settings.Intake, given or {}, str(settings.FILE), section="intake")
+    section = read_yaml(settings.FILE).get("intake") if settings.FILE.exists() else None
+    return validate(settings.Intake, section or {}, str(settings.FILE), section="intake")

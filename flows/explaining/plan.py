@@ -43,10 +43,10 @@ class Plan:
         for factor in self.factors:
             side = self._side(new, [factor])
             for section in factor.sections:
-                for whole, own in ((sections, side.sections), (source, side.source)):
-                    whole.pop(section, None)
-                    if section in own:
-                        whole[section] = own[section]
+                for target, origin in ((sections, side.sections), (source, side.source)):
+                    target.pop(section, None)
+                    if section in origin:
+                        target[section] = origin[section]
         data = self._data(new)
         sections["dataset"], source["dataset"] = {**sections.get("dataset", {}), "source": data.spec}, data.entry
         articles = self._side(new, [factor for factor in self.factors if factor.data or factor.batches])
@@ -80,7 +80,7 @@ def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Pl
     Raises UserError if the data of a side is lost, or cannot be split.
     """
     old_data, new_data = (inbox.find(side.source["dataset"]) for side in (old, new))
-    found = factors(old, new)
+    differing = factors(old, new)
     for side, data in ((old, old_data), (new, new_data)):
         if not data.found and not _is_cached(side):
             raise UserError(
@@ -88,12 +88,12 @@ def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Pl
                 "makes, nor in the cache; restore one of them"
             )
     chosen = []
-    data_factor = next((one for one in found if one.data), None)
+    data_factor = next((one for one in differing if one.data), None)
     if data_factor:
-        chosen += _data_factors(data_factor, (old, old_data), (new, new_data), apart="data" in split)
-    if parameters := [one for one in found if one.sections or one.model]:
+        chosen += _data_factors(data_factor, (old, old_data), (new, new_data), by_batch="data" in split)
+    if parameters := [one for one in differing if one.sections or one.model]:
         chosen += parameters if "parameters" in split else [join_factors("parameters", parameters)]
-    chosen += [one for one in found if one.code]
+    chosen += [one for one in differing if one.code]
     return Plan(old, new, chosen, old_data, new_data, inbox)
 
 
@@ -111,18 +111,23 @@ def reseed(sections: Mapping[str, Any], repetition: int) -> dict[str, Any]:
     }
 
 
-def _data_factors(whole: Factor, old: tuple[Side, Data], new: tuple[Side, Data], *, apart: bool) -> list[Factor]:
+def _data_factors(data_factor: Factor, old: tuple[Side, Data], new: tuple[Side, Data], *, by_batch: bool) -> list[Factor]:
     """The data as one factor, or a factor for each batch that only the newer side has."""
-    was, now = old[1].batches, new[1].batches
-    grown = was is not None and now is not None and len(now) > len(was) and now[: len(was)] == was
-    added = now[len(was) :] if grown and was is not None and now is not None else ()
-    if not apart:
-        told = (f"batches {', '.join(added)}",) if added else whole.differs
-        return [Factor("data", data=True, differs=told)]
+    old_batches, new_batches = old[1].batches, new[1].batches
+    has_grown = (
+        old_batches is not None
+        and new_batches is not None
+        and len(new_batches) > len(old_batches)
+        and new_batches[: len(old_batches)] == old_batches
+    )
+    added = new_batches[len(old_batches) :] if has_grown and old_batches is not None and new_batches is not None else ()
+    if not by_batch:
+        differs = (f"batches {', '.join(added)}",) if added else data_factor.differs
+        return [Factor("data", data=True, differs=differs)]
     if not added:
         raise UserError(
             f"--split data: found no batches of the inbox that {new[0].name} has and {old[0].name} lacks, expected dataset.source and the "
-            "first batches of the inbox on both sides, unchanged since; leave --split data out"
+            "first batches of the inbox on both sides, unchanged since; drop --split data"
         )
     return [Factor(f"batch {batch}", batches=(batch,)) for batch in added]
 

@@ -109,34 +109,34 @@ class Bench:
         if isinstance(error, UserError) and error.kind not in OF_MACHINE:
             self.close(keep_found=True)
 
-    def known(self, one: Configuration, yardstick: Configuration) -> Measured | None:
+    def known(self, configuration: Configuration, yardstick: Configuration) -> Measured | None:
         """The result of an earlier run, or None."""
         try:
-            return Measured(**json.loads(self._record(one, yardstick).read_text(encoding="utf-8")))
+            return Measured(**json.loads(self._record(configuration, yardstick).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
 
-    def measured(self, one: Configuration, yardstick: Configuration, label: str) -> Measured:
-        """Train `one`, and measure its model with the code, data, and settings of the `yardstick`. `label` names it in the output.
+    def measured(self, configuration: Configuration, yardstick: Configuration, label: str) -> Measured:
+        """Train `configuration`, and measure its model with the code, data, and settings of the `yardstick`.
 
-        Raises Refused or Failed if a run does not succeed.
+        `label` names it in the output. Raises Refused or Failed if a run does not succeed.
         """
-        if found := self.known(one, yardstick):
+        if found := self.known(configuration, yardstick):
             return found
         room = self._folder / "tree"
-        if is_direct(one, yardstick):
-            place = self._run(room, one, evaluation(one), label=label)
+        if is_direct(configuration, yardstick):
+            place = self._run(room, configuration, evaluation(configuration), label=label)
         else:
-            place = self._run(room, one, training(one), label=label)
-            other = self._on(yardstick, one, place)
+            place = self._run(room, configuration, training(configuration), label=label)
+            other = self._on(yardstick, configuration, place)
             place = self._run(self._folder / "measure", other, evaluation(other), label=label)
-        metrics = read_json(place / METRICS / f"{one.model}.json")
+        metrics = read_json(place / METRICS / f"{configuration.model}.json")
         if self._measure not in metrics.get("dev", {}):
             raise UserError(
                 f"{label}: found no {self._measure} on dev, expected one of {', '.join(metrics.get('dev', {})) or 'its measures'}"
             )
-        found = Measured(float(metrics["dev"][self._measure]), values(place / "data/values" / one.model, self._measure, metrics))
-        write_json(self._record(one, yardstick), asdict(found))
+        found = Measured(float(metrics["dev"][self._measure]), values(place / "data/values" / configuration.model, self._measure, metrics))
+        write_json(self._record(configuration, yardstick), asdict(found))
         return found
 
     def refusals(self, configurations: Mapping[str, Configuration]) -> dict[str, str]:
@@ -144,55 +144,55 @@ class Bench:
 
         A commit whose check cannot be run refuses none here; its stages report the problem later.
         """
-        found: dict[str, str] = {}
-        for commit in dict.fromkeys(one.commit for one in configurations.values()):
+        refusals: dict[str, str] = {}
+        for commit in dict.fromkeys(configuration.commit for configuration in configurations.values()):
             tree = make_worktree(tree_place(self._folder / "tree"), commit)
-            asked = self._folder.absolute() / "asked"
-            shutil.rmtree(asked, ignore_errors=True)
-            asked.mkdir(parents=True)
+            folder = self._folder.absolute() / "asked"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
             files = {}
-            for number, (name, one) in enumerate(configurations.items()):
-                if one.commit == commit:
-                    files[str(asked / f"{number}.json")] = name
-                    report = {key: value for key, value in (one.sections.get("report") or {}).items() if key != "baselines"}
+            for number, (name, configuration) in enumerate(configurations.items()):
+                if configuration.commit == commit:
+                    files[str(folder / f"{number}.json")] = name
+                    report = {key: value for key, value in (configuration.sections.get("report") or {}).items() if key != "baselines"}
                     plain = {"failures": {}, "report": report}  # without names of systems that this configuration lacks
-                    if not one.sections.get("rounds"):  # BM25 needs none, but a params.yaml has at least one
+                    if not configuration.sections.get("rounds"):  # BM25 needs none, but a params.yaml has at least one
                         plain["rounds"] = {"untrained": AS_IT_IS}
-                    write_json(asked / f"{number}.json", {**one.sections, **plain})
+                    write_json(folder / f"{number}.json", {**configuration.sections, **plain})
             path = os.pathsep.join([str(tree.absolute()), FLOWS])
             run_in(
                 tree,
-                (sys.executable, "-c", CHECK, str(asked / "found"), *files),
+                (sys.executable, "-c", CHECK, str(folder / "found"), *files),
                 self._processes,
                 show=lambda _: None,
                 env={"PYTHONPATH": path},
             )
             with suppress(OSError, ValueError):
-                told = json.loads((asked / "found").read_text(encoding="utf-8"))
-                found |= {files[file]: message for file, message in told.items()}
-            shutil.rmtree(asked)
-        return found
+                messages = json.loads((folder / "found").read_text(encoding="utf-8"))
+                refusals |= {files[file]: message for file, message in messages.items()}
+            shutil.rmtree(folder)
+        return refusals
 
     def close(self, *, keep_found: bool = False) -> None:
         """Remove the trees. Their results are in the cache, and the figures are kept. `keep_found`: keep trees that existed before."""
         for name in TREES if not keep_found else [name for name in TREES if name not in self._found]:
             remove_worktree(self._folder / name)
 
-    def _record(self, one: Configuration, yardstick: Configuration) -> Path:
-        made = [asdict(each) for each in (one, yardstick)]
-        for each in made:  # identified by content, wherever it is
+    def _record(self, configuration: Configuration, yardstick: Configuration) -> Path:
+        compared = [asdict(each) for each in (configuration, yardstick)]
+        for each in compared:  # identified by content, wherever it is
             each["source"] = {key: entry.get("digest", entry) for key, entry in each["source"].items()}
             each["sections"] = {key: value for key, value in each["sections"].items() if key != "dataset"}
-        digest = hashlib.sha256(json.dumps([self._measure, made], sort_keys=True, default=str).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([self._measure, compared], sort_keys=True, default=str).encode()).hexdigest()
         return self._folder / "values" / f"{digest[:32]}.json"
 
-    def _run(self, room: Path, one: Configuration, target: str, *, label: str) -> Path:
+    def _run(self, room: Path, configuration: Configuration, target: str, *, label: str) -> Path:
         """Bring `target` up to date in a tree in its `room`; return the project's folder in the tree."""
         if self._processes.stopped:
             raise Stopped
-        place = make_worktree(tree_place(room), one.commit)
-        write_text(place / "params.yaml", json.dumps(one.sections, indent=1, ensure_ascii=False) + "\n")  # JSON is YAML
-        write_json(place / SOURCE, one.source)
+        place = make_worktree(tree_place(room), configuration.commit)
+        write_text(place / "params.yaml", json.dumps(configuration.sections, indent=1, ensure_ascii=False) + "\n")  # JSON is YAML
+        write_json(place / SOURCE, configuration.source)
         equip(place)
         link_sources(place, room)
         env = {
@@ -227,25 +227,30 @@ class Bench:
             raise Failed(Problem(problem.kind, f"{label}: {problem.message}", status))
         return place
 
-    def _on(self, yardstick: Configuration, one: Configuration, place: Path) -> Configuration:
-        """The configuration that measures the model of `one`, made in `place`, like the yardstick but with its own text settings.
+    def _on(self, yardstick: Configuration, configuration: Configuration, place: Path) -> Configuration:
+        """The configuration that measures the model of `configuration`, made in `place`, like the yardstick but with its own text settings.
 
         As in flows.champions.measurement, the model's encoders are rounds of no steps; a fusion keeps its weight, and a compressed index
         what it has learned.
         """
-        parts = _parts(one, place)
-        encoders = {documents_of(one.sections, name): str(_weights(one, place, name)) for name in parts.encoders}
-        sections: dict[str, Any] = {**yardstick.sections, **{key: one.sections[key] for key in OWN if key in one.sections}}
+        parts = _parts(configuration, place)
+        encoders = {documents_of(configuration.sections, name): str(_weights(configuration, place, name)) for name in parts.encoders}
+        sections: dict[str, Any] = {
+            **yardstick.sections,
+            **{key: configuration.sections[key] for key in OWN if key in configuration.sections},
+        }
         sections |= _nested(untrained_rounds(encoders))
-        sections["adore"] = {name: with_its_index(one.sections, name) for name in parts.encoders if has_own_index(one.sections, name)}
+        sections["adore"] = {
+            name: with_its_index(configuration.sections, name) for name in parts.encoders if has_own_index(configuration.sections, name)
+        }
         if parts.fusion:
-            fuse = one.sections["fuse"]
+            fuse = configuration.sections["fuse"]
             sections["fuse"] = {name: {**fuse[name], **setting} for name, setting in parts.fusion.items() if name != BM25}
-            sections["bm25"] = one.sections.get("bm25") or {}
+            sections["bm25"] = configuration.sections.get("bm25") or {}
         entries = [describe(source, list_encoder(source), self._memory) for source in encoders.values()]
         source = {key: entry for key, entry in yardstick.source.items() if key not in ("encoder", "encoders", "rerankers")}
         source |= {"encoder": entries[0], "encoders": dict(zip(sections["encoders"], entries[1:], strict=True))}
-        return Configuration(yardstick.commit, sections, source, one.model)
+        return Configuration(yardstick.commit, sections, source, configuration.model)
 
 
 def refuse_unmeasured(measure: str, sections: Mapping[str, Any]) -> None:
@@ -256,58 +261,62 @@ def refuse_unmeasured(measure: str, sections: Mapping[str, Any]) -> None:
         raise UserError(f"--measure: found {measure}, expected one of evaluate.measures: {', '.join(map(str, known))}")
 
 
-def is_direct(one: Configuration, yardstick: Configuration) -> bool:
-    """Whether an ordinary run of `one` measures its model exactly as the yardstick does."""
-    same = all(one.sections.get(key) == yardstick.sections.get(key) for key in ("queries", "prepare", "evaluate", "retrieve"))
+def is_direct(configuration: Configuration, yardstick: Configuration) -> bool:
+    """Whether an ordinary run of `configuration` measures its model exactly as the yardstick does."""
+    same = all(configuration.sections.get(key) == yardstick.sections.get(key) for key in ("queries", "prepare", "evaluate", "retrieve"))
     return (
-        same and one.commit == yardstick.commit and all(one.source.get(key) == yardstick.source.get(key) for key in ("dataset", "articles"))
+        same
+        and configuration.commit == yardstick.commit
+        and all(configuration.source.get(key) == yardstick.source.get(key) for key in ("dataset", "articles"))
     )
 
 
-def evaluation(one: Configuration) -> str:
+def evaluation(configuration: Configuration) -> str:
     """The stage that measures a configuration's model. Raises Refused if its params.yaml has no model of that name."""
-    if one.model == BM25:
+    if configuration.model == BM25:
         return "evaluate_bm25"
     for section, stage in MEASURED.items():
-        if one.model in (one.sections.get(section) or {}):
-            return f"{stage}@{one.model}"
-    known = [BM25, *(name for section in MEASURED for name in one.sections.get(section) or {})]
-    raise Refused(f"{one.model}: no such model in params.yaml, expected one of {', '.join(known)}")
+        if configuration.model in (configuration.sections.get(section) or {}):
+            return f"{stage}@{configuration.model}"
+    known = [BM25, *(name for section in MEASURED for name in configuration.sections.get(section) or {})]
+    raise Refused(f"{configuration.model}: no such model in params.yaml, expected one of {', '.join(known)}")
 
 
-def training(one: Configuration) -> str:
+def training(configuration: Configuration) -> str:
     """The stage that makes a configuration's model. Raises Refused for one that is not served: a reordered run, or BM25 alone."""
     for section, stage in TRAINED.items():
-        if one.model in (one.sections.get(section) or {}):
-            return f"{stage}@{one.model}"
-    raise Refused(f"{one.model}: cannot be measured on other data, expected a round, an adore, or a fusion; name REVISION:MODEL")
+        if configuration.model in (configuration.sections.get(section) or {}):
+            return f"{stage}@{configuration.model}"
+    raise Refused(f"{configuration.model}: cannot be measured on other data, expected a round, an adore, or a fusion; name REVISION:MODEL")
 
 
-def _parts(one: Configuration, place: Path) -> Parts:
-    lock: Lock = stages_in_graph(read_lock(place / LOCK), (place / "dvc.yaml").read_text(encoding="utf-8"), json.dumps(one.sections))
-    parts = parts_of(lock, one.model, lambda path: read_json(place / path), where=f"{place}: dvc.lock")
+def _parts(configuration: Configuration, place: Path) -> Parts:
+    lock: Lock = stages_in_graph(
+        read_lock(place / LOCK), (place / "dvc.yaml").read_text(encoding="utf-8"), json.dumps(configuration.sections)
+    )
+    parts = parts_of(lock, configuration.model, lambda path: read_json(place / path), where=f"{place}: dvc.lock")
     for name in parts.encoders:
-        if has_own_index(one.sections, name) and not (place / "data/indexes" / name / LEARNED).exists():
+        if has_own_index(configuration.sections, name) and not (place / "data/indexes" / name / LEARNED).exists():
             raise UserError(f"{name}: made before Retemper kept what its own index has learned, so it cannot be measured on other data")
     return parts
 
 
-def _weights(one: Configuration, place: Path, name: str) -> Path:
+def _weights(configuration: Configuration, place: Path, name: str) -> Path:
     """The absolute folder of encoder `name`, to be used as a source; with what its own index has learned, if it has one."""
-    made = (place / "data/encoders" / name).absolute()
-    if not has_own_index(one.sections, name):
-        return made
-    both = (place / ".retemper/measured" / name).absolute()
-    shutil.rmtree(both, ignore_errors=True)
-    shutil.copytree(made, both)
-    shutil.copy(place / "data/indexes" / name / LEARNED, both / LEARNED)
-    return both
+    encoder = (place / "data/encoders" / name).absolute()
+    if not has_own_index(configuration.sections, name):
+        return encoder
+    combined = (place / ".retemper/measured" / name).absolute()
+    shutil.rmtree(combined, ignore_errors=True)
+    shutil.copytree(encoder, combined)
+    shutil.copy(place / "data/indexes" / name / LEARNED, combined / LEARNED)
+    return combined
 
 
 def _nested(assignments: Mapping[str, Any]) -> dict[str, Any]:
     """Nested sections, from values given by key of a section (`encoder.source`) or by whole section."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, value in assignments.items():
         section, dot, name = key.partition(".")
-        found[section] = {name: value} if dot else value
-    return found
+        nested[section] = {name: value} if dot else value
+    return nested

@@ -42,16 +42,16 @@ class Search:
         Under "batch j is bad" the difference of a prefix of k batches is 0 for k < j, `drop` for k >= j, plus noise: Student's t with TAILS
         degrees of freedom, scaled by its standard error.
         """
-        logs = [sum(self._log_likelihood(one, bad) for one in self.seen) for bad in range(1, self.batches + 1)]
+        logs = [sum(self._log_likelihood(seen, bad) for seen in self.seen) for bad in range(1, self.batches + 1)]
         highest = max(logs)
-        weights = [math.exp(one - highest) for one in logs]
+        weights = [math.exp(log - highest) for log in logs]
         return [weight / sum(weights) for weight in weights]
 
     @property
     def best(self) -> int:
         """The batch that is most likely bad, counted from 1."""
-        found = self.posterior()
-        return found.index(max(found)) + 1
+        probabilities = self.posterior()
+        return probabilities.index(max(probabilities)) + 1
 
     @property
     def sure(self) -> bool:
@@ -59,16 +59,16 @@ class Search:
 
     def next(self) -> int:
         """How many batches to measure next: the prefix that has the bad one with a probability nearest to a half."""
-        found = self.posterior()
-        return min(range(1, self.batches), key=lambda count: (abs(math.fsum(found[:count]) - 0.5), count))
+        probabilities = self.posterior()
+        return min(range(1, self.batches), key=lambda count: (abs(math.fsum(probabilities[:count]) - 0.5), count))
 
     def add(self, count: int, difference: float, error: float) -> None:
         self.seen.append(Seen(count, difference, error))
 
-    def _log_likelihood(self, one: Seen, bad: int) -> float:
-        noise = max(one.error, LEAST_NOISE * abs(self.drop))
-        mean = self.drop if one.count >= bad else 0.0
-        return -(TAILS + 1) / 2 * math.log1p(((one.difference - mean) / noise) ** 2 / TAILS)
+    def _log_likelihood(self, measurement: Seen, bad: int) -> float:
+        noise = max(measurement.error, LEAST_NOISE * abs(self.drop))
+        mean = self.drop if measurement.count >= bad else 0.0
+        return -(TAILS + 1) / 2 * math.log1p(((measurement.difference - mean) / noise) ** 2 / TAILS)
 
 
 def paired_difference(values: Sequence[float], others: Sequence[float]) -> tuple[float, float]:

@@ -33,10 +33,10 @@ class Share:
 def needed_coalitions(groups: Sequence[Group], seed: int = 0) -> list[Coalition]:
     """The coalitions whose values `shares` needs, each once, the empty one first and the full one last."""
     if len(groups) <= EXACT:
-        found = (_joined(chosen) for size in range(len(groups) + 1) for chosen in itertools.combinations(groups, size))
+        coalitions = (_joined(chosen) for size in range(len(groups) + 1) for chosen in itertools.combinations(groups, size))
     else:
-        found = (_joined(order[:size]) for order in orders(groups, seed) for size in range(len(groups) + 1))
-    return sorted(dict.fromkeys(found), key=len)
+        coalitions = (_joined(order[:size]) for order in orders(groups, seed) for size in range(len(groups) + 1))
+    return sorted(dict.fromkeys(coalitions), key=len)
 
 
 def shares(groups: Sequence[Group], value: Value, seed: int = 0) -> dict[Group, Share]:
@@ -74,8 +74,8 @@ def merge_pair(groups: Sequence[Group], invalid: Iterable[Coalition]) -> list[Gr
     best = max(itertools.combinations(groups, 2), key=separated, default=None)
     if best is None or not separated(best):
         raise ValueError("no two groups separate an invalid coalition")
-    both = best[0] | best[1]
-    return [both if group == best[0] else group for group in groups if group != best[1]]
+    merged = best[0] | best[1]
+    return [merged if group == best[0] else group for group in groups if group != best[1]]
 
 
 def _exact(group: Group, groups: Sequence[Group], value: Value) -> Fraction:
@@ -93,7 +93,7 @@ def _joined(groups: Iterable[Group]) -> Coalition:
     return frozenset[str]().union(*groups)
 
 
-def _standard_error(found: Sequence[Fraction]) -> float:
+def _standard_error(values: Sequence[Fraction]) -> float:
     """The standard error of the mean: s / sqrt(n), s with n - 1 in the denominator."""
-    mean = sum(found, Fraction()) / len(found)
-    return math.sqrt(sum((one - mean) ** 2 for one in found) / (len(found) - 1) / len(found))
+    mean = sum(values, Fraction()) / len(values)
+    return math.sqrt(sum((one - mean) ** 2 for one in values) / (len(values) - 1) / len(values))

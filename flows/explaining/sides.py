@@ -95,17 +95,17 @@ def read_side(name: str) -> Side:
         raise UserError(f"{name}: {model} was measured before {replaced} was replaced; run retemper run there, and commit dvc.lock")
     stages = {one: lock[one] for one in ancestors(lock, stage)}
     graph = parse_yaml(read_blob(commit, "dvc.yaml") or "") or {}
-    own = _of_model(sections, stages)
-    found = cached_metrics(lock, cache_folder()).get(model, {})
-    return Side(name, commit, model, stages, own, source, graph.get("stages") or {}, measure, found, note)
+    model_sections = _of_model(sections, stages)
+    recorded = cached_metrics(lock, cache_folder()).get(model, {})
+    return Side(name, commit, model, stages, model_sections, source, graph.get("stages") or {}, measure, recorded, note)
 
 
 def factors(old: Side, new: Side) -> list[Factor]:
     """The factors that differ between two sides: data, each section of params.yaml, the model, and code; none if all records agree."""
-    found = []
+    differing = []
     if digests := _differing(_tracked(old, SOURCE), _tracked(new, SOURCE), DATA):
         lines = [f"{key.partition('.')[0]}: {_digest(old, key)} -> {_digest(new, key)}" for key in digests]
-        found.append(Factor("data", data=True, differs=tuple(lines)))
+        differing.append(Factor("data", data=True, differs=tuple(lines)))
     by_section: dict[str, list[str]] = {}
     for key in sorted(_keys(old) | _keys(new)):
         if key.partition(".")[0] not in YARDSTICK:
@@ -114,24 +114,24 @@ def factors(old: Side, new: Side) -> list[Factor]:
     for key in _differing(_tracked(old, SOURCE), _tracked(new, SOURCE)):
         if key.partition(".")[0] not in DATA:
             by_section.setdefault(key.partition(".")[0], []).append(f"{key}: {_digest(old, key)} -> {_digest(new, key)}")
-    found += [Factor(section, sections=(section,), differs=tuple(lines)) for section, lines in by_section.items()]
+    differing += [Factor(section, sections=(section,), differs=tuple(lines)) for section, lines in by_section.items()]
     if old.model != new.model:
-        found.append(Factor("model", model=True, differs=(f"{old.model} -> {new.model}",)))
+        differing.append(Factor("model", model=True, differs=(f"{old.model} -> {new.model}",)))
     if lines := _code(old, new):
-        found.append(Factor("code", code=True, differs=(", ".join(lines),)))
-    return found
+        differing.append(Factor("code", code=True, differs=(", ".join(lines),)))
+    return differing
 
 
 def join_factors(name: str, several: list[Factor]) -> Factor:
     """Several factors as one."""
     return Factor(
         name,
-        tuple(section for one in several for section in one.sections),
-        tuple(batch for one in several for batch in one.batches),
-        data=any(one.data for one in several),
-        code=any(one.code for one in several),
-        model=any(one.model for one in several),
-        differs=tuple(line for one in several for line in one.differs),
+        tuple(section for factor in several for section in factor.sections),
+        tuple(batch for factor in several for batch in factor.batches),
+        data=any(factor.data for factor in several),
+        code=any(factor.code for factor in several),
+        model=any(factor.model for factor in several),
+        differs=tuple(line for factor in several for line in factor.differs),
     )
 
 
@@ -177,22 +177,22 @@ def _at(sections: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _lines(key: str, was: Any, now: Any) -> list[str]:
+def _lines(key: str, old: Any, new: Any) -> list[str]:
     """How a value differs, by the deepest keys: `rounds.star.lr: 1e-05 -> 2e-05`."""
-    if was == now:
+    if old == new:
         return []
-    if isinstance(was, Mapping) and isinstance(now, Mapping):
-        return [line for below in dict.fromkeys((*was, *now)) for line in _lines(f"{key}.{below}", was.get(below), now.get(below))]
-    told = ("not given" if value is None else "given" if isinstance(value, Mapping) else json.dumps(value) for value in (was, now))
-    return [f"{key}: {' -> '.join(told)}"]
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [line for below in dict.fromkeys((*old, *new)) for line in _lines(f"{key}.{below}", old.get(below), new.get(below))]
+    shown = ("not given" if value is None else "given" if isinstance(value, Mapping) else json.dumps(value) for value in (old, new))
+    return [f"{key}: {' -> '.join(shown)}"]
 
 
 def _tracked(side: Side, file: str) -> dict[str, Any]:
     return {key: value for entry in side.stages.values() for key, value in ((entry.get("params") or {}).get(file) or {}).items()}
 
 
-def _differing(was: Mapping[str, Any], now: Mapping[str, Any], sections: tuple[str, ...] = ()) -> list[str]:
-    keys = sorted(key for key in {*was, *now} if was.get(key) != now.get(key))
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], sections: tuple[str, ...] = ()) -> list[str]:
+    keys = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     return [key for key in keys if not sections or key.partition(".")[0] in sections]
 
 
@@ -202,9 +202,9 @@ def _digest(side: Side, key: str) -> str:
 
 def _code(old: Side, new: Side) -> list[str]:
     """The model's stages whose code, or definition in dvc.yaml, differs, such as `train`; also named functions and files of code."""
-    was, now = _tracked(old, str(CODE)), _tracked(new, str(CODE))
-    was, now = was | _named(old), now | _named(new)
-    names = [key for key in sorted(was.keys() & now.keys()) if was[key] != now[key]]
+    old_digests, new_digests = _tracked(old, str(CODE)), _tracked(new, str(CODE))
+    old_digests, new_digests = old_digests | _named(old), new_digests | _named(new)
+    names = [key for key in sorted(old_digests.keys() & new_digests.keys()) if old_digests[key] != new_digests[key]]
     bases = dict.fromkeys(stage.partition("@")[0] for stage in (*old.stages, *new.stages))
     names += [stage for stage in bases if stage in old.graph and stage in new.graph and old.graph[stage] != new.graph[stage]]
     names += [stage for stage in bases if (stage in old.graph) != (stage in new.graph)]

@@ -60,7 +60,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
     addition to the two sides with their own; 1: train all with the original seeds only.
     """
     sides = read_side(old), read_side(new)
-    told = [side.note for side in sides if side.note]
+    side_notes = [side.note for side in sides if side.note]
     measure = measure or sides[1].measure
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
@@ -74,7 +74,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
         work = Work(plan, bench, measure, seeds=seeds if plan.factors else 1, say=say)
         work.refuse_invalid()
         estimate = work.estimate()
-        for note in told:
+        for note in side_notes:
             say(printable(note))
         say(f"{old} -> {new}: factors: {', '.join(map(work.name, work.groups)) or 'none'}; seeds: {work.seeds}; {estimate.line}")
         if dry_run:
@@ -85,7 +85,7 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
         try:
             explained = work.explain()
             if as_json:  # otherwise they have been said
-                explained = replace(explained, notes=(*told, *explained.notes))
+                explained = replace(explained, notes=(*side_notes, *explained.notes))
         except Failed as failed:
             tell([failed.problem])
             return 1
@@ -108,36 +108,36 @@ class Work:
 
     def refuse_invalid(self) -> None:
         """Merge factors until the code of every configuration accepts its parameters."""
-        asked: dict[Coalition, str] = {}
+        refused: dict[Coalition, str] = {}
         known: dict[Coalition, str] = {}
         while True:
-            wanted = [one for one in shapley.needed_coalitions(self.groups) if one not in known]
-            configurations = {str(number): self.plan.configuration(one) for number, one in enumerate(wanted)}
-            found = self.bench.refusals(configurations) if wanted else {}
-            known |= {one: found.get(str(number), "") for number, one in enumerate(wanted)}
-            asked = {one: known[one] for one in shapley.needed_coalitions(self.groups) if known[one]}
-            if not asked:
+            unchecked = [coalition for coalition in shapley.needed_coalitions(self.groups) if coalition not in known]
+            configurations = {str(number): self.plan.configuration(coalition) for number, coalition in enumerate(unchecked)}
+            refusals = self.bench.refusals(configurations) if unchecked else {}
+            known |= {coalition: refusals.get(str(number), "") for number, coalition in enumerate(unchecked)}
+            refused = {coalition: known[coalition] for coalition in shapley.needed_coalitions(self.groups) if known[coalition]}
+            if not refused:
                 return
-            self._merge(asked)
+            self._merge(refused)
 
     def rounds(self) -> list[tuple[int, list[Coalition]]]:
         """Repetitions, and the coalitions of each. Repetition 0 has the original seeds; with several seeds, it has only the two sides."""
         wanted = shapley.needed_coalitions(self.groups)
         if self.seeds == 1:
             return [(0, wanted)]
-        return [(0, list(dict.fromkeys((wanted[0], wanted[-1])))), *((again, wanted) for again in range(1, self.seeds + 1))]
+        return [(0, list(dict.fromkeys((wanted[0], wanted[-1])))), *((repetition, wanted) for repetition in range(1, self.seeds + 1))]
 
     def estimate(self) -> costs.Estimate:
-        wanted = [(one, repetition) for repetition, coalitions in self.rounds() for one in coalitions]
-        left = [(one, again) for one, again in wanted if not self._known(one, again)]
+        wanted = [(coalition, repetition) for repetition, coalitions in self.rounds() for coalition in coalitions]
+        remaining = [run for run in wanted if not self._known(*run)]
         plan = self.plan
         return costs.estimate(
             (plan.old, plan.new),
             plan.factors,
-            left,
-            known=len(wanted) - len(left),
+            remaining,
+            known=len(wanted) - len(remaining),
             direct=plan.is_direct,
-            trained=lambda one: _trained(plan, one),
+            trained=lambda coalition: _trained(plan, coalition),
             seconds=costs.recorded_seconds(plan.old.stages, plan.new.stages),
         )
 
@@ -146,17 +146,18 @@ class Work:
         while True:
             values: dict[tuple[Coalition, int], Fraction] = {}
             refused: dict[Coalition, str] = {}
-            queries, seen = 0, 0
-            for repetition, coalition in ((again, one) for again, coalitions in self.rounds() for one in coalitions):
-                if refused and repetition > seen:
+            queries, refused_in = 0, 0
+            runs = ((repetition, coalition) for repetition, coalitions in self.rounds() for coalition in coalitions)
+            for repetition, coalition in runs:
+                if refused and repetition > refused_in:
                     break
                 mean = self._recorded(coalition, repetition)
                 if mean is None:
-                    one, label = self.plan.configuration(coalition, repetition), self._label(coalition, repetition)
+                    configuration, label = self.plan.configuration(coalition, repetition), self._label(coalition, repetition)
                     try:
-                        measured = self.bench.measured(one, self.plan.yardstick, label)
+                        measured = self.bench.measured(configuration, self.plan.yardstick, label)
                     except Refused as problem:
-                        refused[coalition], seen = str(problem), repetition
+                        refused[coalition], refused_in = str(problem), repetition
                         continue
                     mean, queries = measured.mean, len(measured.values)
                 values[coalition, repetition] = Fraction(mean)
@@ -167,34 +168,34 @@ class Work:
         named = {group: (self.name(group), [line for name in differs if name in group for line in differs[name]]) for group in self.groups}
         rows = split(named, values, self.seeds)
         wanted = shapley.needed_coalitions(self.groups)
-        first, last = (float(values[one, 0]) for one in (wanted[0], wanted[-1]))
+        first, last = (float(values[side, 0]) for side in (wanted[0], wanted[-1]))
         old, new = self.plan.old, self.plan.new
         model = new.model if old.model == new.model else f"{old.model} and {new.model}"
-        whole = float(Fraction(last) - Fraction(first))
-        return Explained(old.name, new.name, model, self.measure, queries, first, last, whole, self.seeds, rows, tuple(self.notes))
+        difference = float(Fraction(last) - Fraction(first))
+        return Explained(old.name, new.name, model, self.measure, queries, first, last, difference, self.seeds, rows, tuple(self.notes))
 
     def _merge(self, refused: Mapping[Coalition, str]) -> None:
-        whole = frozenset(factor.name for factor in self.plan.factors)
-        for coalition, side in ((frozenset[str](), self.plan.old), (whole, self.plan.new)):
+        all_names = frozenset(factor.name for factor in self.plan.factors)
+        for coalition, side in ((frozenset[str](), self.plan.old), (all_names, self.plan.new)):
             if coalition in refused:
                 raise UserError(f"{side.name}: cannot be measured: {refused[coalition]}")
-        before = self.groups
-        self.groups = shapley.merge_pair(before, refused)
-        both = next(group for group in self.groups if group not in before)
-        parts = [self.name(group) for group in before if group < both]
+        former = self.groups
+        self.groups = shapley.merge_pair(former, refused)
+        merged = next(group for group in self.groups if group not in former)
+        names = [self.name(group) for group in former if group < merged]
         reason = next(iter(refused.values()))
-        note = f"{' of one with '.join(parts)} of the other: {reason}; the two count as one factor"
+        note = f"{' of one side with '.join(names)} of the other: {reason}; the two count as one factor"
         self.notes.append(note)
         self.say(note)
 
     def _recorded(self, coalition: Coalition, repetition: int) -> float | None:
         """The figure of a side's own run, if the coalition is that side and is measured in the same way; else None."""
-        whole = frozenset(factor.name for factor in self.plan.factors)
-        side = self.plan.new if coalition == whole else None if coalition else self.plan.old
+        all_names = frozenset(factor.name for factor in self.plan.factors)
+        side = self.plan.new if coalition == all_names else None if coalition else self.plan.old
         if side is None or repetition or not self.plan.is_direct(coalition):
             return None
-        found = side.recorded.get("dev", {}).get(self.measure)
-        return None if found is None else float(found)
+        value = side.recorded.get("dev", {}).get(self.measure)
+        return None if value is None else float(value)
 
     def _known(self, coalition: Coalition, repetition: int) -> bool:
         return (
@@ -204,8 +205,8 @@ class Work:
 
     def _label(self, coalition: Coalition, repetition: int) -> str:
         new = [self.name(group) for group in self.groups if group <= coalition]
-        told = f"new: {', '.join(new)}" if new else "all as it was"
-        return f"{told}, {f'seed {repetition} of {self.seeds}' if repetition else 'seeds as they are'}"
+        description = f"new: {', '.join(new)}" if new else "all as it was"
+        return f"{description}, {f'seed {repetition} of {self.seeds}' if repetition else 'seeds as they are'}"
 
 
 def split(
@@ -220,33 +221,34 @@ def split(
     groups = list(named)
     fresh = sorted({again for _, again in values} - {0}) if seeds > 1 else [0]
     each_time = [{one: mean for (one, again), mean in values.items() if again == repetition} for repetition in fresh]
-    found = [shapley.shares(groups, worth.__getitem__) for worth in each_time]
+    shares_each_time = [shapley.shares(groups, worth.__getitem__) for worth in each_time]
     rows = []
     total = Fraction()
     for group, (name, differs) in named.items():
-        each = [shares[group].value for shares in found]
-        mean = sum(each, Fraction()) / len(fresh)
+        contributions = [shares[group].value for shares in shares_each_time]
+        mean = sum(contributions, Fraction()) / len(fresh)
         total += mean
-        half = half_width(each)
-        sampling = sum(shares[group].sampling for shares in found) / len(fresh)  # the same orders each time, so their errors go together
+        half = half_width(contributions)
+        # The orders are the same each time, so their errors go together.
+        sampling = sum(shares[group].sampling for shares in shares_each_time) / len(fresh)
         low, high = (None, None) if half is None else (float(mean) - half, float(mean) + half)
         rows.append(Row(name, float(mean), low, high, sampling, tuple(differs)))
-    whole = frozenset[str]().union(*groups)
-    rest = values[whole, 0] - values[frozenset(), 0] - total
+    all_names = frozenset[str]().union(*groups)
+    seed_part = values[all_names, 0] - values[frozenset(), 0] - total
     if seeds > 1:
-        rows.append(Row("seed", float(rest), None, None, 0.0, (f"the seeds as they are, against the mean of {len(fresh)} others",)))
+        rows.append(Row("seed", float(seed_part), None, None, 0.0, (f"the seeds as they are, against the mean of {len(fresh)} others",)))
     return tuple(rows)
 
 
-def half_width(found: Sequence[Fraction]) -> float | None:
+def half_width(values: Sequence[Fraction]) -> float | None:
     """Half of Student's interval (LEVEL) of the mean: t(n - 1) s / sqrt(n); None for one value."""
-    count = len(found)
+    count = len(values)
     if count < 2:
         return None
     from scipy import stats
 
-    mean = sum(found, Fraction()) / count
-    spread = math.sqrt(sum((one - mean) ** 2 for one in found) / (count - 1))
+    mean = sum(values, Fraction()) / count
+    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1))
     return float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * spread / math.sqrt(count)
 
 
@@ -255,23 +257,23 @@ def text(explained: Explained) -> str:
     sampled = any(row.sampling for row in explained.rows)
     interval = f"{100 * LEVEL:.0f} % interval"
     header = ["factor", "contribution", interval, *(["sampling error"] if sampled else []), "what differs"]
-    lines = []
+    rows = []
     for row in explained.rows:
         interval = "" if row.low is None or row.high is None else f"{row.low:+.4f} to {row.high:+.4f}"
         error = [f"{row.sampling:.4f}" if row.sampling else ""] if sampled else []
-        lines.append([row.factor, f"{row.contribution:+.4f}", interval, *error, "; ".join(row.differs)])
+        rows.append([row.factor, f"{row.contribution:+.4f}", interval, *error, "; ".join(row.differs)])
     blank = [""] if sampled else []
-    lines.append(["total", f"{explained.difference:+.4f}", "", *blank, f"{explained.old_value:.4f} -> {explained.new_value:.4f}"])
+    rows.append(["total", f"{explained.difference:+.4f}", "", *blank, f"{explained.old_value:.4f} -> {explained.new_value:.4f}"])
     queries = f" ({counted(explained.queries, 'queries')})" if explained.queries else ""
-    told = [
+    lines = [
         f"{explained.measure} of {explained.model} on dev of {explained.new}{queries}, {explained.old} -> {explained.new}",
-        text_table(header, lines),
+        text_table(header, rows),
     ]
     if not explained.rows or all(row.factor == "seed" for row in explained.rows):
-        told.append("nothing recorded differs in how the two were made")
+        lines.append("nothing recorded differs in how the two were made")
     if explained.seeds == 1 and explained.rows:
-        told.append("trained once each: how much of this is seed noise is unknown; --seeds 3 shows it")
-    return "\n".join([*told, *(note for note in explained.notes)])
+        lines.append("trained once each: how much of this is seed noise is unknown; --seeds 3 shows it")
+    return "\n".join([*lines, *(note for note in explained.notes)])
 
 
 def _trained(plan: Plan, coalition: Coalition) -> str:

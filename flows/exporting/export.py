@@ -37,7 +37,7 @@ def export_run(
     try:
         return export(project, settings, gather(commit, outcome), warn=warn)
     except Exception as error:  # the run itself is done
-        warn(printable(f"this run is not exported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"))
+        warn(printable(f"this run was not exported: {type(error).__name__}: {' '.join(str(error).split())[:200]}"))
         return []
 
 
@@ -67,25 +67,25 @@ def _run(project: Path, names: list[str], file: Path, *, seconds: float) -> dict
     processes, deadline = Processes(), time.monotonic() + seconds
     env = {**OURS, **environment()}
     logs = {name: project / FOLDER / f"{name}.log" for name in names}
-    begun = {
+    running = {
         name: processes.start([sys.executable, "-m", "flows.exporting.export", name, str(file)], env, logs[name], project) for name in names
     }
     problems = {}
     try:
-        for name, process in begun.items():
+        for name, process in running.items():
             while (status := process.poll()) is None and time.monotonic() < deadline:
                 time.sleep(0.05)
             problems[name] = "" if status == 0 else _problem(logs[name]) if status else f"no answer within {seconds:g} s"
     finally:
-        for process in begun.values():
+        for process in running.values():
             processes.end(process)
     return problems
 
 
 def _problem(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    told = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)]
-    return redacted(printable(told[-1])) if told else f"its process ended unexpectedly (log: {FOLDER / log.name})"
+    messages = [line.removeprefix(FAILED) for line in lines if line.startswith(FAILED)]
+    return redacted(printable(messages[-1])) if messages else f"its process ended unexpectedly (log: {FOLDER / log.name})"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _read(path: Path) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     """Export to one target; return the exit status. A failure prints one line that begins with FAILED, and is status 1."""
     name, file = arguments
-    given = json.loads(Path(file).read_text(encoding="utf-8"))
-    settings, record = Export.model_validate(given["settings"]), Record(**given["record"])
+    content = json.loads(Path(file).read_text(encoding="utf-8"))
+    settings, record = Export.model_validate(content["settings"]), Record(**content["record"])
     try:
         if name == "mlflow" and settings.mlflow:
             from flows.exporting.to_mlflow import send as to_mlflow

@@ -54,9 +54,9 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
     if not (commit and LOCK.exists()):
         return None
     lock = file_digest(LOCK)
-    found, _ = generations.current_metrics(metrics.read_metrics())
+    figures, _ = generations.current_metrics(metrics.read_metrics())
     source = read_json(SOURCE).get("dataset", {}) if SOURCE.exists() else {}
-    told = {
+    tag_texts = {
         "commit": commit,
         "branch": git("symbolic-ref", "--quiet", "--short", "HEAD", check=False),
         "changed": makings.current_provenance().get("changed", ""),
@@ -73,12 +73,12 @@ def gather(commit: str = "", outcome: Mapping[str, Any] | None = None) -> Record
         params=dict(flatten(read_parameters(FROZEN) if FROZEN.exists() else {})),
         metrics={
             f"{split}/{system}/{measure}": float(value)
-            for system, splits in found.items()
+            for system, splits in figures.items()
             for split, measures in splits.items()
             for measure, value in measures.items()
             if isinstance(value, int | float)
         },
-        tags={f"{PREFIX}{name}": text for name, text in told.items() if text},
+        tags={f"{PREFIX}{name}": text for name, text in tag_texts.items() if text},
         curves=curves(),
         table=TABLE.read_text(encoding="utf-8") if TABLE.exists() else "",
     )
@@ -107,10 +107,10 @@ def curves() -> dict[str, list[tuple[int, float]]]:
 
 def significance_marks() -> dict[str, str]:
     """By SPLIT/SYSTEM, the baselines from which the system differs significantly (Holm), as in the report."""
-    found: dict[str, list[str]] = {}
+    marks: dict[str, list[str]] = {}
     with suppress(UserError, KeyError, TypeError, AttributeError):
         for split, pairs in (read_json(SIGNIFICANCE) if SIGNIFICANCE.exists() else {}).get("splits", {}).items():
             for pair in pairs:
                 if pair["significant"]:
-                    found.setdefault(f"{split}/{pair['system']}", []).append(f"{pair['baseline']} {pair['difference']:+.4f}")
-    return {place: "differs from " + ", ".join(others) for place, others in found.items()}
+                    marks.setdefault(f"{split}/{pair['system']}", []).append(f"{pair['baseline']} {pair['difference']:+.4f}")
+    return {place: "differs from " + ", ".join(others) for place, others in marks.items()}

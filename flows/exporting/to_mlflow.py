@@ -23,20 +23,20 @@ def send(target: Mlflow, record: Record) -> str:
 
     client = MlflowClient(tracking_uri=target.uri)
     at = int(record.at * 1000)
-    found = client.get_experiment_by_name(target.experiment)
-    experiment = found.experiment_id if found else client.create_experiment(target.experiment)
+    existing = client.get_experiment_by_name(target.experiment)
+    experiment = existing.experiment_id if existing else client.create_experiment(target.experiment)
     runs = client.search_runs([experiment], f"tags.`{KEY}` = '{record.key}'", max_results=1)
     run = runs[0] if runs else client.create_run(experiment, start_time=at, tags={KEY: record.key}, run_name=record.name)
     identity = run.info.run_id
 
     points = [(name, 0, value) for name, value in record.metrics.items() if run.data.metrics.get(_name(name)) != value]
     for name, curve in record.curves.items():
-        there = {point.step for point in client.get_metric_history(identity, _name(name))} if runs else set()
-        points += [(name, step, value) for step, value in curve if step not in there]
+        sent_steps = {point.step for point in client.get_metric_history(identity, _name(name))} if runs else set()
+        points += [(name, step, value) for step, value in curve if step not in sent_steps]
     metrics = [Metric(_name(name), value, at, step) for name, step, value in points]
     params = [Param(key[: LENGTHS["key"]], value[: LENGTHS["param"]]) for key, value in record.params.items() if key not in run.data.params]
-    told = {**record.tags, "mlflow.source.git.commit": record.tags.get(f"{PREFIX}commit", ""), NOTE: _note(record.table)}
-    tags = [RunTag(key[: LENGTHS["key"]], text[: LENGTHS["tag"]]) for key, text in told.items() if text]
+    tag_texts = {**record.tags, "mlflow.source.git.commit": record.tags.get(f"{PREFIX}commit", ""), NOTE: _note(record.table)}
+    tags = [RunTag(key[: LENGTHS["key"]], text[: LENGTHS["tag"]]) for key, text in tag_texts.items() if text]
     for kind, entries in {"metrics": metrics, "params": params, "tags": tags}.items():
         for part in _parts(entries, BATCH[kind]):
             client.log_batch(identity, **{kind: part})

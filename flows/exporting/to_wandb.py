@@ -46,8 +46,8 @@ def send(target: Wandb, record: Record, seconds: float) -> str:
 
 def _by_step(record: Record) -> dict[str, dict[int, dict[str, float]]]:
     """Values by model, step, and name."""
-    found: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    by_model: dict[str, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for name, points in record.curves.items():
         for step, value in points:
-            found[name.split("/")[1]][step][name] = value
-    return found
+            by_model[name.split("/")[1]][step][name] = value
+    return by_model

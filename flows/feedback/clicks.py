@@ -33,8 +33,7 @@ from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import is_dev, plain
 
 HASHED = re.compile("blake2b:[0-9a-f]{32}")  # in place of a query, by retemper serve --log-queries hashed
-LARGEST = {"eta": 10.0, "most": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # of a rule: beyond these, floats overflow or become 0
-OPTIONS = {"most": "max-weight"}  # options of retemper clicks with another name
+LARGEST = {"eta": 10.0, "max_weight": 1e6, "dev_share": 1.0, "dev_relevance": 1e6}  # of a rule: beyond these, floats overflow or become 0
 Method = Literal["harvest", "power"]
 
 
@@ -44,7 +43,7 @@ class Rule:
 
     method: Method = "harvest"
     eta: float = 1.0  # p_k = 1 / k^eta for ranks that are not measured
-    most: float = 10.0  # largest weight of one click
+    max_weight: float = 10.0  # of one click
     min_impressions: int = 5  # of a pair
     min_clicks: int = 1
     dev_share: float = 0.0  # share of the queries that go to dev
@@ -101,23 +100,22 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
     exists, or the log gives no pair.
     """
     if batch.exists():
-        raise UserError(f"{batch}: is there already, expected a new batch; name another folder")
+        raise UserError(f"{batch}: already exists, expected a new batch; name another folder")
     for field_name, largest in LARGEST.items():
-        if not 0 <= (found_value := getattr(rule, field_name)) <= largest:  # or NaN
-            option = OPTIONS.get(field_name, field_name.replace("_", "-"))
-            raise UserError(f"--{option}: found {found_value:g}, expected a number from 0 to {largest:,.0f}")
+        if not 0 <= (value := getattr(rule, field_name)) <= largest:  # or NaN
+            raise UserError(f"--{field_name.replace('_', '-')}: found {value:g}, expected a number from 0 to {largest:,.0f}")
     log = read(path)
     if not log.searches:
         raise UserError(f"{path}: found no search{f' ({log.first})' if log.first else ''}, expected lines with query, shown and clicked")
     ranks = max(rank for by_rank in log.counts.values() for rank in by_rank)
-    found = harvest(log.counts, ranks, rule.eta) if rule.method == "harvest" else power_law(ranks, rule.eta)
-    rows, left_out = _judgments(log, found, rule, known=known)
+    propensities = harvest(log.counts, ranks, rule.eta) if rule.method == "harvest" else power_law(ranks, rule.eta)
+    rows, left_out = _judgments(log, propensities, rule, known=known)
     if not rows and not left_out:
-        raise UserError(f"{path}: found searches and no click, expected clicked or position in some lines; check the log")
+        raise UserError(f"{path}: found searches but no clicks, expected clicked or position in some lines; check the log")
     if not rows:
-        told = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
         raise UserError(
-            f"{path}: no pair of a query and a document is left ({told}); lower --min-impressions, --min-clicks or --dev-relevance"
+            f"{path}: no pair of a query and a document is left ({reasons}); lower --min-impressions, --min-clicks or --dev-relevance"
         )
     queries = list(dict.fromkeys(query for query, _, _ in rows))
     splits: dict[str, list[tuple[str, str, float]]] = defaultdict(list)
@@ -128,44 +126,46 @@ def take_in(path: Path, batch: Path, rule: Rule, *, known: Known | None = None) 
         (folder / "qrels").mkdir()
         texts = (json.dumps({"_id": name(query), "text": log.texts[query]}, ensure_ascii=False) + "\n" for query in queries)
         (folder / "queries.jsonl").write_text("".join(texts), encoding="utf-8")
-        for split, some in splits.items():
-            out = (f"{name(query)}\t{doc}\t1" + (f"\t{weight:.6g}" if split == "train" else "") for query, doc, weight in some)
+        for split, split_rows in splits.items():
+            out = (f"{name(query)}\t{doc}\t1" + (f"\t{weight:.6g}" if split == "train" else "") for query, doc, weight in split_rows)
             header = "query-id\tcorpus-id\tscore" + (f"\t{WEIGHT}" if split == "train" else "")
             (folder / f"qrels/{split}.tsv").write_text("\n".join([header, *out, ""]), encoding="utf-8")
-        estimated = {"method": rule.method, "eta": found.eta, "measured": found.measured, "propensities": found.values}
+        estimated = {"method": rule.method, "eta": propensities.eta, "measured": propensities.measured, "propensities": propensities.values}
         write_json(folder / "propensities.json", {**estimated, "searches": log.searches, "left_out": left_out})
-    return Taken(log, found, {split: len(some) for split, some in splits.items()}, len(queries), left_out)
+    return Taken(log, propensities, {split: len(split_rows) for split, split_rows in splits.items()}, len(queries), left_out)
 
 
-def _judgments(log: Log, found: Propensities, rule: Rule, *, known: Known | None) -> tuple[list[tuple[str, str, float]], dict[str, int]]:
+def _judgments(
+    log: Log, propensities: Propensities, rule: Rule, *, known: Known | None
+) -> tuple[list[tuple[str, str, float]], dict[str, int]]:
     """(query, document, weight) of each pair that counts, and the number of other pairs by reason."""
     left_out: Counter[str] = Counter()
     clicked = [(pair, ranks) for pair, ranks in log.counts.items() if any(count for _, count in ranks.values())]
-    there = known.has_documents(hashes([doc for (_, doc), _ in clicked])).tolist() if known else [True] * len(clicked)
+    known_flags = known.has_documents(hashes([doc for (_, doc), _ in clicked])).tolist() if known else [True] * len(clicked)
     keys = dict(zip(log.texts, hashes(list(log.texts)).tolist(), strict=True))
     parts = known.parts() if known else []
     train, held_out = query_texts(parts, ["train"]), query_texts(parts, ["dev", "test"])
     rows = []
-    for ((query, doc), ranks), here in zip(clicked, there, strict=True):
+    for ((query, doc), ranks), is_known in zip(clicked, known_flags, strict=True):
         others = train if is_dev(query, rule.dev_share) else held_out
         if any(mark in doc for mark in "\t\r\n"):  # qrels are lines of cells separated by tabs
             left_out["of documents with tabs or line ends in their ids"] += 1
-        elif not here:
+        elif not is_known:
             left_out["of documents that the data set lacks"] += 1
         elif keys[query] in others:
             left_out["of queries that the data set has in another split"] += 1
         elif sum(shown for shown, _ in ranks.values()) < rule.min_impressions or sum(c for _, c in ranks.values()) < rule.min_clicks:
             left_out["seen or clicked too rarely"] += 1
-        elif is_dev(query, rule.dev_share) and not _is_relevant(ranks, found, rule):
+        elif is_dev(query, rule.dev_share) and not _is_relevant(ranks, propensities, rule):
             left_out["of dev, not surely relevant"] += 1
         else:
-            rows.append((query, doc, relevance(ranks, found, rule.most)))
+            rows.append((query, doc, relevance(ranks, propensities, rule.max_weight)))
     return rows, dict(left_out)
 
 
-def _is_relevant(ranks: Mapping[int, tuple[int, int]], found: Propensities, rule: Rule) -> bool:
+def _is_relevant(ranks: Mapping[int, tuple[int, int]], propensities: Propensities, rule: Rule) -> bool:
     """Whether a pair is surely relevant enough for dev, where all pairs get the same grade: a click alone says little."""
-    return relevance(ranks, found, rule.most) - relevance_error(ranks, found, rule.most) >= rule.dev_relevance
+    return relevance(ranks, propensities, rule.max_weight) - relevance_error(ranks, propensities, rule.max_weight) >= rule.dev_relevance
 
 
 def name(query: str) -> str:
@@ -191,10 +191,10 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
     if record.get("event", "search" if "shown" in record else "click") == "click":
         if str(record.get("id")) not in searches:
             raise ValueError(f"found a click of search {record.get('id')!r}, expected one before it")
-        query, shown, before = searches[str(record["id"])]
-        new = _ranks(record, shown) - before
-        log.click(query, shown, new)
-        before |= new
+        query, shown, clicked_before = searches[str(record["id"])]
+        newly_clicked = _ranks(record, shown) - clicked_before
+        log.click(query, shown, newly_clicked)
+        clicked_before |= newly_clicked
         return
     text, shown = record.get("query"), _listed(record, "shown")
     if not isinstance(text, str) or not text.strip() or not shown:
@@ -202,7 +202,7 @@ def _take(record: Mapping[str, Any], log: Log, searches: dict[str, tuple[str, li
     if HASHED.fullmatch(text):
         raise ValueError("found a hashed query, expected its text, as retemper serve --log-queries plain writes it")
     if not all(shown) or len(set(shown)) < len(shown):
-        raise ValueError("found an empty id, or the same twice in shown")
+        raise ValueError("found an empty id, or the same id twice, in shown, expected distinct ids")
     if has_half_character("".join((text, *shown))):
         raise ValueError("found half a character (a lone surrogate, \\ud800 to \\udfff) in query or shown")
     ranks = _ranks(record, shown)
@@ -263,12 +263,14 @@ def _records(path: Path, log: Log) -> Iterator[tuple[str, dict[str, Any]]]:
                 else path.open(encoding="utf-8-sig", newline="") as handle
             ):
                 delimiter = delimiter_of(path, handle)
-                before = seek_header(handle)
+                lines_before = seek_header(handle)
                 rows = csv.DictReader(handle, delimiter=delimiter)
                 if missing := [column for column in ("query", "shown") if column not in (rows.fieldnames or [])]:
-                    raise UserError(f"{path}:{before + 1}: no column {', '.join(missing)}, expected query, shown, and clicked or position")
+                    raise UserError(
+                        f"{path}:{lines_before + 1}: no column {', '.join(missing)}, expected query, shown, and clicked or position"
+                    )
                 for row in rows:
-                    yield f"{path}:{before + rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
+                    yield f"{path}:{lines_before + rows.line_num}", {column: cell for column, cell in row.items() if column and cell}
         except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
             raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8, gzip if its name ends in .gz") from None
         return

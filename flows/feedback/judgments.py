@@ -19,7 +19,7 @@ def take_in(path: Path, batch: Path, split: str) -> tuple[int, int]:
     """
     out = batch / "qrels" / f"{split}.tsv"
     if out.exists():
-        raise UserError(f"{out}: is there already, expected a new batch; name another folder")
+        raise UserError(f"{out}: already exists, expected a new batch; name another folder")
     rows, blank = _rows(path)
     if not rows:
         raise UserError(f"{path}: no row has a score, expected 0 (not relevant), 1, or more in column score; judge some")
@@ -36,14 +36,14 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
             delimiter = delimiter_of(path, handle)
-            before = seek_header(handle)
+            lines_before = seek_header(handle)
             reader = csv.DictReader(handle, delimiter=delimiter, strict=True)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
             if missing:
-                raise UserError(f"{path}:{before + 1}: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
+                raise UserError(f"{path}:{lines_before + 1}: no column {', '.join(missing)}, expected a header with {', '.join(COLUMNS)}")
             for row in reader:
                 query, doc, score = (str(row[name] or "").strip() for name in COLUMNS)
-                at = f"{path}:{before + reader.line_num}"
+                at = f"{path}:{lines_before + reader.line_num}"
                 if None in row:
                     raise UserError(
                         f"{at}: found more cells than columns, expected a cell with {NAMES[delimiter]} in quotes; fix that line"
@@ -67,7 +67,7 @@ def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:
         raise UserError(f"{path}: not found; retemper run writes data/failures/suspects/SPLIT.csv") from None
     except csv.Error as error:
         raise UserError(
-            f"{path}:{before + reader.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
+            f"{path}:{lines_before + reader.line_num + 1}: cannot be read ({error}), expected CSV in the row that begins here; fix it"
         ) from None
     except (UnicodeDecodeError, IsADirectoryError) as error:
         raise UserError(f"{path}: cannot be read ({error}), expected CSV in UTF-8") from None

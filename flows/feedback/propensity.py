@@ -41,16 +41,16 @@ def comparisons(counts: Counts) -> dict[tuple[int, int], tuple[float, float]]:
     that was shown n_k and n_l times adds c_k n_l / (n_k + n_l) and c_l n_k / (n_k + n_l): the weights of Mantel and Haenszel
     (1959), which, unlike 1 / n_k, do not let pairs that were hardly shown decide.
     """
-    found: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    by_ranks: dict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
     for by_rank in counts.values():
         ranks = sorted(by_rank)
         for place, first in enumerate(ranks):
             for second in ranks[place + 1 :]:
                 (shown, clicked), (shown_also, clicked_also) = by_rank[first], by_rank[second]
-                both = found[first, second]
-                both[0] += clicked * shown_also / (shown + shown_also)
-                both[1] += clicked_also * shown / (shown + shown_also)
-    return {ranks: (both[0], both[1]) for ranks, both in found.items()}
+                clicks = by_ranks[first, second]
+                clicks[0] += clicked * shown_also / (shown + shown_also)
+                clicks[1] += clicked_also * shown / (shown + shown_also)
+    return {ranks: (clicks[0], clicks[1]) for ranks, clicks in by_ranks.items()}
 
 
 def harvest(counts: Counts, ranks: int, eta: float) -> Propensities:
@@ -62,51 +62,55 @@ def harvest(counts: Counts, ranks: int, eta: float) -> Propensities:
     sides together: requiring some on the rarer side would select those that are too high by chance. If ranks are measured, eta is fitted to
     them by least squares in log-log; otherwise `eta` is used.
     """
-    usable = {pair: (one + SMOOTHED, other + SMOOTHED) for pair, (one, other) in comparisons(counts).items() if one + other >= LEAST}
+    usable = {
+        pair: (first_clicks + SMOOTHED, second_clicks + SMOOTHED)
+        for pair, (first_clicks, second_clicks) in comparisons(counts).items()
+        if first_clicks + second_clicks >= LEAST
+    }
     measured = _connected(usable)
     if len(measured) < 2:
         return power_law(ranks, eta)
     column = {rank: place for place, rank in enumerate(measured[1:])}
     rows, targets = [], []
-    for (first, second), (one, other) in usable.items():
+    for (first, second), (first_clicks, second_clicks) in usable.items():
         if first in measured:
-            scale = math.sqrt(1 / (1 / one + 1 / other))
+            scale = math.sqrt(1 / (1 / first_clicks + 1 / second_clicks))
             row = np.zeros(len(column))
             for rank, sign in ((first, 1.0), (second, -1.0)):
                 if rank in column:
                     row[column[rank]] = sign * scale
             rows.append(row)
-            targets.append(scale * math.log(one / other))
+            targets.append(scale * math.log(first_clicks / second_clicks))
     solved, *_ = np.linalg.lstsq(np.array(rows), np.array(targets), rcond=None)
     logs = {1: 0.0} | {rank: float(solved[place]) for rank, place in column.items()}
     distances = {rank: math.log(rank) for rank in measured}
     fitted = -sum(distances[rank] * logs[rank] for rank in measured) / sum(distance**2 for distance in distances.values())
-    rest = power_law(ranks, fitted).values
-    return Propensities(dict(rest) | {rank: math.exp(value) for rank, value in logs.items()}, tuple(measured), fitted)
+    by_power_law = power_law(ranks, fitted).values
+    return Propensities(dict(by_power_law) | {rank: math.exp(value) for rank, value in logs.items()}, tuple(measured), fitted)
 
 
 def _connected(pairs: Mapping[tuple[int, int], tuple[float, float]]) -> list[int]:
     """The ranks that comparisons connect with rank 1, in order."""
-    found, grown = {1}, True
-    while grown:
-        more = {rank for pair in pairs if found & set(pair) for rank in pair} - found
-        found, grown = found | more, bool(more)
-    return sorted(found)
+    connected, has_grown = {1}, True
+    while has_grown:
+        neighbors = {rank for pair in pairs if connected & set(pair) for rank in pair} - connected
+        connected, has_grown = connected | neighbors, bool(neighbors)
+    return sorted(connected)
 
 
-def relevance(by_rank: Mapping[int, tuple[int, int]], propensities: Propensities, most: float) -> float:
+def relevance(by_rank: Mapping[int, tuple[int, int]], propensities: Propensities, max_weight: float) -> float:
     """Estimate of r_qd: sum over ranks of clicks_k min(1 / p_k, most), divided by how often the pair was shown.
 
     Inverse propensity scoring: Joachims et al. (2017), Eq. 4. Without clipping, its expectation under the model is r_qd. Clipping bounds
     the variance, but makes the estimate too low for ranks that are rarely examined.
     """
     shown = sum(count for count, _ in by_rank.values())
-    weighted = math.fsum(clicked * min(1 / propensities.values[rank], most) for rank, (_, clicked) in by_rank.items())
+    weighted = math.fsum(clicked * min(1 / propensities.values[rank], max_weight) for rank, (_, clicked) in by_rank.items())
     return weighted / shown
 
 
-def relevance_error(by_rank: Mapping[int, tuple[int, int]], propensities: Propensities, most: float) -> float:
+def relevance_error(by_rank: Mapping[int, tuple[int, int]], propensities: Propensities, max_weight: float) -> float:
     """The standard error of `relevance`, for Poisson counts: sqrt(sum over ranks of clicks_k min(1 / p_k, most)^2) / times shown."""
     shown = sum(count for count, _ in by_rank.values())
-    squares = math.fsum(clicked * min(1 / propensities.values[rank], most) ** 2 for rank, (_, clicked) in by_rank.items())
+    squares = math.fsum(clicked * min(1 / propensities.values[rank], max_weight) ** 2 for rank, (_, clicked) in by_rank.items())
     return math.sqrt(squares) / shown

@@ -108,7 +108,7 @@ def test_what_one_crowns_the_other_has(two: tuple[Machine, Machine]) -> None:
     unrelated = one.commit("unrelated")
     assert not tree.is_ancestor(one.folder, unrelated, str(first))
     shutil.move(one.folder.parent / "remote.git", one.folder.parent / "away.git")
-    assert (machines.fetch(one.folder).problem or "").startswith("git remote origin: not asked for the champions of other machines")
+    assert (machines.fetch(one.folder).problem or "").startswith("git remote origin: cannot be asked for other machines' champions")
     one.retrained("refused", "3 offline")
     assert (machines.push(one.folder).problem or "").startswith(
         "git remote origin: branch and tags are not pushed, the next run tries again"

@@ -68,7 +68,7 @@ def test_dev_that_is_all_of_train_is_not_advised_to_be_dropped_from_it(
     write("a.jsonl", tevatron("q1", "d1"))
     assert cli.main(["convert", "data", "a.jsonl", "--dev", "a.jsonl", "--test-share", "0"]) == 0
     *_, leaks, following = capsys.readouterr().out.splitlines()
-    assert leaks == "training queries that are in dev or test too: 1; they are all of train; give other files as dev and test"
+    assert leaks == "training queries that are in dev or test too: 1; they are all of train; give other files for dev and test"
     assert following == "next: retemper new my-project --data data"
 
 
@@ -108,7 +108,7 @@ def test_titles_are_read_as_tevatron_reads_them(
     write("train.jsonl", tevatron("q1", "d3"))
     assert cli.main(["convert", "out", "train.jsonl", "--corpus", "corpus.jsonl", "--dev-share", "0", "--test-share", "0"]) == 0
     *_, said, following = capsys.readouterr().out.splitlines()
-    assert said.startswith("documents with a title: 1; text.titles=true ")
+    assert said.startswith("documents with a title: 1; read only with text.titles=true")
     assert following == "next: retemper new my-project --data out --set text.titles=true"
 
 
@@ -118,8 +118,8 @@ def test_the_command_says_where_no_query_became_dev(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.jsonl").write_text('{"query": "a", "pos": ["b"]}\n{"query": "c", "pos": ["d"]}\n')
     assert cli.main(["convert", "out", "train.jsonl", "--test-share", "0"]) == 0
-    said = "dev has no query: too few train for a share of 0.1; give --dev FILE, or a larger --dev-share"
-    assert [line for line in capsys.readouterr().out.splitlines() if "no query" in line] == [said]
+    said = "dev has no queries: too few in train for a share of 0.1; give --dev FILE, or a larger --dev-share"
+    assert [line for line in capsys.readouterr().out.splitlines() if "no queries" in line] == [said]
 
 
 def test_a_mistake_is_one_line(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.Ca
     assert capfd.readouterr().out.splitlines() == [
         "my data: 2 documents; queries: 2; judgments: train 1, dev 1; negatives: 1",
         "ids with white space: 1; prepare.ids=escape takes them",
-        "documents and queries without text: 1; prepare.empty_texts=drop leaves them out",
+        "documents and queries without text: 1; prepare.empty_texts=drop drops them",
         "next: retemper new my-project --data 'my data' --set prepare.ids=escape --set prepare.empty_texts=drop "
         "--set rounds.warmup.negatives=official",
     ]
@@ -190,7 +190,7 @@ def test_another_data_set_becomes_a_beir_folder(tmp_path: Path, capfd: pytest.Ca
         (["new", "--data", "table"], "table: no such folder or file, expected one, or demo | beir:PATH"),
         (["new", "--data", "csv:nowhere"], "nowhere: not found, expected a folder with corpus.csv"),
         (["new", "--data", "beir:tables"], "found qrels that are not read, expected dev.tsv"),
-        (["tables", "--data", "demo"], "tables: is there already, expected a new folder"),
+        (["tables", "--data", "demo"], "tables: already exists, expected a new folder"),
     ],
 )
 @pytest.mark.usefixtures("tables")

@@ -97,8 +97,8 @@ def test_a_file_is_written_where_it_can_be(project: Path, call: Call) -> None:
     for path, said in (
         (".", "found a folder"),
         ("", "found a folder"),
-        ("none/x", "none is no folder"),
-        ("params.yaml/x", "params.yaml is no folder"),
+        ("none/x", "none is not a folder"),
+        ("params.yaml/x", "params.yaml is not a folder"),
     ):
         assert f"--html {path or '.'}: {said}" in refused(call(project, "lineage", "star", "--html", path))
         for option in ("--out", "--mteb"):
@@ -108,7 +108,7 @@ def test_a_file_is_written_where_it_can_be(project: Path, call: Call) -> None:
 
 
 def test_json_of_a_run_is_that_of_its_dry_run(project: Path, call: Call) -> None:
-    assert "run: --json tells what --dry-run finds; give both" in refused(call(project, "run", "--json"))
+    assert "run: found --json without --dry-run, expected both or neither" in refused(call(project, "run", "--json"))
 
 
 def test_options_that_exclude_each_other(project: Path, call: Call) -> None:

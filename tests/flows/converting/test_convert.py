@@ -106,7 +106,7 @@ def test_tevatron_with_ids_and_a_corpus_equals_tevatron_with_passages(tmp_path: 
     run(tmp_path / "passages", write("passages.jsonl", tevatron("q1", "d1", "d3 d2")), corpora=[corpus])
     assert files_of(tmp_path / "ids") == files_of(tmp_path / "passages")
     assert list(made.forms.values()) == ["Tevatron", "Tevatron (ids)"]
-    with pytest.raises(UserError, match=r"ids.jsonl:1: document 'd1' is in no corpus.* --corpus$"):
+    with pytest.raises(UserError, match=r"ids.jsonl:1: document 'd1' is not in any corpus.* --corpus$"):
         run(tmp_path / "none", tmp_path / "ids.jsonl")
 
 
@@ -278,7 +278,7 @@ def test_only_a_new_folder_is_written(tmp_path: Path, write: Write, monkeypatch:
     (tmp_path / "empty").mkdir()
     run(tmp_path / "empty", path)
     before = files_of(tmp_path / "empty")
-    with pytest.raises(UserError, match="empty: is there already, expected a new folder as the first argument"):
+    with pytest.raises(UserError, match="empty: already exists, expected a new folder as the first argument"):
         run(tmp_path / "empty", path)
     assert files_of(tmp_path / "empty") == before
     with pytest.raises(UserError, match=r"train.jsonl: found a file, expected a new folder as the first argument"):
@@ -287,7 +287,7 @@ def test_only_a_new_folder_is_written(tmp_path: Path, write: Write, monkeypatch:
         run(tmp_path / "none/out", path)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(UserError, match=r"\.: is there already"):
+    with pytest.raises(UserError, match=r"\.: already exists"):
         run(Path(), path)
 
 
@@ -313,7 +313,7 @@ def test_shares() -> None:
         (train, None, -0.1, "--test-share: found -0.1"),
         (train, 0.5, 0.5, "--dev-share and --test-share: found 0.5 and 0.5, expected a sum below 1"),
         (train, 0.95, None, "found 0.95 and 0.1, expected a sum below 1"),
-        (all_of_them, 0.1, None, "--dev-share: found files of dev too, expected a share only where"),
+        (all_of_them, 0.1, None, "--dev-share: found files of dev too, expected a share only if"),
         (Inputs([("test", path)]), 0.1, None, "--dev-share: found no training file"),
     ):
         with pytest.raises(UserError) as told:

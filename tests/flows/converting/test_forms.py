@@ -98,7 +98,11 @@ def test_other_keys_are_refused(keys: list[str], message: str) -> None:
         (TEVATRON, {"query_id": None}, "found no query_id, expected a string or an integer; fix the file"),
         (TEVATRON, {"query_id": True}, "found query_id True, expected a string or an integer"),
         (TEVATRON, {"query_id": 1.0}, "found query_id 1.0"),
-        (TEVATRON, {"query_id": "a\tb"}, r"found query_id 'a\tb', expected one of whole characters without tabs, line ends, and NUL"),
+        (
+            TEVATRON,
+            {"query_id": "a\tb"},
+            r"found query_id 'a\tb', expected an id that is not empty, without tabs, line ends, NUL, and half",
+        ),
         (TEVATRON, {"query_id": "a\0"}, r"found query_id 'a\x00'"),
         (TEVATRON, {"query_id": ""}, "found query_id ''"),
         (TEVATRON, {"query_id": "\ud800"}, r"found query_id '\ud800'"),

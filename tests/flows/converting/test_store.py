@@ -50,12 +50,14 @@ def test_one_text_under_two_ids_is_two_documents(store: Store) -> None:
 @pytest.mark.parametrize("other", [Passage("a", "", "another"), Passage("a", "T", "text"), Passage("a", "tex", "t"), Passage("a", "", "")])
 def test_one_id_with_two_texts_is_refused(store: Store, other: Passage) -> None:
     store.document("f:1", Passage("a", "", "text"))
-    with pytest.raises(UserError, match="f:9: document 'a' has another title or text at f:1, expected one text of each id; fix the file"):
+    with pytest.raises(UserError, match="f:9: document 'a' has another title or text at f:1, expected one text per id; fix the file"):
         store.document("f:9", other)
 
 
 def test_unknown_ids_are_refused(store: Store) -> None:
-    with pytest.raises(UserError, match=r"f:2: document 'a' is in no corpus, expected its text; give the file that has it with --corpus$"):
+    with pytest.raises(
+        UserError, match=r"f:2: document 'a' is not in any corpus, expected its text; give the file that has it with --corpus$"
+    ):
         store.document("f:2", Passage("a", "", None))
     with pytest.raises(UserError, match=r"f:2: query 'q' is unknown, expected its text; give the file that has it with --queries$"):
         store.query_of("f:2", "q")
@@ -63,7 +65,7 @@ def test_unknown_ids_are_refused(store: Store) -> None:
 
 def test_one_query_id_with_two_texts_is_refused(store: Store) -> None:
     assert store.query("f:1", "q", "who") == store.query("f:2", "q", "who") == store.query_of("f:3", "q")[0]
-    with pytest.raises(UserError, match="f:4: query 'q' has another text at f:1, expected one text of each id"):
+    with pytest.raises(UserError, match="f:4: query 'q' has another text at f:1, expected one text per id"):
         store.query("f:4", "q", "who ")
 
 
@@ -78,7 +80,7 @@ def test_two_grades_of_one_pair_are_refused(store: Store) -> None:
     pair(store, "q", "d", grade=2)
     pair(store, "q", "d", "dev", grade=1)
     assert list(store.judged("train")) == [("q", "d", 2)]
-    with pytest.raises(UserError, match="f:1: found grade 1, 2 before for the same query and document, expected one"):
+    with pytest.raises(UserError, match="f:1: found grade 1 for a query and document that had grade 2 before, expected one grade"):
         pair(store, "q", "d", grade=1)
 
 

@@ -54,7 +54,7 @@ def test_the_best_on_dev_with_its_command() -> None:
     assert told(found) == [
         "best on dev by nDCG@10: lr=0.0001 with 0.7500 (m); next lr=0.001 with 0.6250 (m)",
         "(the test)",
-        "to take it: retemper run --set a.lr=0.0001",
+        "to adopt it: retemper run --set a.lr=0.0001",
     ], "not bm25, which no point changes"
 
 
@@ -131,7 +131,7 @@ def test_the_command_is_quoted_and_lacks_what_repeats(tmp_path: Path) -> None:
     assert [one.keys for one in found] == [["m.window"]] * 4
     first, *_, last = told(found)
     assert first == "best on dev by nDCG@10: one with 0.5500 (m, mean of 2 runs); next two with 0.1500 (m)"
-    assert last == """to take it: retemper run --set 'text.separator=": "' --set 'm.window=[1, 2]' --set m.steps=4"""
+    assert last == """to adopt it: retemper run --set 'text.separator=": "' --set 'm.window=[1, 2]' --set m.steps=4"""
 
 
 def test_the_best_two_are_tested_query_by_query(project: Project) -> None:

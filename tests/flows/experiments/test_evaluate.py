@@ -98,7 +98,7 @@ def test_lengths_that_the_model_does_not_take(small: Any, planned: Any) -> None:
     with pytest.raises(UserError, match=r"^--document-length: found 600, expected at most 512, the model's limit; decrease it$"):
         planned(Settings(PLAIN, {"query": None, "document": 600}))
     done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--query-length", "2")
-    assert (done.status, done.err) == (2, "retemper: --query-length 2: expected 3 tokens at least, special ones included\n")
+    assert (done.status, done.err) == (2, "retemper: --query-length 2: expected at least 3 tokens, including special ones\n")
 
 
 def test_the_command_line_hands_them_over(small: Any, planned: Any, monkeypatch: Any) -> None:
@@ -134,7 +134,7 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
         evaluate.resolve_settings(AS_IS, "demo")
     for wrong in ("0", "1 0", "1 2 3"):
         done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", *wrong.split())
-        line = f"retemper: --relevance {wrong}: expected a grade of 1 at least, or one for dev and one for test\n"
+        line = f"retemper: --relevance {wrong}: expected a grade of at least 1, or one for dev and one for test\n"
         assert (done.status, done.err) == (2, line)
 
 
@@ -299,7 +299,7 @@ def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypat
     display: Any = SimpleNamespace(line=line)
     with evaluate.second_run(plan, tmp_path, processes=Processes(), display=display) as tree:
         assert tree == tmp_path
-    assert told == ["another evaluation on this data is in progress; waiting for its end"]
+    assert told == ["another evaluation on this data is in progress; waiting for it to end"]
 
 
 def test_an_evaluation_is_an_ordinary_run_beside_the_project(

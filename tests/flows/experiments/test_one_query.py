@@ -134,7 +134,7 @@ def test_one_query_and_a_number_of_queries_are_refused(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit, match="2"):
         main(["compare", "star", "warmup", "--query", "q1", "--queries", "5"])
     assert capsys.readouterr().err == (
-        "retemper: compare --query q1 --queries 5: found both, expected one query or those that differ most; leave one out\n"
+        "retemper: compare --query q1 --queries 5: found both, expected one query or those that differ most; drop one\n"
     )
 
 

@@ -14,7 +14,7 @@ def test_the_advice_takes_an_experiment_over(finished: Any, monkeypatch: pytest.
     store.save(Path(), git("rev-parse", "HEAD"), "taken-0a1b2c", "of something", ["dvc.lock"])
     finished.rounds(a="1", b="7")
     assert finished.run("evaluate@b")["train@b"] == "Ran"
-    advice = finished.call("experiments").stdout.rpartition("to take one over: ")[2].partition(", then retemper run")[0]
+    advice = finished.call("experiments").stdout.rpartition("to adopt one: ")[2].partition(", then retemper run")[0]
     finished.command(*advice.replace("NAME", "taken-0a1b2c").split())
     assert set(finished.run().values()) == {"Cached"}
     assert (finished.folder / "data/encoders/b").read_text().startswith("2(")

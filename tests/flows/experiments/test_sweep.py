@@ -80,7 +80,7 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
         ("points: {.a: {x: 1}}", "points..a: expected a name"),
         ("points: {'a@{b': {x: 1}}", "points.a@{b: expected a name"),
         ("grid: {a: []}", "no points"),
-        ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points of that name"),
+        ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points have that name"),
     ],
 )
 def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, told: str) -> None:
@@ -244,7 +244,7 @@ def test_a_sweep_ends_with_its_best_point(
     assert lines[start + 1].startswith("the best two were not tested against each other: compare "), "the toy keeps no values by query"
     assert lines[start + 2 :] == [
         "rounds.a.value: the best value, 3, is the largest tried; try larger ones",
-        "to take it: retemper run --set rounds.a.value=3 --set 'other=[4, 5]'",
+        "to adopt it: retemper run --set rounds.a.value=3 --set 'other=[4, 5]'",
     ]
     if layout:
         assert "rounds.a.value: the best value, 3, is the largest" in (toy.folder / ".retemper/sweep/grid.html").read_text()
@@ -336,15 +336,15 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
 @pytest.mark.parametrize(
     ("text", "edits", "told"),
     [
-        ("grid: {first: [x, y]}", ["first=z"], "points first_x and first_y are the same: first=z comes after first=x; remove one"),
-        ("grid: {rounds.a: [{value: 3}, {value: 5}]}", ["rounds.a.value=4"], r"are the same: rounds.a.value=4 comes after rounds.a=\{"),
+        ("grid: {first: [x, y]}", ["first=z"], "points first_x and first_y are the same: first=z overrides first=x; remove one"),
+        ("grid: {rounds.a: [{value: 3}, {value: 5}]}", ["rounds.a.value=4"], r"are the same: rounds.a.value=4 overrides rounds.a=\{"),
         (
             "set: {rounds.a.value: 7, rounds.a: {value: 3}}\ngrid: {rounds.a.value: [5, 6]}",
             [],
-            r'points value_5 and value_6 are the same: rounds.a=\{"value": 3\} comes after rounds.a.value=5',
+            r'points value_5 and value_6 are the same: rounds.a=\{"value": 3\} overrides rounds.a.value=5',
         ),
         ("points: {plain: {}, same: {first: one}}", [], "points plain and same are the same: they set what is set already"),
-        ("grid: {first: [x]}", ["first=z"], "point first_x is not what it says: first=z comes after first=x"),
+        ("grid: {first: [x]}", ["first=z"], "point first_x does not have its own value: first=z overrides first=x"),
         (
             "grid: {first: [x]}\nrepeat: {rounds.a.value: [3, 4]}",
             ["rounds={}"],

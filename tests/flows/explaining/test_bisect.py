@@ -192,7 +192,7 @@ def test_the_bad_batch_of_an_inbox_is_named(project: Any, inbox: Callable[..., P
     assert "--measure: found nDCG@7, expected one of evaluate.measures: " in told
     assert not (project.folder / ".retemper/bisect/tree").exists(), "nothing was trained first"
     out, _ = project.call("bisect", "--dry-run", "--model", "a")
-    assert "2 batches, w1 to w2: retrainings: 1, and the two ends where they are not in the cache" in out
+    assert "2 batches, w1 to w2: retrainings: 1, and the two ends if they are not in the cache" in out
     out, _ = project.call("bisect", "--model", "a")
     assert "bad batch: w2 (probability 1.00; retrainings: 3)" in out
     told = json.loads(project.call("bisect", "--model", "a", "--json")[0])
@@ -264,7 +264,7 @@ def test_what_came_after_the_champion_is_searched(project: Any, inbox: Callable[
         inbox(name, text)
     assert project.retrain().startswith("retraining refused")
     out, _ = project.call("bisect", "--dry-run")
-    assert "4 batches, w2 to w5: retrainings: 2, and the two ends where they are not in the cache" in out
+    assert "4 batches, w2 to w5: retrainings: 2, and the two ends if they are not in the cache" in out
     told = json.loads(project.call("bisect", "--json")[0])
     assert told["batch"] == "w4"
     assert told["retrainings"] == 2, "both ends were retrainings before"

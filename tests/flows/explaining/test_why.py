@@ -203,12 +203,12 @@ def test_what_cannot_be_apart_is_one_factor(says: str) -> None:
     work = Work(cast(Any, Sides()), cast(Any, bench), "nDCG@10", seeds=1, say=said.append)
     work.refuse_invalid()
     explained = work.explain()
-    assert said == ["parameters of one with code of the other: rounds.a.new: unknown key; the two count as one factor"]
+    assert said == ["parameters of one side with code of the other: rounds.a.new: unknown key; the two count as one factor"]
     data, both = explained.rows
     assert (data.factor, both.factor) == ("data", "parameters + code")
     assert data.contribution + both.contribution == explained.difference == 7.0
     assert (data.contribution, both.contribution) == (4.0, 3.0), "half each of what only both do"
-    assert "parameters of one with code of the other" in text(explained)
+    assert "parameters of one side with code of the other" in text(explained)
     assert "new: parameters + code, seeds as they are" in bench.measurements
 
 

@@ -198,7 +198,7 @@ def test_whatever_goes_wrong_is_a_warning(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(exporting, "gather", lambda *_: wrong())
     assert export_run(tmp_path, Export(tensorboard=TensorBoard()), warned.append) == []
-    assert warned == ["this run is not exported: ValueError: two lines"]
+    assert warned == ["this run was not exported: ValueError: two lines"]
     assert export_run(tmp_path, Export(), warned.append) == [], "no target: nothing is even looked at"
     assert len(warned) == 1
     assert records.gather() is None

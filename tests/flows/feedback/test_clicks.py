@@ -254,7 +254,7 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
     (data / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\nt2\td0-0\t1\n")
     known = Known(10)
     known.add(data)
-    rule = Rule(dev_share=0.3, most=5.0)
+    rule = Rule(dev_share=0.3, max_weight=5.0)
     taken = take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule, known=known)
     assert set(taken.pairs) == {"train", "dev"}
     assert set(taken.left_out) >= {"of documents that the data set lacks", "of queries that the data set has in another split"}
@@ -272,10 +272,10 @@ def test_a_batch_that_the_gate_lets_in(tmp_path: Path) -> None:
         name(f"query {by_hash[True]}"),
     }
     assert json.loads((tmp_path / "batch/propensities.json").read_text())["searches"] == 3000
-    with pytest.raises(UserError, match="batch: is there already"):
+    with pytest.raises(UserError, match="batch: already exists"):
         take_in(tmp_path / "log.jsonl", tmp_path / "batch", rule)
     (tmp_path / "unclicked.jsonl").write_text('{"query": "a", "shown": ["d1"], "clicked": []}\n')
-    with pytest.raises(UserError, match=r"unclicked.jsonl: found searches and no click, expected clicked or position in some lines"):
+    with pytest.raises(UserError, match=r"unclicked.jsonl: found searches but no clicks, expected clicked or position in some lines"):
         take_in(tmp_path / "unclicked.jsonl", tmp_path / "other", rule)
     with pytest.raises(UserError, match=r"no pair .* is left \(\d+ seen or clicked too rarely\); lower --min-impressions"):
         take_in(tmp_path / "log.jsonl", tmp_path / "other", Rule(min_impressions=10_000))
@@ -338,7 +338,7 @@ def test_a_corrupt_gzip_is_one_line(tmp_path: Path) -> None:
     [
         (Rule(eta=2000), "--eta: found 2000, expected a number from 0 to 10"),
         (Rule(method="power", eta=math.nan), "--eta: found nan, expected"),
-        (Rule(most=math.inf), "--max-weight: found inf, expected a number from 0 to 1,000,000"),
+        (Rule(max_weight=math.inf), "--max-weight: found inf, expected a number from 0 to 1,000,000"),
         (Rule(dev_share=math.nan), "--dev-share: found nan, expected a number from 0 to 1"),
     ],
 )

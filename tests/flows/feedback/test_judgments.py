@@ -67,7 +67,7 @@ def test_a_spreadsheet_may_write_semicolons(suspects: Path, tmp_path: Path) -> N
 def test_a_batch_is_not_overwritten(suspects: Path, tmp_path: Path) -> None:
     judge(suspects, "1", "1", "1")
     take_in(suspects, tmp_path / "batch", "test")
-    with pytest.raises(UserError, match=r"batch/qrels/test\.tsv: is there already, expected a new batch"):
+    with pytest.raises(UserError, match=r"batch/qrels/test\.tsv: already exists, expected a new batch"):
         take_in(suspects, tmp_path / "batch", "test")
 
 

@@ -124,9 +124,9 @@ FLAGS = {"--data": "beir", "--queries": "corpus", "--encoder": TINY, "--share": 
         (
             "mine",
             {},
-            "new: no terminal to ask on, and no --data, --queries, --encoder, --share, --document-length; give them, or --data and",
+            "new: found no --data, --queries, --encoder, --share, --document-length, and no terminal to ask for them; give them, or --data",
         ),
-        ("mine", {"--encoder": TINY, "--defaults": ""}, "new: no terminal to ask on, and no --data; give them"),
+        ("mine", {"--encoder": TINY, "--defaults": ""}, "new: found no --data, and no terminal to ask for them; give them"),
         ("mine", FLAGS | {"--data": "nowhere"}, "nowhere: no such folder or file, expected one, or demo | beir:PATH"),
         ("mine", FLAGS | {"--data": "file"}, "file: found a file of another form, expected a file of queries and answers: .csv"),
         ("mine", FLAGS | {"--data": "beir:nowhere"}, "nowhere: not found, expected a BEIR folder"),

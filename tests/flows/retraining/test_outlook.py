@@ -48,7 +48,7 @@ def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any,
     assert "batch 002-bad: quarantined: 1 malformed line: " in out
     assert "train@a: about " in out
     assert "the new model is compared with champion/1: a, nDCG@10 " in out and "(first): nDCG@10, promotion.rule better\n" in out
-    assert errors.count("params.yaml: found changes that are not committed, so this retraining does not have them") == 1
+    assert errors.count("params.yaml: found uncommitted changes, which this retraining does not use") == 1
     assert "did not have" not in errors
     assert (files(project.folder), project.champion(), project.git("show-ref")) == (before, champion, refs)
     assert "not checked" in project.call("intake")[0]

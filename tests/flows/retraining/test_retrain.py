@@ -42,8 +42,8 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     head, before = project.git("rev-parse", "HEAD"), project.git("status", "--porcelain")
     said, warned = project.call("retrain")
     assert said.splitlines()[-1] == "retraining promoted: a is the first champion"
-    assert warned.startswith("retemper: warning: params.yaml: found changes that are not committed, so this retraining does not have them;")
-    assert warned.splitlines()[-1] == "retemper: warning: params.yaml: this retraining did not have the changes, as they are not committed"
+    assert warned.startswith("retemper: warning: params.yaml: found uncommitted changes, which this retraining does not use;")
+    assert warned.splitlines()[-1] == "retemper: warning: params.yaml: this retraining did not use the uncommitted changes"
     first = project.champion()
     assert first
     assert (first.number, first.model, first.cause, first.replaced) == (1, "a", "first", None)

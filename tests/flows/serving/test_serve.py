@@ -46,7 +46,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--model", "warmup", "--export", "x"], "serve: found --model and --export, expected one of them"),
         (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: found no address"),
         (["--allow-host", "search.example:8080"], "--allow-host search.example:8080: expected a name without a port, such as"),
-        (["--name", "x"], "serve: --name: expected with retemper schedule"),
+        (["--name", "x"], "serve: found --name, expected with retemper schedule only"),
     ):
         assert refused(["--port", "0", *arguments_], capsys).startswith(f"retemper: {line}")
     assert not Path(".retemper/serving").exists() or not any(Path(".retemper/serving").rglob("serving.json"))
@@ -67,7 +67,7 @@ def test_serve_with_times_schedules_and_says_so(monkeypatch: pytest.MonkeyPatch,
     assert main(["serve", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
     assert main(["schedule", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
     assert asked == [("0 3 * * 1", None, "weekly", None, None, None)] * 2
-    assert capsys.readouterr().err == ("retemper: serve --cron is retemper schedule now, and schedules for one more version only\n")
+    assert capsys.readouterr().err == ("retemper: serve --cron is retemper schedule now, and will be removed in the next version\n")
 
 
 def test_the_follower_keeps_the_champion_and_the_one_before(
