@@ -54,12 +54,12 @@ class Plan:
         if not self.changed:
             return ["0 stages may run: everything is up to date"]
         count, unasked = counted(len(self.changed_stages()), "stages"), len(self.unasked)
-        found = lines(self.costs)
-        found.append(f"{count} may run (fewer, where outputs come out the same or are in the cache)")
-        found.append(total_line(self.costs))
+        output = lines(self.costs)
+        output.append(f"{count} may run (fewer if outputs come out the same or are in the cache)")
+        output.append(total_line(self.costs))
         if unasked:
-            found.append(f"remote {self.remote} was not asked: if it has the files that dvc.lock names, {unasked} of these will not run")
-        return found
+            output.append(f"remote {self.remote} was not asked: if it has the files that dvc.lock names, {unasked} of these will not run")
+        return output
 
 
 def with_report(graph: Graph, whole: Graph) -> Graph:
@@ -109,8 +109,8 @@ def make_plan(
     code = freeze()
     here = {} if dry else makings.current_provenance()
     locks.repair()
-    if not dry and (told := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
-        warn(f"{LOCK} {told}")
+    if not dry and (message := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
+        warn(f"{LOCK} {message}")
     check_by_content()
     durably()
     with dvc_errors(), repository() as repo:
@@ -141,10 +141,10 @@ def make_plan(
         status = _without_cached(status, lock)
     changed = graph.downstream_of(status)
     refuse_unfit([name for name in graph.stages if name in changed])
-    untold = graph.stages.keys() & lock.keys() - (set(missing) if reached else set())
-    for line in forgettings.explain_missing(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in untold}):
+    unrestored = graph.stages.keys() & lock.keys() - (set(missing) if reached else set())
+    for line in forgettings.explain_missing(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in unrestored}):
         warn(line)
     why = reasons(status, graph) if dry else {}
-    pulled = set(sync.restorable(status, lock)) if dry and remote else set()
-    unasked = changed - graph.downstream_of(status.keys() - pulled)
+    restorable = set(sync.restorable(status, lock)) if dry and remote else set()
+    unasked = changed - graph.downstream_of(status.keys() - restorable)
     return Plan(graph, changed, remote, reached, code, why=why, here=here, shown=shown, unasked=unasked)

@@ -18,19 +18,19 @@ def reasons(status: Mapping[str, Iterable[Any]], graph: Graph) -> dict[str, list
     stage has one of its own, or its result is as before. Nor is an out that is merely not checked out.
     """
     made = {str(_relative(out)) for stage in graph.stages.values() for out in stage.outs}
-    found = {}
+    by_stage = {}
     for name, changes in status.items():
-        told: list[str] = []
+        stage_reasons: list[str] = []
         for change in changes:
             if isinstance(change, str):
-                told.append({"changed command": "its command in dvc.yaml"}.get(change, change))
+                stage_reasons.append({"changed command": "its command in dvc.yaml"}.get(change, change))
                 continue
             for path, state in change.get("changed deps", {}).items():
-                told += _of_dep(path, state, made)
-            told += [f"{path} {OUTS[state]}" for path, state in change.get("changed outs", {}).items() if state in OUTS]
-        if told:
-            found[name] = list(dict.fromkeys(told))
-    return found
+                stage_reasons += _of_dep(path, state, made)
+            stage_reasons += [f"{path} {OUTS[state]}" for path, state in change.get("changed outs", {}).items() if state in OUTS]
+        if stage_reasons:
+            by_stage[name] = list(dict.fromkeys(stage_reasons))
+    return by_stage
 
 
 def _of_dep(path: str, state: Any, made: set[str]) -> list[str]:
@@ -38,7 +38,7 @@ def _of_dep(path: str, state: Any, made: set[str]) -> list[str]:
         return ["its code"]
     if isinstance(state, Mapping) and path in (str(FROZEN), SOURCE):
         ending = {"new": " (new)", "deleted": " (gone)"}
-        keys = [f"{key.removesuffix('.digest')}{ending.get(str(how), '')}" for key, how in state.items()]
+        keys = [f"{key.removesuffix('.digest')}{ending.get(str(change), '')}" for key, change in state.items()]
         return [f"source {key}" for key in keys] if path == SOURCE else keys
     if any(path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/") for out in made):
         return [f"reads {path} (new)"] if state == "new" else []
@@ -46,5 +46,5 @@ def _of_dep(path: str, state: Any, made: set[str]) -> list[str]:
 
 
 def _relative(path: Path) -> Path:
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_relative_to(folder) else path

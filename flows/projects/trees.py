@@ -59,7 +59,7 @@ def files_of(tree: str, clone: Path) -> dict[str, str]:
     """The files of a commit or tree, without submodules."""
     listed = filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=clone).split("\0"))
     entries = (line.partition("\t") for line in listed)
-    return {path: f"{told.split()[0]} {told.split()[2]}" for told, _, path in entries if not told.startswith("160000")}
+    return {path: f"{entry.split()[0]} {entry.split()[2]}" for entry, _, path in entries if not entry.startswith("160000")}
 
 
 def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] = ()) -> Trees:
@@ -72,14 +72,15 @@ def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] =
             raise UserError(
                 f"{name}: found in neither the project nor the newer Retemper, expected a file that is in conflict; fix the path"
             )
-    gone = {path for path in trees.base if path not in trees.ours and not path.startswith(CODE)}
+    excluded = {path for path in trees.base if path not in trees.ours and not path.startswith(CODE)}
     folders = {path.split("/")[0] for path in trees.base if "/" in path}
     kept_folders = {path.split("/")[0] for path in trees.base if "/" in path and path in trees.ours}
-    gone |= {path for path in trees.theirs if path not in trees.base and "/" in path and path.split("/")[0] in folders - kept_folders}
-    gone -= {*ours, *theirs}
-    own = {*OWN, *ours, *({README} if trees.ours.get(README) != trees.base.get(README) else ())} - set(theirs)
+    excluded |= {path for path in trees.theirs if path not in trees.base and "/" in path and path.split("/")[0] in folders - kept_folders}
+    excluded -= {*ours, *theirs}
+    project_only = {*OWN, *ours, *({README} if trees.ours.get(README) != trees.base.get(README) else ())} - set(theirs)
     base, newer = (
-        {path: entry for path, entry in side.items() if path not in gone and path not in own} for side in (trees.base, trees.theirs)
+        {path: entry for path, entry in side.items() if path not in excluded and path not in project_only}
+        for side in (trees.base, trees.theirs)
     )
     for path in theirs:
         base.pop(path, None)

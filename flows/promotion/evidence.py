@@ -36,15 +36,15 @@ def choosing_metrics(found: Metrics, measure: str, rule: Promotion, *, groups: M
     for model, splits in found.items():
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
             continue
-        every = values(VALUES / model, measure, splits)
-        those = [value for query, value in every.items() if is_selection_query(query, groups)]
-        if not those:
-            none = f"none of its {len(every):,} judged queries is" if len(every) != 1 else "its only judged query is not"
+        all_values = values(VALUES / model, measure, splits)
+        choosing_values = [value for query, value in all_values.items() if is_selection_query(query, groups)]
+        if not choosing_values:
+            problem = f"none of its {len(all_values):,} judged queries is" if len(all_values) != 1 else "its only judged query is not"
             raise UserError(
-                f"dev: {none} among the one in {ONE_IN} on which the new model is chosen; "
+                f"dev: {problem} among the one in {ONE_IN} that choose the new model; "
                 f"add queries, or set promotion.rule of retraining.yaml to not_worse"
             )
-        chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: math.fsum(those) / len(those)}}
+        chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: math.fsum(choosing_values) / len(choosing_values)}}
     return chosen_on
 
 
@@ -76,7 +76,7 @@ def fresh_queries(project: Path, now: Champion, made: Parts, *, queries: Collect
             champion.get_out(project, now.commit, f"{champion.parts_at(project, now).paths['corpus']}/qrels/dev.parquet", judged)
             return set(queries) - set(read_table(judged, QRELS, ["query"])["query"].to_pylist())
     except UserError as error:
-        warn(f"dev: which queries are newer than champion/{now.number} is unknown, so none counts as new: {error}")
+        warn(f"dev: cannot tell which queries are newer than champion/{now.number}, so none counts as new: {error}")
         return set()
 
 
