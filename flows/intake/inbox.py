@@ -114,9 +114,8 @@ def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
     Raises UserError if the inbox is unavailable.
     """
     inbox = _inbox(intake, source, project)
-    return inbox.folders(
-        [path for path in inbox.complete_batches() if not ((batch := inbox.verdict(path)) and batch.state == "quarantined")]
-    )
+    verdicts = {path: inbox.verdict(path) for path in inbox.complete_batches()}
+    return inbox.folders([path for path, batch in verdicts.items() if not (batch and batch.state == "quarantined")])
 
 
 def data_folder(intake: Intake, source: str, project: Path) -> Path:
@@ -153,8 +152,8 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
         inbox.refuse_unmergeable()
     path = next((path for path in inbox.batches() if path.name == name), None)
     if path is None or inbox.is_being_written(path):
-        known = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
-        raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {known}")
+        names = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
+        raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {names}")
     batch = inbox.verdict(path) or check_folder(intake, source, project, folder=path)
     if batch.wrong:
         raise UserError(
@@ -352,9 +351,8 @@ class Inbox:
         if batch.wrong:
             return batch
         odd, earlier = duplicates(checked, rules), self.verdict(path)
-        # a batch that other rules accepted: its texts were judged then
-        if earlier and earlier.state == "accepted" and earlier.beside == batch.beside and earlier.rules != batch.rules:
-            return replace(batch, state="accepted", odd=earlier.odd, by=earlier.by, shift=earlier.shift)
+        if earlier and (earlier.state, earlier.beside) == ("accepted", batch.beside) and earlier.rules != batch.rules:
+            return replace(batch, state="accepted", odd=earlier.odd, by=earlier.by, shift=earlier.shift)  # its texts were judged then
         earlier_shifts = _shifts_found(earlier, rules) if earlier else {}
         for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
             if rules.shift is None or len(texts) < rules.least:

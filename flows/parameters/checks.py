@@ -162,9 +162,9 @@ def check_moved(sections: Mapping[str, Any], where: str) -> None:
 def check_age(sections: Mapping[str, Any], where: str) -> None:
     """Check that no section of newer versions is missing; `retemper upgrade` adds these to a file of an older version."""
     if names := missing_sections(sections):
-        more = f" ({', '.join(names[1:])} too)" if names[1:] else ""
+        others_note = f" ({', '.join(names[1:])} too)" if names[1:] else ""
         raise Missing(
-            f"{where}: {names[0]}: missing{more}, a section of newer versions; run retemper upgrade, which adds it with its default"
+            f"{where}: {names[0]}: missing{others_note}, a section of newer versions; run retemper upgrade, which adds it with its default"
         )
 
 

@@ -62,21 +62,21 @@ class Plan:
         return output
 
 
-def with_report(graph: Graph, whole: Graph) -> Graph:
+def with_report(graph: Graph, full_graph: Graph) -> Graph:
     """`graph` plus the stages that the report needs, if the whole graph has a report."""
-    return whole.upstream_of(whole.stages.keys() & {*graph.stages, DEFAULT_TARGET})
+    return full_graph.upstream_of(full_graph.stages.keys() & {*graph.stages, DEFAULT_TARGET})
 
 
 def with_analyses(graph: Graph) -> Graph:
     """`graph` plus the analyses in data/ that are up to date. A run makes analyses only if it names them."""
-    made = {f"analyses@{path.name}" for path in analyses.FOLDER.glob("*")} - graph.stages.keys()
-    if not made:
+    made_stages = {f"analyses@{path.name}" for path in analyses.FOLDER.glob("*")} - graph.stages.keys()
+    if not made_stages:
         return graph
     with dvc_errors(), repository() as repo:
-        whole = read_graph(repo)
-        needed = whole.upstream_of(made & whole.stages.keys())
+        full_graph = read_graph(repo)
+        needed = full_graph.upstream_of(made_stages & full_graph.stages.keys())
         changed = needed.downstream_of(read_status(repo, needed.stages))
-    return whole.upstream_of([*graph.stages, *(made & needed.stages.keys() - changed)])
+    return full_graph.upstream_of([*graph.stages, *(made_stages & needed.stages.keys() - changed)])
 
 
 def _without_cached(status: dict[str, list[Any]], lock: Lock) -> dict[str, list[Any]]:
@@ -116,12 +116,12 @@ def make_plan(
     with dvc_errors(), repository() as repo:
         if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
             raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")
-        whole = read_graph(repo)
-        graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
-        shown = with_report(graph, whole)
+        full_graph = read_graph(repo)
+        graph = full_graph.upstream_of(full_graph.resolve(targets or [DEFAULT_TARGET]))
+        shown = with_report(graph, full_graph)
         if not dry:
             locks.remember()
-            leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
+            leftovers.remove([out for stage in full_graph.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
         if not dry and (uncached := cache.uncached(status)) and cache.restore_from_workspace(repo, uncached, warn):
             status = read_status(repo, graph.stages)

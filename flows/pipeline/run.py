@@ -157,10 +157,10 @@ def _record_run(plan: Plan, *, part: bool = False) -> AbstractContextManager[Rec
     return recording([StageNow(name, estimate=estimates.get(name)) for name in plan.graph.stages], part=part)
 
 
-def _told_folder(whole: bool) -> Path | None:
-    """The current folder as shown to the user: absolute in another command's worktree (`whole`), None if that is removed afterwards."""
+def _told_folder(absolute: bool) -> Path | None:
+    """The current folder as shown to the user: absolute in another command's worktree (`absolute`), None if that is removed afterwards."""
     folder = Path.cwd()
-    return None if worktree.is_temporary(folder) else folder if whole or worktree.SECOND in os.environ else Path()
+    return None if worktree.is_temporary(folder) else folder if absolute or worktree.SECOND in os.environ else Path()
 
 
 def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path | None) -> None:

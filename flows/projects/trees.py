@@ -43,8 +43,8 @@ def fetch(source: str, clone: Path) -> None:
 def resolve(revision: str, clone: Path) -> str:
     """The fetched commit that a branch, tag, or id names. Raises UserError if there is none."""
     for name in (f"{FETCHED}/heads/{revision}", f"{FETCHED}/tags/{revision}", f"{FETCHED}/{revision}", revision):
-        if found := git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", folder=clone, check=False):
-            return found
+        if commit := git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", folder=clone, check=False):
+            return commit
     raise UserError(
         f"revision {revision}: not found in the source, expected a branch, tag, or commit of Retemper; check the source and --to"
     )
@@ -57,8 +57,8 @@ def common_base(head: str, new: str, clone: Path) -> str:
 
 def files_of(tree: str, clone: Path) -> dict[str, str]:
     """The files of a commit or tree, without submodules."""
-    listed = filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=clone).split("\0"))
-    entries = (line.partition("\t") for line in listed)
+    lines = filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=clone).split("\0"))
+    entries = (line.partition("\t") for line in lines)
     return {path: f"{entry.split()[0]} {entry.split()[2]}" for entry, _, path in entries if not entry.startswith("160000")}
 
 

@@ -73,8 +73,10 @@ def upgrade(wish: Wish, tell: Tell) -> int:
 def _refuse_changes() -> None:
     changed = [line[3:] for line in git("status", "--porcelain", "--untracked-files=no").splitlines()]
     if changed:
-        more = f" and {len(changed) - 3} more" if changed[3:] else ""
-        raise UserError(f"{', '.join(changed[:3])}{more}: found uncommitted changes, expected none; git commit or git stash them first")
+        others_note = f" and {len(changed) - 3} more" if changed[3:] else ""
+        raise UserError(
+            f"{', '.join(changed[:3])}{others_note}: found uncommitted changes, expected none; git commit or git stash them first"
+        )
 
 
 def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tell) -> Upgraded:

@@ -25,15 +25,15 @@ from tasks.core.tables.schemas import QRELS, QUERIES
 VALUES = Path("data/values")
 
 
-def choosing_metrics(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
-    """`found` with its dev means taken over only the queries that choose among systems; unchanged unless the rule is guaranteed.
+def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
+    """`metrics` with its dev means taken over only the queries that choose among systems; unchanged unless the rule is guaranteed.
 
     `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
     """
     if rule.rule != "guaranteed":
-        return found
+        return metrics
     chosen_on: dict[str, dict[str, Any]] = {}
-    for model, splits in found.items():
+    for model, splits in metrics.items():
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
             continue
         all_values = values(VALUES / model, measure, splits)
@@ -48,14 +48,14 @@ def choosing_metrics(found: Metrics, measure: str, rule: Promotion, *, groups: M
     return chosen_on
 
 
-def count_looks(found: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
+def count_looks(metrics: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
     """How many systems the candidate was chosen from with the help of the queries that confirm; 1 if they had no influence.
 
     A fusion whose weight was chosen on all of dev counts once for each weight of its grid (a fusion of such fusions: the product of the
     grids). Its weight also affects its result on the queries that choose, so every other system counts as well. `fused`: whether a fusion
     may be the candidate.
     """
-    counts = [_settings(model, sections) for model in served_models(found, measure, sections, fused=fused)]
+    counts = [_settings(model, sections) for model in served_models(metrics, measure, sections, fused=fused)]
     return sum(counts) if max(counts, default=1) > 1 else 1
 
 
@@ -66,9 +66,9 @@ def _settings(model: str, sections: Mapping[str, Any]) -> int:
     return math.prod(len(record["grid"]) for record in records if record["chosen_on"] == "dev")
 
 
-def fresh_queries(project: Path, now: Champion, made: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
+def fresh_queries(project: Path, now: Champion, candidate: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
     """The `queries` that had no judgment when `now` was crowned; none, with a warning, if the judgments of that time are lost."""
-    if now.digests.get("corpus") == made.digests.get("corpus"):
+    if now.digests.get("corpus") == candidate.digests.get("corpus"):
         return set()
     try:
         with TemporaryDirectory() as folder:
