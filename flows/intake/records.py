@@ -259,7 +259,7 @@ def has_half_character(text: str) -> bool:
 
 def _named(at: str, name: str, wrong: Wrong) -> bool:
     if not name or any(mark in name for mark in "\t\r\n\0"):
-        wrong(f"{at}: found id {shorten(name)}, expected one without tabs, line ends, and NUL that is not empty")
+        wrong(f"{at}: found id {shorten(name)}, expected a non-empty one without tabs, line ends, or NUL")
         return False
     return True
 
