@@ -68,8 +68,8 @@ class Ance:
                 entry[key.strip()] = value.strip()
             edits.append(f"rounds.{self.prefix}{k}={{{', '.join(f'{key}: {value}' for key, value in entry.items())}}}")
         mined = dict.fromkeys(self.source(k) for k in range(1, self.n + 1))
-        round_names = {*rounds, *(f"{self.prefix}{k}" for k in range(1, self.n + 1))} - set(sources)
-        return edits + [f"mine.{name}={{search: {self.search}, depth: 200}}" for name in mined if name in round_names]
+        unmined = {*rounds, *(f"{self.prefix}{k}" for k in range(1, self.n + 1))} - set(sources)
+        return edits + [f"mine.{name}={{search: {self.search}, depth: 200}}" for name in mined if name in unmined]
 
 
 def add(plan: Ance) -> list[str]:

@@ -152,9 +152,8 @@ class Crew:
                 outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
         if self.processes.stopped:
             return None
-        final_error = (
-            f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.runs_alone(name) else ""
-        )  # printed when the run ends
+        # printed when the run ends
+        final_error = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.runs_alone(name) else ""
         for line in errors:
             if line != final_error:
                 self.display.output(name, line)
