@@ -356,9 +356,7 @@ def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[
     edited(sections, "rescore.r", RESCORED | {"encoder": "tower"})
     assert check(sections).rescore["r"].encoder == "tower"
     edited(sections, "rescore.r.round", "warmup")
-    with pytest.raises(
-        UserError, match=r"rescore\.r\.encoder: found tower, whose queries are made for the vectors of star, expected warmup"
-    ):
+    with pytest.raises(UserError, match=r"rescore\.r\.encoder: found tower, .* made for the vectors of star, expected warmup"):
         check(sections)
 
 
