@@ -238,7 +238,7 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "name that climbs": (["rounds.../x={init: base, negatives: none}"], ("--set rounds.../x",)),
     "cycle": (
         ["rounds.a={init: b, negatives: none}", "rounds.b={init: a, negatives: none}"],
-        ("rounds.a: needs itself: a -> b -> a; let one of them start from base",),
+        ("rounds.a: depends on itself: a -> b -> a; let one of them start from base",),
     ),
     "metric that is not measured": (["report.metric=P@7"], ("params.yaml: report.metric: found 'P@7', expected one of evaluate.measures",)),
     "unknown measure": (

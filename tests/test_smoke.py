@@ -141,7 +141,7 @@ def test_a_changed_parameter_runs_what_reads_it_and_set_back_nothing_runs(first:
 def may_run(dry: str) -> set[str]:
     """The stages that a dry run names, each with an estimate, or in the last line those that nothing is known of."""
     lines = dry.splitlines()
-    assert lines[-2].split(" ", 1)[1].startswith("stages may run") and lines[-1].startswith(("in all at most about", "time and disk"))
+    assert lines[-2].split(" ", 1)[1].startswith("stages may run") and lines[-1].startswith(("total: at most about", "time and disk"))
     unknown = lines[-1].partition("unknown: ")[2].split(", ") if "; unknown: " in lines[-1] else []
     return {line.partition(":")[0] for line in lines[:-2]} | set(unknown)
 

@@ -50,24 +50,24 @@ def merge_folders(folders: list[Path], out: Path = OUT, stamp: Path = STAMP) -> 
     parts: dict[str, list[Part]] = {"corpus.jsonl": [], "queries.jsonl": []}
     for folder in folders:
         files = files_of(folder)
-        named = {"corpus.jsonl": files.documents, "queries.jsonl": files.queries, NEGATIVES: files.negatives}
-        for name, path in (named | {f"qrels/{split}.tsv": path for split, path in files.qrels.items()}).items():
+        by_name = {"corpus.jsonl": files.documents, "queries.jsonl": files.queries, NEGATIVES: files.negatives}
+        for name, path in (by_name | {f"qrels/{split}.tsv": path for split, path in files.qrels.items()}).items():
             if path:
                 parts.setdefault(name, []).append((files, path))
-    stamps = {name: [_stamp(path) for _, path in found] for name, found in parts.items()}
+    stamps = {name: [_stamp(path) for _, path in members] for name, members in parts.items()}
     if out.is_dir() and stamp.exists() and json.loads(stamp.read_text(encoding="utf-8")) == stamps:
         return
     stamp.unlink(missing_ok=True)
     with new_folder(out) as folder:
         (folder / "qrels").mkdir()
-        for name, found in parts.items():
-            judged = name.startswith("qrels/")
-            weighted = judged and any(_weighted(files, path) for files, path in found)
-            header, key = (HEADER, _judged) if judged else ("query-id\tcorpus-id", _listed) if name == NEGATIVES else ("", _identified)
+        for name, members in parts.items():
+            is_qrels = name.startswith("qrels/")
+            weighted = is_qrels and any(_weighted(files, path) for files, path in members)
+            header, key = (HEADER, _judged) if is_qrels else ("query-id\tcorpus-id", _listed) if name == NEGATIVES else ("", _identified)
             with (folder / name).open("w", encoding="utf-8") as handle:
                 if header:
                     handle.write(f"{header}\t{WEIGHT}\n" if weighted else f"{header}\n")
-                for line in _merge_lines(found, key, folder / "ids.db"):
+                for line in _merge_lines(members, key, folder / "ids.db"):
                     handle.write(f"{line}\t1\n" if weighted and line.count("\t") == 2 else f"{line}\n")
     write_json(stamp, stamps)
 
@@ -81,22 +81,22 @@ def name_batches(message: str, project: Path) -> str:
 
 
 def _told(message: str, project: Path) -> str:
-    found = re.search(rf"{re.escape(str((project / OUT).resolve()))}/([^\s:]+)(?::(\d+))?: ", message)
-    merged = read_json(project / STAMP) if found and (project / STAMP).exists() else {}
-    if not found or found[1] not in merged:
+    match = re.search(rf"{re.escape(str((project / OUT).resolve()))}/([^\s:]+)(?::(\d+))?: ", message)
+    merged = read_json(project / STAMP) if match and (project / STAMP).exists() else {}
+    if not match or match[1] not in merged:
         return message
-    paths = [Path(path) for path, *_ in merged[found[1]]]
-    if found[2]:
-        with (project / OUT / found[1]).open(encoding="utf-8") as handle:
-            wanted = next(islice(handle, int(found[2]) - 1, None), "").rstrip("\n")
-        paths = next(([path] for path in reversed(paths) if _has_line(path, wanted)), paths)
-    last = f"{', '.join(str(origin(path)) for path in paths[-NAMED:])}{f' and {len(paths) - NAMED} before' if len(paths) > NAMED else ''}"
-    return f"{message} (merged from {last}; to leave it out, if it is a batch, begin its name with a dot)"
+    paths = [Path(path) for path, *_ in merged[match[1]]]
+    if match[2]:
+        with (project / OUT / match[1]).open(encoding="utf-8") as handle:
+            line = next(islice(handle, int(match[2]) - 1, None), "").rstrip("\n")
+        paths = next(([path] for path in reversed(paths) if _has_line(path, line)), paths)
+    names = f"{', '.join(str(origin(path)) for path in paths[-NAMED:])}{f' and {len(paths) - NAMED} earlier' if len(paths) > NAMED else ''}"
+    return f"{message} (merged from {names}; to exclude a batch, begin its name with a dot)"
 
 
-def _has_line(path: Path, wanted: str) -> bool:
+def _has_line(path: Path, merged_line: str) -> bool:
     files = files_of(path.parent.parent if path.parent.name == "qrels" else path.parent)
-    return any(wanted in (line, f"{line}\t1") for _, line in _lines(files, path))
+    return any(merged_line in (line, f"{line}\t1") for _, line in _lines(files, path))
 
 
 def _stamp(path: Path) -> list[str | int]:
@@ -111,7 +111,10 @@ def _merge_lines(parts: Iterable[Part], key: Callable[[Path, int, str], str | No
         table.execute("PRAGMA synchronous = OFF")
         table.execute("CREATE TABLE lines (place INTEGER PRIMARY KEY, key TEXT UNIQUE, line TEXT)")
         rows = (
-            (found, line) for files, path in parts for number, line in _lines(files, path) if (found := key(path, number, line)) is not None
+            (line_key, line)
+            for files, path in parts
+            for number, line in _lines(files, path)
+            if (line_key := key(path, number, line)) is not None
         )
         table.executemany("INSERT INTO lines (key, line) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET line = excluded.line", rows)
         for (line,) in table.execute("SELECT line FROM lines ORDER BY place"):
@@ -158,6 +161,6 @@ def _judged(path: Path, number: int, line: str) -> str | None:
         )
     if number > 1 or not is_heading(fields[2]):
         return f"{fields[0]}\t{fields[1]}"
-    if wrong := column_order_error(fields):
-        raise UserError(f"{path}:1: {wrong}; swap them")
+    if problem := column_order_error(fields):
+        raise UserError(f"{path}:1: {problem}; swap them")
     return None

@@ -65,21 +65,25 @@ def foresee(parts: Sequence[Part], settings: Settings) -> Foreseen:
     """What prepare will find once `parts` are merged in this order."""
     judged = {split: _merged([rows for part in parts for rows in part.judged.get(split, ())]) for split in SPLITS}
     usable = {split: _have_text(rows.docs, parts) for split, rows in judged.items()}
-    found = {split: _texts_of(rows.queries, parts) for split, rows in judged.items()}
-    kept = {split: usable[split] & found[split][0] & (found[split][1] != EMPTY) for split in SPLITS}
-    held = {split: usable[split] & found[split][0] for split in SPLITS if split != "train"}
-    ids = np.concatenate([judged[split].queries[mask] for split, mask in held.items()])
-    texts = np.concatenate([found[split][1][mask] for split, mask in held.items()])
+    query_text = {split: _texts_of(rows.queries, parts) for split, rows in judged.items()}
+    kept_rows = {split: usable[split] & query_text[split][0] & (query_text[split][1] != EMPTY) for split in SPLITS}
+    held_out_rows = {split: usable[split] & query_text[split][0] for split in SPLITS if split != "train"}
+    ids = np.concatenate([judged[split].queries[mask] for split, mask in held_out_rows.items()])
+    texts = np.concatenate([query_text[split][1][mask] for split, mask in held_out_rows.items()])
 
-    train, train_texts = judged["train"].queries, found["train"][1]
-    by_id = kept["train"] & np.isin(train, ids)
-    leaking = by_id | (kept["train"] & np.isin(train_texts, texts))
+    train, train_texts = judged["train"].queries, query_text["train"][1]
+    by_id = kept_rows["train"] & np.isin(train, ids)
+    leaking = by_id | (kept_rows["train"] & np.isin(train_texts, texts))
     if settings.leaks == "drop":
-        kept["train"] = kept["train"] & ~leaking
-    bare = {split: int(rows.relevant.sum()) for split, rows in judged.items() if len(rows.docs) and not (rows.relevant & kept[split]).any()}
+        kept_rows["train"] = kept_rows["train"] & ~leaking
+    bare = {
+        split: int(rows.relevant.sum()) for split, rows in judged.items() if len(rows.docs) and not (rows.relevant & kept_rows[split]).any()
+    }
     leaked = dict(zip(train[leaking].tolist(), train_texts[leaking].tolist(), strict=True))
-    same = np.isin(texts, train_texts[leaking])
-    return Foreseen(leaked, {*train[by_id].tolist()}, [*zip(ids[same].tolist(), texts[same].tolist(), strict=True)], bare, _any_text(parts))
+    is_leaked = np.isin(texts, train_texts[leaking])
+    return Foreseen(
+        leaked, {*train[by_id].tolist()}, [*zip(ids[is_leaked].tolist(), texts[is_leaked].tolist(), strict=True)], bare, _any_text(parts)
+    )
 
 
 def judged_queries(parts: Sequence[Part], split: str) -> Hashes:
@@ -89,19 +93,19 @@ def judged_queries(parts: Sequence[Part], split: str) -> Hashes:
 
 def query_texts(parts: Sequence[Part], splits: Sequence[str]) -> set[int]:
     """Hashes of the texts of the queries that are judged in one of the splits."""
-    found = set[int]()
+    text_hashes = set[int]()
     for split in splits:
         rows = _merged([rows for part in parts for rows in part.judged.get(split, ())])
         known, texts = _texts_of(rows.queries, parts)
-        found.update(texts[known].tolist())
-    return found
+        text_hashes.update(texts[known].tolist())
+    return text_hashes
 
 
 def _merged(blocks: Sequence[Rows]) -> Rows:
     """The rows of all blocks as one, keeping only the last row of each (query, document) pair."""
     if not blocks:
-        nothing: Hashes = np.empty(0, dtype=np.uint64)
-        return Rows(nothing, nothing, np.empty(0, dtype=np.bool_))
+        no_hashes: Hashes = np.empty(0, dtype=np.uint64)
+        return Rows(no_hashes, no_hashes, np.empty(0, dtype=np.bool_))
     queries, docs = (np.concatenate([getattr(rows, name) for rows in blocks])[::-1] for name in ("queries", "docs"))
     relevant = np.concatenate([rows.relevant for rows in blocks])[::-1]
     _, last = np.unique(pair_hashes(queries, docs), return_index=True)
@@ -110,28 +114,28 @@ def _merged(blocks: Sequence[Rows]) -> Rows:
 
 def _have_text(docs: Hashes, parts: Sequence[Part]) -> Mask:
     """Whether each document exists, and is not blank in the last part that has it."""
-    found: Mask = np.zeros(len(docs), dtype=np.bool_)
+    has_text: Mask = np.zeros(len(docs), dtype=np.bool_)
     for part in parts:
-        there = part.documents.have(docs)
-        found = np.where(there, ~np.isin(docs, _array(part.blank)), found)
-    return found
+        in_part = part.documents.have(docs)
+        has_text = np.where(in_part, ~np.isin(docs, _array(part.blank)), has_text)
+    return has_text
 
 
 def _any_text(parts: Sequence[Part]) -> bool:
     blank = _array({key for part in parts for key in part.blank})
-    lost = blank[~_have_text(blank, parts)]
-    return any(len(part.documents) > part.documents.have(lost).sum() for part in parts)
+    still_blank = blank[~_have_text(blank, parts)]
+    return any(len(part.documents) > part.documents.have(still_blank).sum() for part in parts)
 
 
 def _texts_of(queries: Hashes, parts: Sequence[Part]) -> tuple[Mask, Hashes]:
     """Whether each query exists, and the hash of its latest text."""
-    found, texts = np.zeros(len(queries), dtype=np.bool_), np.zeros(len(queries), dtype=np.uint64)
+    exists, texts = np.zeros(len(queries), dtype=np.bool_), np.zeros(len(queries), dtype=np.uint64)
     for part in parts:
         places = part.queries.last(queries)
-        there = places >= 0
-        texts[there] = np.array(part.query_texts, dtype=np.uint64)[places[there]]
-        found |= there
-    return found, texts
+        in_part = places >= 0
+        texts[in_part] = np.array(part.query_texts, dtype=np.uint64)[places[in_part]]
+        exists |= in_part
+    return exists, texts
 
 
 def _array(keys: Collection[int]) -> Hashes:

@@ -25,12 +25,12 @@ from tasks.core.text.plain import record_label
 Values: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgments
 VERSION = 3  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
 MOST = 100  # lines of a batch that are named; the others are counted
-MALFORMED, REPEATED, UNKNOWN = "malformed lines", "ids or judgments said twice", "judgments of unknown documents or queries"
+MALFORMED, REPEATED, UNKNOWN = "malformed lines", "repeated ids or judgments", "judgments of unknown documents or queries"
 EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are in dev or test too"
 VOID, IRRELEVANT = "empty parts", "splits without a relevant document"
 ONE = {
     MALFORMED: "malformed line",
-    REPEATED: "id or judgment said twice",
+    REPEATED: "repeated id or judgment",
     UNKNOWN: "judgment of an unknown document or query",
     EMPTY: "empty text",
     WHITE_IDS: "id with white space",
@@ -98,36 +98,37 @@ def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Check
                 findings.add(EMPTY, f"{document.at}: {name} has an empty title and text")
         texts.add(keys.tolist(), whole_texts)
 
-    asked, queries = Seen(), 0
-    for some in blocks(reader.queries(malformed)):
-        keys = part.add_queries(some)
-        is_repeated = asked.add(keys)
+    query_ids, queries = Seen(), 0
+    for query_block in blocks(reader.queries(malformed)):
+        keys = part.add_queries(query_block)
+        is_repeated = query_ids.add(keys)
         queries += int((~is_repeated).sum())
-        for query, repeated in zip(some, is_repeated.tolist(), strict=True):
+        for query, repeated in zip(query_block, is_repeated.tolist(), strict=True):
             _check_id(query, findings, settings, repeated=repeated)
             if settings.empty and is_blank(query):
                 findings.add(EMPTY, f"{query.at}: {record_label('query', query.id, repr(query.id))} has an empty text")
-        questions.add(keys.tolist(), [query.text for query in some])
+        questions.add(keys.tolist(), [query.text for query in query_block])
 
     for split in files.qrels:
         values: list[Values] = []
         for judged in blocks(reader.judgments(split, malformed)):
             part.add_judgments(split, judged)
-            values.append(np.array([(one.grade, one.weight) for one in judged]))
+            values.append(np.array([(judgment.grade, judgment.weight) for judgment in judged]))
             if settings.unknown:
                 _check_known(judged, known, findings, part=part)
-        for now, first in _contradictions(reader, split, rows=part.judged.get(split, ()), values=values):
-            name = "weight" if now.grade == first.grade else "grade"
-            found = f"{name} {getattr(now, name)} of {now.query} and {now.doc}, {getattr(first, name)} before"
-            findings.add(REPEATED, f"{now.at}: {found}; keep one")
+        for later, first in _contradictions(reader, split, rows=part.judged.get(split, ()), values=values):
+            name = "weight" if later.grade == first.grade else "grade"
+            mismatch = f"{name} {getattr(later, name)} of {later.query} and {later.doc}, {getattr(first, name)} before"
+            findings.add(REPEATED, f"{later.at}: {mismatch}; keep one")
     sizes = {split: sum(len(rows.docs) for rows in part.judged.get(split, ())) for split in files.qrels}
     train, negatives = judged_queries(known.parts(folder.name, part), "train"), 0  # prepare reads the negatives of no others
-    for listed in blocks(reader.negatives(malformed)):
-        negatives += len(listed)
-        there, read = _have_documents(listed, known, part), np.isin(hashes([one.query for one in listed]), train)
-        for one, document_known, is_read in zip(listed, there, read.tolist(), strict=True):
+    for negative_block in blocks(reader.negatives(malformed)):
+        negatives += len(negative_block)
+        documents_known = _have_documents(negative_block, known, part)
+        in_train = np.isin(hashes([negative.query for negative in negative_block]), train)
+        for negative, document_known, is_read in zip(negative_block, documents_known, in_train.tolist(), strict=True):
             if settings.unknown and settings.negatives and is_read and not document_known:
-                findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
+                findings.add(UNKNOWN, f"{negative.at}: document {negative.doc!r} is neither in the data set nor in this batch")
     before, after = foresee(known.parts(), settings), foresee(known.parts(folder.name, part), settings)
     if settings.leaks == "refuse":
         _check_leaks(before, after, findings, part=part, folders=[*known.folders, folder])
@@ -166,20 +167,20 @@ def _check_id(record: Document | Query, findings: Findings, settings: Settings, 
 
 def _have_documents(lines: Sequence[Judged | Negative], known: Known, part: Part) -> list[bool]:
     """For each line, whether the data set or this batch (`part`) has its document."""
-    keys = hashes([one.doc for one in lines])
-    found: list[bool] = (known.has_documents(keys) | part.documents.have(keys)).tolist()
-    return found
+    keys = hashes([line.doc for line in lines])
+    mask: list[bool] = (known.has_documents(keys) | part.documents.have(keys)).tolist()
+    return mask
 
 
 def _check_known(judged: Sequence[Judged], known: Known, findings: Findings, *, part: Part) -> None:
     """Check that a block of judgments has documents and queries of the data set or of this batch (`part`)."""
-    keys = hashes([one.query for one in judged])
-    asked = (known.has_queries(keys) | part.queries.have(keys)).tolist()
-    for one, has_document, has_query in zip(judged, _have_documents(judged, known, part), asked, strict=True):
+    keys = hashes([judgment.query for judgment in judged])
+    query_mask = (known.has_queries(keys) | part.queries.have(keys)).tolist()
+    for judgment, has_document, has_query in zip(judged, _have_documents(judged, known, part), query_mask, strict=True):
         if not has_document:
-            findings.add(UNKNOWN, f"{one.at}: document {one.doc!r} is neither in the data set nor in this batch")
+            findings.add(UNKNOWN, f"{judgment.at}: document {judgment.doc!r} is neither in the data set nor in this batch")
         if not has_query:
-            findings.add(UNKNOWN, f"{one.at}: query {one.query!r} is neither in the data set nor in this batch")
+            findings.add(UNKNOWN, f"{judgment.at}: query {judgment.query!r} is neither in the data set nor in this batch")
 
 
 def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], values: Sequence[Values]) -> Iterator[tuple[Judged, Judged]]:
@@ -189,16 +190,16 @@ def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], values:
     """
     if not rows:
         return
-    pairs, all_values = np.concatenate([one.pairs for one in rows]), np.concatenate(values)
-    _, first, of = np.unique(pairs, return_index=True, return_inverse=True)
-    wrong = {*pairs[(all_values != all_values[first][of]).any(axis=1)].tolist()}
-    before: dict[int, Judged] = {}
-    for judged in blocks(reader.judgments(split, ignore_line)) if wrong else ():
+    pairs, all_values = np.concatenate([block_rows.pairs for block_rows in rows]), np.concatenate(values)
+    _, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+    contradicted = {*pairs[(all_values != all_values[first][inverse]).any(axis=1)].tolist()}
+    first_judgments: dict[int, Judged] = {}
+    for judged in blocks(reader.judgments(split, ignore_line)) if contradicted else ():
         keys = pair_hashes(hashes([one.query for one in judged]), hashes([one.doc for one in judged]))
-        for one, key in zip(judged, keys.tolist(), strict=True):
-            other = before.setdefault(key, one) if key in wrong else one
-            if (other.grade, other.weight) != (one.grade, one.weight):
-                yield one, other
+        for judgment, key in zip(judged, keys.tolist(), strict=True):
+            other = first_judgments.setdefault(key, judgment) if key in contradicted else judgment
+            if (other.grade, other.weight) != (judgment.grade, judgment.weight):
+                yield judgment, other
 
 
 def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part: Part, folders: Sequence[Path]) -> None:
@@ -206,20 +207,20 @@ def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part:
 
     Their ids are read from the `folders`, of which the last one with a query counts.
     """
-    new = {query: text for query, text in after.leaked.items() if query not in before.leaked}
-    if not new:
+    new_leaks = {query: text for query, text in after.leaked.items() if query not in before.leaked}
+    if not new_leaks:
         return
     held_out: dict[int, list[int]] = {}
     for query, text in after.held_out:
         held_out.setdefault(text, []).append(query)
-    mentioned = np.array(sorted({*new, *(query for query, _ in after.held_out)}), dtype=np.uint64)
+    mentioned = np.array(sorted({*new_leaks, *(query for query, _ in after.held_out)}), dtype=np.uint64)
     is_ours = part.queries.have(mentioned)
     for block in (block for rows in part.judged.values() for block in rows):
         is_ours |= np.isin(mentioned, block.queries)
     ours = {*mentioned[is_ours].tolist()}
     lines: dict[int, str] = {}  # what is wrong with a query
-    for query, text in new.items():
-        other = next((one for one in held_out.get(text, ()) if one in ours), None)
+    for query, text in new_leaks.items():
+        other = next((held_query for held_query in held_out.get(text, ()) if held_query in ours), None)
         if query in after.by_id:
             lines[query] = "is judged in train and in dev or test"
         elif query in ours or other is None:
@@ -235,8 +236,8 @@ def _check_splits(before: Foreseen, after: Foreseen, findings: Findings, *, file
     """Find splits without a relevant document once the batch is merged, if they have one now or the batch judges them."""
     for split, dropped in after.bare.items():
         if split not in before.bare or split in files.qrels:
-            wrong = f"prepare drops all that are relevant ({dropped:,})" if dropped else "every grade is 0 or less"
-            line = f"{files.qrels.get(split, folder)}: would leave split {split} without a relevant document, {wrong}"
+            reason = f"prepare drops all that are relevant ({dropped:,})" if dropped else "every grade is 0 or less"
+            line = f"{files.qrels.get(split, folder)}: would leave split {split} without a relevant document, {reason}"
             findings.add(IRRELEVANT, f"{line}; expected a grade above 0, here or in the data set")
 
 

@@ -65,18 +65,18 @@ def take_in(
     inbox = (
         None if intake.inbox is None else replace(_inbox(intake, source, project), say=say, doing=doing, processes=processes or Processes())
     )
-    found, missing = (inbox.complete_batches(), inbox.missing()) if inbox else ([], ())
-    if not inbox or not found:
+    paths, missing = (inbox.complete_batches(), inbox.missing()) if inbox else ([], ())
+    if not inbox or not paths:
         if lasting:
             INTAKE.unlink(missing_ok=True)
         return Taken(spec, missing=missing)
     if intake.mode == "append":
         inbox.refuse_unmergeable()
     while True:
-        batches = inbox.judge(found)
+        batches = inbox.judge(paths)
         good = [inbox.folder / batch.name for batch in batches if batch.state == "accepted"]
         if good and intake.mode == "append":
-            doing(f"inbox: {len(found)}/{len(found)} batches, {counts(batches)}; now merging")
+            doing(f"inbox: {len(paths)}/{len(paths)} batches, {counts(batches)}; now merging")
             try:
                 merge_folders(inbox.folders([*inbox.sources, *good]))
             except (UserError, OSError):
@@ -85,7 +85,7 @@ def take_in(
         changed = {path.name for path, batch in _with_paths(inbox, batches) if inbox.stamp(path) != batch.stamp}
         if not changed:
             break
-        found = [path for path in found if path.name not in changed]
+        paths = [path for path in paths if path.name not in changed]
         for name in sorted(changed):
             say(f"batch {name}: changed while it was read; left for the next run")
     bad = tuple(batch for batch in batches if batch.state == "quarantined" and is_news(project, batch))
@@ -101,11 +101,11 @@ def take_in(
 def list_batches(intake: Intake, source: str, project: Path) -> list[Batch]:
     """Every batch of the inbox, with its last verdict. Only names, sizes, and times are read."""
     inbox = _inbox(intake, source, project)
-    found = []
+    batches = []
     for path in inbox.batches():
         writing: State = "being written" if inbox.is_being_written(path) else "not checked"
-        found.append((None if writing == "being written" else inbox.verdict(path)) or Batch(path.name, writing))
-    return found
+        batches.append((None if writing == "being written" else inbox.verdict(path)) or Batch(path.name, writing))
+    return batches
 
 
 def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
@@ -114,7 +114,8 @@ def batches_to_merge(intake: Intake, source: str, project: Path) -> list[Path]:
     Raises UserError if the inbox is unavailable.
     """
     inbox = _inbox(intake, source, project)
-    return inbox.folders([path for path in inbox.complete_batches() if not ((one := inbox.verdict(path)) and one.state == "quarantined")])
+    verdicts = {path: inbox.verdict(path) for path in inbox.complete_batches()}
+    return inbox.folders([path for path, batch in verdicts.items() if not (batch and batch.state == "quarantined")])
 
 
 def data_folder(intake: Intake, source: str, project: Path) -> Path:
@@ -138,10 +139,10 @@ def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) ->
     if intake.mode == "append":
         inbox.refuse_unmergeable()
     accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
-    found = inbox.check(folder, inbox.known(accepted), [])
+    batch = inbox.check(folder, inbox.known(accepted), [])
     if intake.inbox is None or folder.parent.resolve() != inbox.folder.resolve():
         inbox.files.drop(folder)
-    return found
+    return batch
 
 
 def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
@@ -151,8 +152,8 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
         inbox.refuse_unmergeable()
     path = next((path for path in inbox.batches() if path.name == name), None)
     if path is None or inbox.is_being_written(path):
-        known = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
-        raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {known}")
+        names = ", ".join(path.name for path in inbox.complete_batches()) or "none yet"
+        raise UserError(f"{inbox.folder / name}: no such batch, or one that is being written; expected one of {names}")
     batch = inbox.verdict(path) or check_folder(intake, source, project, folder=path)
     if batch.wrong:
         raise UserError(
@@ -233,12 +234,12 @@ class Inbox:
 
     def missing(self) -> tuple[str, ...]:
         """Batches of the last merge that are gone; those set aside by a leading dot do not count. UserError if all are: a lost mount?"""
-        before = _last_merged() if self.intake.mode == "append" else []
-        gone = tuple(name for name in before if not any((self.folder / f"{dot}{name}").exists() for dot in ("", ".")))
-        if gone and len(gone) == len(before):
+        merged = _last_merged() if self.intake.mode == "append" else []
+        gone = tuple(name for name in merged if not any((self.folder / f"{dot}{name}").exists() for dot in ("", ".")))
+        if gone and len(gone) == len(merged):
             raise UserError(
-                f"{self.folder}: found no batch of the last retraining, expected {', '.join(gone)}; mount the folder, put them back, or go "
-                f"on without them: rm {INTAKE.resolve()}"
+                f"{self.folder}: found no batch of the last retraining, expected {', '.join(gone)}; mount the folder, put them back, or "
+                f"continue without them: rm {INTAKE.resolve()}"
             )
         return gone
 
@@ -268,15 +269,15 @@ class Inbox:
         """The recorded verdict on the batch as it is now, or None."""
         for folder in (ACCEPTED, QUARANTINE):
             if (file := self.project / folder / f"{path.name}.json").exists():
-                known = read(file)
-                if known.stamp == self.stamp(path):
-                    return known
+                batch = read(file)
+                if batch.stamp == self.stamp(path):
+                    return batch
         return None
 
     def accepted(self) -> list[Path]:
         """The batches that were accepted and have not changed; none without an inbox."""
-        there = [] if self.intake.inbox is None else self.complete_batches()
-        return [path for path in there if (one := self.verdict(path)) and one.state == "accepted"]
+        complete = [] if self.intake.inbox is None else self.complete_batches()
+        return [path for path in complete if (batch := self.verdict(path)) and batch.state == "accepted"]
 
     def known(self, accepted: Sequence[Path]) -> Known:
         """The data set and the `accepted` batches."""
@@ -287,42 +288,42 @@ class Inbox:
             known.add(folder)
         return known
 
-    def judge(self, found: Sequence[Path]) -> list[Batch]:
-        """Accept or quarantine every batch of `found`. One may need a later one, so bad ones are checked again after each success."""
-        result = self.still_accepted(found)
-        waiting = [path for path in found if path not in result]
+    def judge(self, paths: Sequence[Path]) -> list[Batch]:
+        """Accept or quarantine every batch of `paths`. One may need a later one, so bad ones are checked again after each success."""
+        verdicts = self.still_accepted(paths)
+        waiting = [path for path in paths if path not in verdicts]
         if waiting:
-            known = self.known([path for path in found if path in result])
+            known = self.known([path for path in paths if path in verdicts])
             reference: list[Reference] = []
             while waiting:
                 before = len(waiting)
                 for path in list(waiting):
-                    self.doing(f"inbox: {len(result)}/{len(found)} batches, {counts(result.values())}; now {path.name}")
-                    result[path] = self.check(path, known, reference)
-                    if result[path].state == "accepted":
+                    self.doing(f"inbox: {len(verdicts)}/{len(paths)} batches, {counts(verdicts.values())}; now {path.name}")
+                    verdicts[path] = self.check(path, known, reference)
+                    if verdicts[path].state == "accepted":
                         waiting.remove(path)
                         if self.intake.mode == "append":
                             known.add(self.files.folder(path))
-                waiting = [path for path in waiting if may_arrive_later(result[path].reason)] if len(waiting) < before else []
-        return [result[path] for path in found]
+                waiting = [path for path in waiting if may_arrive_later(verdicts[path].reason)] if len(waiting) < before else []
+        return [verdicts[path] for path in paths]
 
-    def still_accepted(self, found: Sequence[Path]) -> dict[Path, Batch]:
+    def still_accepted(self, paths: Sequence[Path]) -> dict[Path, Batch]:
         """The batches whose acceptance is still valid: batch and source are unchanged, and they were accepted by the present rules.
 
         None, if a batch of the last merge is not among them: others may need it. Batches accepted by other rules are named in a line.
         """
         beside, rules = self.source_stamp(), self.rules()
-        accepted = {path: one for path in found if (one := self.verdict(path)) and (one.state, one.beside) == ("accepted", beside)}
-        if others := [path.name for path, one in accepted.items() if one.rules != rules]:
+        accepted = {path: batch for path in paths if (batch := self.verdict(path)) and (batch.state, batch.beside) == ("accepted", beside)}
+        if outdated := [path.name for path, batch in accepted.items() if batch.rules != rules]:
             why = "by hand, by another version, or by other rules of prepare"
-            self.say(f"accepted {why}, so checked again for what prepare would refuse: {', '.join(others)}")
-            accepted = {path: one for path, one in accepted.items() if one.rules == rules}
+            self.say(f"accepted {why}, so checked again against the present rules: {', '.join(outdated)}")
+            accepted = {path: batch for path, batch in accepted.items() if batch.rules == rules}
         return accepted if {*_last_merged()} <= {path.name for path in accepted} else {}
 
     def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
         """Check one batch against what is `known`. `reference`: the one to compare texts with; empty, and filled when first needed."""
         rules, stamp = self.intake.gate, self.stamp(path)
-        begun = Batch(
+        batch = Batch(
             path.name, "quarantined", stamp, self.source_stamp(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds")
         )
         try:
@@ -335,9 +336,9 @@ class Inbox:
         except DiskError:
             raise
         except (UserError, OSError) as error:
-            return replace(begun, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
-        begun = replace(
-            begun,
+            return replace(batch, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
+        batch = replace(
+            batch,
             wrong=tuple(name_pairs_file(line, folder, path) for line in checked.findings.reasons()),
             lines=tuple(name_pairs_file(line, folder, path) for line in checked.findings.lines),
             documents=checked.documents,
@@ -347,43 +348,43 @@ class Inbox:
             judgments=checked.judgments,
             negatives=checked.negatives,
         )
-        if begun.wrong:
-            return begun
-        odd, one = duplicates(checked, rules), self.verdict(path)
-        if one and one.state == "accepted" and one.beside == begun.beside and one.rules != begun.rules:  # its texts were judged then
-            return replace(begun, state="accepted", odd=one.odd, by=one.by, shift=one.shift)
-        kept = _shifts_found(one, rules) if one else {}
+        if batch.wrong:
+            return batch
+        odd, earlier = duplicates(checked, rules), self.verdict(path)
+        if earlier and (earlier.state, earlier.beside) == ("accepted", batch.beside) and earlier.rules != batch.rules:
+            return replace(batch, state="accepted", odd=earlier.odd, by=earlier.by, shift=earlier.shift)  # its texts were judged then
+        earlier_shifts = _shifts_found(earlier, rules) if earlier else {}
         for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
             if rules.shift is None or len(texts) < rules.least:
                 continue
-            if not (found := kept.get(kind)):
+            if not (shift := earlier_shifts.get(kind)):
                 if not reference:
                     reference.append(reference_of(self.project, known, 2 * rules.sample, warn=self.say, processes=self.processes))
-                found = reference[0].shift(kind, texts)
-            if found:
-                begun = replace(begun, shift={**begun.shift, kind: asdict(found)})
-                if _is_odd(found, rules):
-                    odd.append(f"shift of {kind}: {found.words}, expected an AUC of at most {rules.shift:g}")
-        if odd and one and (one.state, one.by) == ("accepted", "hand"):
-            return replace(begun, state="accepted", odd=tuple(odd), by="hand")
-        return replace(begun, state="quarantined" if odd else "accepted", odd=tuple(odd))
+                shift = reference[0].shift(kind, texts)
+            if shift:
+                batch = replace(batch, shift={**batch.shift, kind: asdict(shift)})
+                if _is_odd(shift, rules):
+                    odd.append(f"shift of {kind}: {shift.words}, expected an AUC of at most {rules.shift:g}")
+        if odd and earlier and (earlier.state, earlier.by) == ("accepted", "hand"):
+            return replace(batch, state="accepted", odd=tuple(odd), by="hand")
+        return replace(batch, state="quarantined" if odd else "accepted", odd=tuple(odd))
 
 
 def _last_merged() -> list[str]:
     """Names of the batches of the last merge here."""
-    return [one["name"] for one in read_json(INTAKE) if one["state"] == "accepted"] if INTAKE.exists() else []
+    return [record["name"] for record in read_json(INTAKE) if record["state"] == "accepted"] if INTAKE.exists() else []
 
 
 def _shifts_found(batch: Batch, rules: Gate) -> dict[str, Shift]:
     """The shifts that keep a batch out, by kind. They stay found: with each champion's vectors, one near the limit would come and go."""
     if batch.state != "quarantined":
         return {}
-    found = {kind: Shift(**values) for kind, values in batch.shift.items()}
-    return {kind: shift for kind, shift in found.items() if _is_odd(shift, rules) and shift.by != WORDS}
+    shifts = {kind: Shift(**values) for kind, values in batch.shift.items()}
+    return {kind: shift for kind, shift in shifts.items() if _is_odd(shift, rules) and shift.by != WORDS}
 
 
-def _is_odd(found: Shift, rules: Gate) -> bool:
-    return rules.shift is not None and found.auc > rules.shift and found.p <= rules.p
+def _is_odd(shift: Shift, rules: Gate) -> bool:
+    return rules.shift is not None and shift.auc > rules.shift and shift.p <= rules.p
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -392,7 +393,7 @@ def _files_of(path: Path) -> list[Path]:
 
 def _stats_of(path: Path) -> str:
     stats = [(file.relative_to(path).as_posix(), file.stat()) for file in _files_of(path)]
-    return " ".join(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)
+    return " ".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in stats)
 
 
 def _with_paths(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:

@@ -30,18 +30,18 @@ class Sample:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._held: list[tuple[int, str]] = []
+        self._heap: list[tuple[int, str]] = []
 
     def add(self, keys: Iterable[int], texts: Iterable[str]) -> None:
         for key, text in zip(keys, texts, strict=True):
-            if len(self._held) < self._size:
-                heapq.heappush(self._held, (-key, text))
-            elif -key > self._held[0][0]:
-                heapq.heapreplace(self._held, (-key, text))
+            if len(self._heap) < self._size:
+                heapq.heappush(self._heap, (-key, text))
+            elif -key > self._heap[0][0]:
+                heapq.heapreplace(self._heap, (-key, text))
 
     def texts(self) -> list[str]:
         """The sampled texts, in the order of their hashes."""
-        return [text for _, text in sorted(self._held, reverse=True)]
+        return [text for _, text in sorted(self._heap, reverse=True)]
 
 
 class Seen:
@@ -55,8 +55,8 @@ class Seen:
         run, first = np.unique(keys, return_index=True)
         seen = np.ones(len(keys), dtype=np.bool_)
         seen[first] = False
-        for one in self._runs:
-            seen |= one[np.minimum(np.searchsorted(one, keys), len(one) - 1)] == keys
+        for other in self._runs:
+            seen |= other[np.minimum(np.searchsorted(other, keys), len(other) - 1)] == keys
         while self._runs and len(self._runs[-1]) <= 2 * len(run):
             run = np.sort(np.concatenate([self._runs.pop(), run]), kind="stable")
         self._runs.append(run)
@@ -70,16 +70,18 @@ class Reader:
         self._files, self._marks = files, marks
 
     def documents(self, wrong: Wrong) -> Iterator[Document]:
-        return (one for one in records.documents(self._files, wrong) if self._has(document=one.id))
+        return (document for document in records.documents(self._files, wrong) if self._has(document=document.id))
 
     def queries(self, wrong: Wrong) -> Iterator[Query]:
-        return (one for one in records.queries(self._files, wrong) if self._has(query=one.id))
+        return (query for query in records.queries(self._files, wrong) if self._has(query=query.id))
 
     def judgments(self, split: str, wrong: Wrong) -> Iterator[Judged]:
-        return (one for one in records.judgments(self._files, split, wrong) if self._has(query=one.query, document=one.doc))
+        return (
+            judgment for judgment in records.judgments(self._files, split, wrong) if self._has(query=judgment.query, document=judgment.doc)
+        )
 
     def negatives(self, wrong: Wrong) -> Iterator[Negative]:
-        return (one for one in records.negatives(self._files, wrong) if self._has(query=one.query, document=one.doc))
+        return (negative for negative in records.negatives(self._files, wrong) if self._has(query=negative.query, document=negative.doc))
 
     def _has(self, **names: str) -> bool:
         return not self._marks or not any(mark(kind, name) in self._marks for kind, name in names.items())
@@ -128,8 +130,8 @@ class Part:
         return keys
 
     def add_judgments(self, split: str, block: Sequence[Judged]) -> None:
-        relevant = np.array([one.grade > 0 for one in block], dtype=np.bool_)
-        rows = Rows(hashes([one.query for one in block]), hashes([one.doc for one in block]), relevant)
+        relevant = np.array([judgment.grade > 0 for judgment in block], dtype=np.bool_)
+        rows = Rows(hashes([judgment.query for judgment in block]), hashes([judgment.doc for judgment in block]), relevant)
         self.judged.setdefault(split, []).append(rows)
 
 
@@ -155,15 +157,15 @@ class Known:
         for block in blocks(reader.documents(ignore_line)):
             keys, _, texts = part.add_documents(block)
             self.sampled_documents.add(keys.tolist(), texts)
-        for some in blocks(reader.queries(ignore_line)):
-            self.sampled_queries.add(part.add_queries(some).tolist(), [query.text for query in some])
+        for query_block in blocks(reader.queries(ignore_line)):
+            self.sampled_queries.add(part.add_queries(query_block).tolist(), [query.text for query in query_block])
         self.folders.append(folder)
         insort(self._parts, ((batch, folder.name), part), key=itemgetter(0))
 
     def parts(self, name: str = "", other: Part | None = None) -> list[Part]:
         """All parts in the order of the merge, with `other`, a batch called `name`, among them."""
-        more = [((True, name), other)] if other else []
-        return [part for _, part in sorted([*self._parts, *more], key=itemgetter(0))]
+        added = [((True, name), other)] if other else []
+        return [part for _, part in sorted([*self._parts, *added], key=itemgetter(0))]
 
     def has_documents(self, keys: Hashes) -> Mask:
         return _any(keys, [part.documents for _, part in self._parts])
@@ -177,12 +179,12 @@ class Known:
 
 def query_names(folders: Iterable[Path], keys: Collection[int]) -> dict[int, str]:
     """Ids of queries by their hashes, read from the folders again."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for folder in folders if keys else ():
-        for some in blocks(records.queries(files_of(folder), ignore_line)):
-            ids = [query.id for query in some]
-            found |= {key: name for key, name in zip(hashes(ids).tolist(), ids, strict=True) if key in keys}
-    return found
+        for block in blocks(records.queries(files_of(folder), ignore_line)):
+            ids = [query.id for query in block]
+            names |= {key: name for key, name in zip(hashes(ids).tolist(), ids, strict=True) if key in keys}
+    return names
 
 
 def pair_hashes(queries: Hashes, docs: Hashes) -> Hashes:
@@ -207,10 +209,10 @@ def blocks(lines: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _any(keys: Hashes, sets: Sequence[Ids]) -> Mask:
-    found = np.zeros(len(keys), dtype=np.bool_)
-    for one in sets:
-        found |= one.have(keys)
-    return found
+    mask = np.zeros(len(keys), dtype=np.bool_)
+    for ids in sets:
+        mask |= ids.have(keys)
+    return mask
 
 
 def ignore_line(_line: str) -> None:

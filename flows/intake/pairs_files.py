@@ -56,21 +56,21 @@ class PairsFiles:
         if not os.access(path, os.R_OK):  # not a fault of the disk, which would end the retraining
             raise UserError(f"{path}: no permission to read it, expected a file of pairs; give access")
         base = "" if self.alone or self._is_source(path) else str(self.source)
-        beside = dataset_files(self.source, needs_qrels=False) if base else ()
+        source_files = dataset_files(self.source, needs_qrels=False) if base else ()
         folder = self._place(path)
         about = {
             "version": VERSION,
             "source": self.spec(pairs_file(path)),
             "base": base,
-            "files": [file_stamp(path), *([str(one), *file_stamp(one)] for one in beside)],
+            "files": [file_stamp(path), *([str(file), *file_stamp(file)] for file in source_files)],
             "marks": marks_digest(self.marks),
         }
         about = json.loads(json.dumps(about))
         with locks.wait_and_hold(folder.parent.with_suffix(".lock")):  # a check by hand may run beside a retraining
             if not (folder / OF).exists() or read_json(folder / OF) != about:
-                with new_folder(folder) as made:
-                    self._write(about["source"], base, made)
-                    write_json(made / OF, about)
+                with new_folder(folder) as temporary:
+                    self._write(about["source"], base, temporary)
+                    write_json(temporary / OF, about)
         return folder
 
     def drop(self, path: Path) -> None:
@@ -86,17 +86,17 @@ class PairsFiles:
         return (self.project / FOLDER / key / path.name).resolve()
 
     def _write(self, source: str, base: str, folder: Path) -> None:
-        said = list[str]()
+        output = list[str]()
         with TemporaryDirectory() as scratch:
-            problems, asked = Problems(Path(scratch, "problems")), Path(scratch, "asked.json")
-            asked.write_text(json.dumps({"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder)}))
-            command = [sys.executable, "-m", "tasks.prepare.pairs_batch", str(asked)]
-            failed = self.processes.run(command, said.append, environment(**problems.environment), ROOT)
-            told = problems.take()
-        if told:
-            raise (DiskError if told[0].kind == DiskError.kind else UserError)(told[0].message)
-        if failed:
-            raise RuntimeError(f"{command[2]} ended with status {failed}: {said[-1] if said else 'without a word'}")
+            problems, request = Problems(Path(scratch, "problems")), Path(scratch, "asked.json")
+            request.write_text(json.dumps({"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder)}))
+            command = [sys.executable, "-m", "tasks.prepare.pairs_batch", str(request)]
+            status = self.processes.run(command, output.append, environment(**problems.environment), ROOT)
+            failures = problems.take()
+        if failures:
+            raise (DiskError if failures[0].kind == DiskError.kind else UserError)(failures[0].message)
+        if status:
+            raise RuntimeError(f"{command[2]} ended with status {status}: {output[-1] if output else 'no message'}")
 
 
 def is_batch(path: Path) -> bool:
@@ -106,8 +106,8 @@ def is_batch(path: Path) -> bool:
 
 def origin(path: Path) -> Path:
     """The file of pairs that `path`, a file of such a folder, was made from; any other path unchanged."""
-    found = next((folder / OF for folder in path.parents if (folder / OF).is_file()), None)
-    return parse_dataset(read_json(found)["source"]).folder if found else path
+    record = next((folder / OF for folder in path.parents if (folder / OF).is_file()), None)
+    return parse_dataset(read_json(record)["source"]).folder if record else path
 
 
 def name_pairs_file(text: str, folder: Path, file: Path) -> str:
@@ -115,12 +115,12 @@ def name_pairs_file(text: str, folder: Path, file: Path) -> str:
     if folder == file:
         return text
 
-    def row(found: re.Match[str]) -> str:
-        return f"{file}:{_line(folder / f'{found[1]}.places', int(found[2]))}"
+    def row(match: re.Match[str]) -> str:
+        return f"{file}:{_line(folder / f'{match[1]}.places', int(match[2]))}"
 
-    def query(found: re.Match[str]) -> str:
-        number = _number(folder / "queries.jsonl", found[1])
-        return f"{file}:{_line(folder / 'queries.places', number)}: {found[0]}" if number else found[0]
+    def query(match: re.Match[str]) -> str:
+        number = _number(folder / "queries.jsonl", match[1])
+        return f"{file}:{_line(folder / 'queries.places', number)}: {match[0]}" if number else match[0]
 
     place = re.escape(str(folder))
     text = re.sub(rf"{place}/(corpus|queries)\.jsonl:(\d+)", row, text)

@@ -17,16 +17,16 @@ def new_place(folder: Path) -> Iterator[Path]:
 
     Raises UserError if something else was put there meanwhile, and leaves it alone.
     """
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        made = beside / folder.name
-        with new_folder(made) as temporary:
+        complete = scratch / folder.name
+        with new_folder(complete) as temporary:
             yield temporary
         try:
-            made.rename(folder)
+            complete.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
             raise UserError(f"{folder}: something else was put there meanwhile; remove it, or name another folder") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)

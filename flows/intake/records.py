@@ -84,13 +84,13 @@ def files_of(folder: Path) -> Files:
     tables = any(_plain_or_gz(folder, f"{name}{end}") for name in NAMES for end in (".csv", ".tsv"))
     in_csv = tables or bool(_plain_or_gz(folder / "qrels", "*.csv") or _plain_or_gz(folder, "negatives.csv"))
     ends = (".csv", ".tsv") if in_csv else (".jsonl",)
-    found = {name: _plain_or_gz(folder, *(f"{name}{end}" for end in ends)) for name in NAMES}
-    other = _plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES)) if in_csv else []
-    first = [file for files in found.values() for file in files] or _plain_or_gz(folder / "qrels", "*.csv")
-    if other:
-        raise UserError(f"{other[0]}: {first[0].name} exists too, expected either JSON lines or CSV; put them into two batches")
-    listed = _plain_or_gz(folder, *(("negatives.csv", "negatives.tsv") if in_csv else ("negatives.tsv",)))
-    for files in (*found.values(), listed):
+    by_name = {name: _plain_or_gz(folder, *(f"{name}{end}" for end in ends)) for name in NAMES}
+    json_files = _plain_or_gz(folder, *(f"{name}.jsonl" for name in NAMES)) if in_csv else []
+    csv_files = [file for files in by_name.values() for file in files] or _plain_or_gz(folder / "qrels", "*.csv")
+    if json_files:
+        raise UserError(f"{json_files[0]}: {csv_files[0].name} exists too, expected either JSON lines or CSV; put them into two batches")
+    negative_files = _plain_or_gz(folder, *(("negatives.csv", "negatives.tsv") if in_csv else ("negatives.tsv",)))
+    for files in (*by_name.values(), negative_files):
         if len(files) > 1:
             raise UserError(f"{files[0]}: {files[1].name} exists too, expected only one of them; keep one")
     qrels: dict[str, Path] = {}
@@ -103,8 +103,8 @@ def files_of(folder: Path) -> Files:
             raise UserError(f"{file}: {qrels[split].name} exists too, expected only one file of {split} qrels; keep one of them")
         qrels[split] = file
     refuse_unread_qrels(folder / "qrels", qrels, (".csv", ".tsv") if in_csv else (".tsv",))
-    documents, queries = (next(iter(found[name]), None) for name in NAMES)
-    return Files(in_csv, documents, queries, qrels, next(iter(listed), None))
+    documents, queries = (next(iter(by_name[name]), None) for name in NAMES)
+    return Files(in_csv, documents, queries, qrels, next(iter(negative_files), None))
 
 
 def files_without_header(files: Files) -> list[Path]:
@@ -126,8 +126,8 @@ def documents(files: Files, wrong: Wrong) -> Iterator[Document]:
         heading = record.get("title")
         if heading is not None and not isinstance(heading, str):
             wrong(f"{at}: found title {shorten(heading)}, expected a string")
-        elif found := _identified(at, record, wrong):
-            yield Document(at, found[0], heading or "", found[1])
+        elif id_and_text := _identified(at, record, wrong):
+            yield Document(at, id_and_text[0], heading or "", id_and_text[1])
 
 
 def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
@@ -145,8 +145,8 @@ def queries(files: Files, wrong: Wrong) -> Iterator[Query]:
             wrong(f"{at}: found answers {shorten(answers)}, expected a list of strings")
         elif has_half_character("".join(answers)):
             wrong(f"{at}: an answer contains half a character (a lone surrogate, \\ud800 to \\udfff)")
-        elif found := _identified(at, record, wrong):
-            yield Query(at, *found)
+        elif id_and_text := _identified(at, record, wrong):
+            yield Query(at, *id_and_text)
 
 
 def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
@@ -157,20 +157,18 @@ def judgments(files: Files, split: str, wrong: Wrong) -> Iterator[Judged]:
             if (judged := _judged(at, [*cells, weight] if weight else cells, wrong)) is not None:
                 yield judged
         return
-    wanted = 3
+    columns = 3
     for number, line in lines(path, wrong):
         at, cells = f"{path}:{number}", line.split("\t")
         if number == 1 and cells[3:] in ([], [WEIGHT]) and len(cells) > 2 and is_heading(cells[2]):
-            wanted = len(cells)
+            columns = len(cells)
             if swapped := column_order_error(cells):
                 wrong(f"{at}: {swapped}")
                 return
             continue
-        if len(cells) != wanted:
-            names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:wanted])
-            wrong(
-                f"{at}: found {len(cells)} column{'s' * (len(cells) != 1)} ({shorten(line)}), expected {wanted} separated by tabs ({names})"
-            )
+        if len(cells) != columns:
+            names = ", ".join(("query-id", "corpus-id", "score", WEIGHT)[:columns])
+            wrong(f"{at}: found {counted(len(cells), 'columns')} ({shorten(line)}), expected {columns} separated by tabs ({names})")
         elif (judged := _judged(at, cells, wrong)) is not None:
             yield judged
 
@@ -201,8 +199,8 @@ def beir_lines(files: Files, path: Path) -> Iterator[tuple[int, str]]:
         for number, query in enumerate(queries(files, refuse), 1):
             yield number, json.dumps({"_id": query.id, "text": query.text}, ensure_ascii=False)
     elif path == files.negatives:
-        for number, one in enumerate(negatives(files, refuse), 1):
-            yield number, "\t".join(map(quote_id, one[1:]))
+        for number, negative in enumerate(negatives(files, refuse), 1):
+            yield number, "\t".join(map(quote_id, negative[1:]))
     else:
         split = next(name for name, file in files.qrels.items() if file == path)
         for number, judged in enumerate(judgments(files, split, refuse), 1):
@@ -217,8 +215,8 @@ def quote_id(name: str) -> str:
 
 def _raw(path: Path) -> Iterator[bytes]:
     with path.open("rb") as handle:
-        packed = handle.read(2) == b"\x1f\x8b"
-    with gzip.open(path, "rb") if packed else path.open("rb") as handle:
+        gzipped = handle.read(2) == b"\x1f\x8b"
+    with gzip.open(path, "rb") if gzipped else path.open("rb") as handle:
         yield from handle
 
 
@@ -261,7 +259,7 @@ def has_half_character(text: str) -> bool:
 
 def _named(at: str, name: str, wrong: Wrong) -> bool:
     if not name or any(mark in name for mark in "\t\r\n\0"):
-        wrong(f"{at}: found id {shorten(name)}, expected one without tabs, line ends, and NUL that is not empty")
+        wrong(f"{at}: found id {shorten(name)}, expected a non-empty one without tabs, line ends, or NUL")
         return False
     return True
 
@@ -292,11 +290,11 @@ def _rows(
     rows = csv.reader((f"{line}\n" for line in _texts(path, wrong)), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     places: list[int | None] = []
-    first = 1
+    start = 1
     try:
         for cells in rows:
-            told, at, first = first == 1 and tells_delimiter(cells, delimiter), f"{path}:{first}", rows.line_num + 1
-            if told or not any(cell.strip() for cell in cells):
+            is_delimiter_line, at, start = start == 1 and tells_delimiter(cells, delimiter), f"{path}:{start}", rows.line_num + 1
+            if is_delimiter_line or not any(cell.strip() for cell in cells):
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]
@@ -313,7 +311,7 @@ def _rows(
             else:
                 yield at, ["" if place is None else cells[place] for place in places]
     except csv.Error as error:
-        wrong(f"{path}:{first}: invalid {'TSV' if is_tabbed(path) else 'CSV'} in the row that begins here ({error})")
+        wrong(f"{path}:{start}: invalid {'TSV' if is_tabbed(path) else 'CSV'} in the row that begins here ({error})")
 
 
 def _texts(path: Path, wrong: Wrong) -> Iterator[str]:

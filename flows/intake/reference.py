@@ -44,15 +44,15 @@ class Reference:
 
     def shift(self, kind: str, texts: Sequence[str]) -> Shift | None:
         """Test a sample of a batch's documents or queries (`kind`) for a shift; None if there are too few to compare."""
-        fixed, held = self.texts[kind][::2], self.texts[kind][1::2]
-        if min(len(fixed), len(held), len(texts)) < LEAST:
+        fixed, held_out = self.texts[kind][::2], self.texts[kind][1::2]
+        if min(len(fixed), len(held_out), len(texts)) < LEAST:
             return None
         if self.folder is None:
             from tasks.core.text.analysis import analyzer
 
-            return word_shift(texts, held, fixed, terms=analyzer("none", "none"))
-        with np.load(self.folder / "vectors.npz", allow_pickle=False) as known:
-            vectors = known[kind]
+            return word_shift(texts, held_out, fixed, terms=analyzer("none", "none"))
+        with np.load(self.folder / "vectors.npz", allow_pickle=False) as arrays:
+            vectors = arrays[kind]
         return vector_shift(_encode(self.folder, {kind: list(texts)}, self.processes)[kind], vectors[1::2], vectors[::2], by=self.by)
 
 
@@ -63,7 +63,7 @@ def reference_of(project: Path, known: Known, size: int, *, warn: Warn, processe
         now = champion.current(project)
         return _of_champion(project, now, size, processes=processes) if now else words
     except (UserError, OSError) as error:
-        warn(f"test of shift: by words, not by the champion's vectors: {' '.join(str(error).split())}")
+        warn(f"the test of shift uses words, not the champion's vectors: {' '.join(str(error).split())}")
         return words
 
 
@@ -72,20 +72,20 @@ def _of_champion(project: Path, now: Champion, size: int, *, processes: Processe
     about = {"champion": now.number, "commit": now.commit, "size": size}
     with locks.wait_and_hold(folder.with_suffix(".lock")):  # a check by hand may run beside a retraining
         if not (folder / "reference.json").exists() or read_json(folder / "reference.json")["of"] != about:
-            with new_folder(folder) as made:
-                texts = _texts(project, now, size, folder=made / "tables")
-                shutil.rmtree(made / "tables")
+            with new_folder(folder) as temporary:
+                texts = _texts(project, now, size, folder=temporary / "tables")
+                shutil.rmtree(temporary / "tables")
                 paths = champion.parts_at(project, now).paths
-                champion.get_out(project, now.commit, paths["encoder"], made / "encoder")
-                np.savez(made / "vectors.npz", **_encode(made, texts, processes))  # type: ignore[arg-type]
-                write_json(made / "reference.json", {"of": about, "texts": texts})
+                champion.get_out(project, now.commit, paths["encoder"], temporary / "encoder")
+                np.savez(temporary / "vectors.npz", **_encode(temporary, texts, processes))  # type: ignore[arg-type]
+                write_json(temporary / "reference.json", {"of": about, "texts": texts})
         return Reference(read_json(folder / "reference.json")["texts"], name, folder, processes)
 
 
 def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str, list[str]]:
     """A sample of the documents and training queries of the champion's corpus."""
     corpus = champion.parts_at(project, now).paths.get("corpus", "data/corpus")
-    found = {}
+    samples = {}
     for kind, path, schema in (("documents", "documents.parquet", DOCUMENTS), ("queries", "queries/train.parquet", QUERIES)):
         champion.get_out(project, now.commit, f"{corpus}/{path}", folder / Path(path).name)
         sample = Sample(size)
@@ -93,19 +93,19 @@ def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str
             titles = batch["title"].to_pylist() if "title" in schema.names else [""] * batch.num_rows
             texts = [f"{title} {text}".strip() if title else text for title, text in zip(titles, batch["text"].to_pylist(), strict=True)]
             sample.add(hashes(batch["id"].to_pylist()).tolist(), texts)
-        found[kind] = sample.texts()
-    return found
+        samples[kind] = sample.texts()
+    return samples
 
 
 def _encode(folder: Path, texts: dict[str, list[str]], processes: Processes) -> dict[str, npt.NDArray[np.float32]]:
     """Vectors of texts by the encoder in `folder`. Raises UserError if its process fails."""
-    said = list[str]()
+    output = list[str]()
     with TemporaryDirectory() as scratch:  # of this process alone: a check by hand may run beside a retraining
-        given, out = Path(scratch, "texts.json"), Path(scratch, "out.npz")
-        given.write_text(json.dumps(texts), encoding="utf-8")
-        command = [sys.executable, "-m", "flows.intake.vectors", *map(str, ((folder / "encoder").resolve(), given, out))]
+        texts_file, out = Path(scratch, "texts.json"), Path(scratch, "out.npz")
+        texts_file.write_text(json.dumps(texts), encoding="utf-8")
+        command = [sys.executable, "-m", "flows.intake.vectors", *map(str, ((folder / "encoder").resolve(), texts_file, out))]
         env = {name: value for name, value in environment().items() if name != PROBLEM}  # a failure is a warning here
-        if processes.run(command, said.append, env, ROOT):
-            raise UserError(said[-1].removeprefix("retemper: ") if said else "the encoder's process ended without a word")
-        with np.load(out, allow_pickle=False) as found:
-            return {kind: found[kind] for kind in texts}
+        if processes.run(command, output.append, env, ROOT):
+            raise UserError(output[-1].removeprefix("retemper: ") if output else "the encoder's process ended without a message")
+        with np.load(out, allow_pickle=False) as arrays:
+            return {kind: arrays[kind] for kind in texts}

@@ -51,7 +51,7 @@ class Intake(Params):
     settle_seconds: float = Field(
         0.0,
         ge=0,
-        description="a batch with a file that changed in the last so many seconds is still being written, so it waits for the next run",
+        description="a batch with a file that changed within this many seconds is still being written, so it waits for the next run",
     )
     shrink: float | None = Field(
         0.3,

@@ -47,8 +47,8 @@ def vector_shift(batch_ND: Floats, held_HD: Floats, fixed_FD: Floats, *, by: str
     """
     batch_ND, held_HD, fixed_FD = (_unit(vectors) for vectors in (batch_ND, held_HD, fixed_FD))
     auc, p = permutation_auc(nearest(batch_ND, fixed_FD), nearest(held_HD, fixed_FD))
-    one, other = batch_ND.mean(axis=0), np.concatenate([held_HD, fixed_FD]).mean(axis=0)
-    cosine = float(one @ other / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12))
+    batch_mean_D, reference_mean_D = batch_ND.mean(axis=0), np.concatenate([held_HD, fixed_FD]).mean(axis=0)
+    cosine = float(batch_mean_D @ reference_mean_D / max(float(np.linalg.norm(batch_mean_D) * np.linalg.norm(reference_mean_D)), 1e-12))
     return Shift(auc, p, 1 - cosine, len(batch_ND), len(held_HD), by)
 
 
@@ -71,12 +71,14 @@ def nearest(texts_ND: Floats, fixed_FD: Floats) -> Floats:
 
 def rarity(texts: Sequence[str], counts: Counter[str], documents: int, *, terms: Callable[[str], list[str]]) -> Floats:
     """Mean log((F + 1) / (df + 1)) of each text's distinct terms, [N]; a text without terms is as novel as one unknown term."""
-    most = math.log(documents + 1)
-    found = []
+    unknown_idf = math.log(documents + 1)
+    novelties = []
     for text in texts:
-        known = set(terms(text))
-        found.append(math.fsum(most - math.log(counts[term] + 1) for term in known) / len(known) if known else most)
-    return np.array(found)
+        distinct = set(terms(text))
+        novelties.append(
+            math.fsum(unknown_idf - math.log(counts[term] + 1) for term in distinct) / len(distinct) if distinct else unknown_idf
+        )
+    return np.array(novelties)
 
 
 def permutation_auc(first: Floats, second: Floats) -> tuple[float, float]:
@@ -87,14 +89,14 @@ def permutation_auc(first: Floats, second: Floats) -> tuple[float, float]:
     from scipy.stats import rankdata
 
     ranks = rankdata(np.concatenate([first, second]))
-    number, other = len(first), len(second)
+    first_count, second_count = len(first), len(second)
 
     def auc(total: float) -> float:
-        return (total - number * (number + 1) / 2) / (number * other)
+        return (total - first_count * (first_count + 1) / 2) / (first_count * second_count)
 
-    observed = float(ranks[:number].sum())
+    observed = float(ranks[:first_count].sum())
     rng = np.random.default_rng(0)
-    totals = [float(ranks[rng.permutation(len(ranks))[:number]].sum()) for _ in range(PERMUTATIONS)]
+    totals = [float(ranks[rng.permutation(len(ranks))[:first_count]].sum()) for _ in range(PERMUTATIONS)]
     return auc(observed), (1 + sum(total >= observed for total in totals)) / (1 + PERMUTATIONS)
 
 

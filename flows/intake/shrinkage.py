@@ -14,8 +14,8 @@ from tasks.core.stage.files import read_json
 STATS = Path("data/corpus/stats.json")
 
 
-def refuse(project: Path, now: Champion, most: float, *, warn: Callable[[str], None]) -> None:
-    """Raise UserError if the prepared data set has lost more than the share `most` of the documents, or of a split's queries, of `now`.
+def refuse(project: Path, now: Champion, max_loss: float, *, warn: Callable[[str], None]) -> None:
+    """Raise UserError if the prepared data set has lost more than the share `max_loss` of the documents, or of a split's queries, of `now`.
 
     The current folder is the retrainings' worktree. If the champion's data are lost, warn instead of checking.
     """
@@ -25,14 +25,14 @@ def refuse(project: Path, now: Champion, most: float, *, warn: Callable[[str], N
             champion.get_out(project, now.commit, str(STATS), out)
             counts = dict(_counts(read_json(out)))
     except UserError as error:
-        warn(f"whether the data set has lost records since champion/{now.number} is unknown: {error}")
+        warn(f"cannot check whether the data set has lost records since champion/{now.number}: {error}")
         return
-    for what, count in _counts(read_json(STATS)):
-        before = counts.get(what, 0)
-        if before - count > most * before:
+    for kind, count in _counts(read_json(STATS)):
+        former = counts.get(kind, 0)
+        if former - count > max_loss * former:
             raise UserError(
-                f"data set: found {count:,} {what}, champion/{now.number} had {before:,}; expected at least {100 - 100 * most:g} % of them "
-                f"(intake.shrink of {FILE}); put back what is missing, or raise intake.shrink (null: any loss)"
+                f"data set: found {count:,} {kind}, champion/{now.number} had {former:,}; expected at least {100 - 100 * max_loss:g} % of "
+                f"them (intake.shrink of {FILE}); put back what is missing, or raise intake.shrink (null: any loss)"
             )
 
 

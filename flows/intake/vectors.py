@@ -32,18 +32,18 @@ def encode(encoder: Path, texts: dict[str, list[str]]) -> dict[str, npt.NDArray[
         "documents": (towers.document, shape.document_prefix),
         "queries": (towers.query, shape.query_prefix),
     }
-    found = {}
-    for kind, some in texts.items():
+    arrays = {}
+    for kind, side_texts in texts.items():
         tower, prefix = sides[kind]
         tower.eval()
-        order = sorted(range(len(some)), key=lambda row: len(some[row]))
-        vectors = np.empty((len(some), tower.width), dtype=np.float32)
+        order = sorted(range(len(side_texts)), key=lambda row: len(side_texts[row]))
+        vectors = np.empty((len(side_texts), tower.width), dtype=np.float32)
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
             length = min(LENGTH, shape.max_length or LENGTH)
-            vectors[rows] = encode_texts(tower, tokenizer, [some[row] for row in rows], length, torch.device("cpu"), prefix)
-        found[kind] = vectors
-    return found
+            vectors[rows] = encode_texts(tower, tokenizer, [side_texts[row] for row in rows], length, torch.device("cpu"), prefix)
+        arrays[kind] = vectors
+    return arrays
 
 
 def main(encoder: str, texts: str, out: str) -> None:

@@ -56,7 +56,7 @@ class Batch:
         judged = ", ".join(counted(count, "judgments").replace(" ", f" {split} ") for split, count in self.judgments.items())
         parts = [f"{counted(self.documents, 'documents')} ({self.new:,} new)", counted(self.queries, "queries"), judged]
         parts += [counted(self.negatives, "negatives")] * bool(self.negatives)
-        parts += [f"shift of {kind}: {Shift(**one).words}" for kind, one in self.shift.items()]
+        parts += [f"shift of {kind}: {Shift(**values).words}" for kind, values in self.shift.items()]
         return ", ".join(filter(None, parts))
 
 
@@ -78,8 +78,8 @@ def save(project: Path, batch: Batch) -> None:
 
 def read(file: Path) -> Batch:
     lists = ("wrong", "odd", "lines")
-    found: dict[str, Any] = read_json(file)
-    values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in found.items()}
+    record: dict[str, Any] = read_json(file)
+    values: dict[str, Any] = {name: tuple(value) if name in lists else value for name, value in record.items()}
     return from_record(Batch, values)
 
 

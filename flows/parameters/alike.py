@@ -33,12 +33,16 @@ def suggesting() -> Iterator[None]:
     try:
         yield
     except Invalid as error:
-        if UNKNOWN in str(error) and (meant := closest_key(error.where.rpartition(".")[2].rpartition(" ")[2], error.expected.split(", "))):
-            raise Invalid(f"{error}; did you mean {meant}", where=error.where, expected=error.expected, remedy=f"use {meant}") from None
+        if UNKNOWN in str(error) and (
+            suggestion := closest_key(error.where.rpartition(".")[2].rpartition(" ")[2], error.expected.split(", "))
+        ):
+            raise Invalid(
+                f"{error}; did you mean {suggestion}", where=error.where, expected=error.expected, remedy=f"use {suggestion}"
+            ) from None
         raise
 
 
 def closest_key(key: str, known: list[str]) -> str:
     """The one of `known` that `key` was probably meant to be; empty if none is similar."""
-    there = ELSEWHERE.get(key.lower().replace("-", "_"), "")
-    return there if there in known else next(iter(get_close_matches(key, known, 1, cutoff=0.7)), "")
+    alias = ELSEWHERE.get(key.lower().replace("-", "_"), "")
+    return alias if alias in known else next(iter(get_close_matches(key, known, 1, cutoff=0.7)), "")

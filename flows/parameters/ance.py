@@ -53,14 +53,14 @@ class Ance:
         """
         edits = []
         seeds = [entry.get("seed", SEED) for entry in rounds.values() if isinstance(entry, dict)]
-        first = 1 + max((seed for seed in seeds if isinstance(seed, int)), default=SEED - 1)
+        first_seed = 1 + max((seed for seed in seeds if isinstance(seed, int)), default=SEED - 1)
         for k in range(1, self.n + 1):
             init = self.init if k == 1 else f"{self.prefix}{k - 1}"
             entry = {"init": init, "negatives": self.source(k), "loss": "nll", "in_batch": "false", "hard_negatives": "1"}
             entry |= {"steps": str(self.steps)} if self.steps is not None else {}
             entry |= {"optimizer_from": self.kept} if k > 1 and self.kept != "fresh" else {}
             entry |= {"schedule_steps": str((self.steps or 0) * self.n)} if self.kept == "continue" else {}
-            entry["seed"] = str(first if self.kept == "continue" else first + k - 1)
+            entry["seed"] = str(first_seed if self.kept == "continue" else first_seed + k - 1)
             for setting in self.settings:
                 key, equals, value = setting.partition("=")
                 if not (equals and key.strip() and value.strip()):
@@ -68,8 +68,8 @@ class Ance:
                 entry[key.strip()] = value.strip()
             edits.append(f"rounds.{self.prefix}{k}={{{', '.join(f'{key}: {value}' for key, value in entry.items())}}}")
         mined = dict.fromkeys(self.source(k) for k in range(1, self.n + 1))
-        made = {*rounds, *(f"{self.prefix}{k}" for k in range(1, self.n + 1))} - set(sources)
-        return edits + [f"mine.{name}={{search: {self.search}, depth: 200}}" for name in mined if name in made]
+        unmined = {*rounds, *(f"{self.prefix}{k}" for k in range(1, self.n + 1))} - set(sources)
+        return edits + [f"mine.{name}={{search: {self.search}, depth: 200}}" for name in mined if name in unmined]
 
 
 def add(plan: Ance) -> list[str]:
@@ -77,10 +77,10 @@ def add(plan: Ance) -> list[str]:
     sections = read_yaml(PARAMS)
     written = sections.get("rounds")
     rounds = written if isinstance(written, dict) else {}  # otherwise `check` reports it
-    taken = _numbered(plan.prefix, list(rounds))
-    if taken:
+    existing = _numbered(plan.prefix, list(rounds))
+    if existing:
         raise UserError(
-            f"{PARAMS}: rounds.{taken[0]}: already exists; run retemper rounds remove {plan.prefix}, or choose another --prefix"
+            f"{PARAMS}: rounds.{existing[0]}: already exists; run retemper rounds remove {plan.prefix}, or choose another --prefix"
         )
     if plan.kept == "continue" and plan.steps is None:
         raise UserError("--optimizer continue: expected --steps, for one schedule over all rounds; or --optimizer moments")

@@ -52,8 +52,8 @@ def check_quotes(path: Path) -> None:
         words = WORD.finditer(text.split("\n")[mark.line])
         word = next((found[0] for found in words if found.start() <= mark.column < found.end()), "")
         if ":" not in word and "?" not in word:
-            raise UserError(f"{path}:{mark.line + 1}: DVC does not read this line ({error.problem}); fix it") from None
-        raise UserError(f'{path}:{mark.line + 1}: found {word} without quotes within {{}} or []; write "{word}" in quotes') from None
+            raise UserError(f"{path}:{mark.line + 1}: DVC cannot read this line ({error.problem}); fix it") from None
+        raise UserError(f'{path}:{mark.line + 1}: found {word} unquoted within {{}} or []; write "{word}"') from None
 
 
 def check(sections: dict[str, Any], where: str = str(PARAMS), *, compared: bool = True) -> Parameters:
@@ -108,8 +108,8 @@ def systems(sections: Mapping[str, Any]) -> list[str]:
 def check_compared(parameters: Parameters, known: list[str], where: str) -> None:
     """Check that all compared systems are among the `known` ones; the default's baselines may be absent."""
     model, against, report = parameters.failures.model, parameters.failures.against, parameters.report
-    usual = type(report).model_fields["baselines"].default
-    baselines = [("report.baselines", name) for name in report.baselines if name not in usual]
+    defaults = type(report).model_fields["baselines"].default
+    baselines = [("report.baselines", name) for name in report.baselines if name not in defaults]
     for key, name in [("failures.model", model), ("failures.against", against), *baselines]:
         if name is not None and name not in known:
             raise UserError(f"{where}: {key}: found {name!r}, expected one of {', '.join(known)}")
@@ -140,31 +140,31 @@ def check_metric(parameters: Parameters, where: str) -> None:
         raise UserError(
             f"{where}: report.metric: found {metric!r}, a count that does not say how good a system is, expected a measure such as nDCG@10"
         )
-    open_ = [name for name, entry in parameters.fuse.items() if entry.setting is None]
-    if open_ and needs_texts(parse([metric], 1)):
+    unset = [name for name, entry in parameters.fuse.items() if entry.setting is None]
+    if unset and needs_texts(parse([metric], 1)):
         raise UserError(
             f"{where}: report.metric: found {metric!r}, which reads documents, expected a measure of the runs alone, by which "
-            f"fuse.{open_[0]} is chosen on dev; name another, or set its weight or k"
+            f"fuse.{unset[0]} is chosen on dev; name another, or set its weight or k"
         )
 
 
 def check_moved(sections: Mapping[str, Any], where: str) -> None:
     """Check that no key is in a section where only older versions had it."""
-    found = {key: value for key, value in entries(sections, "evaluate").items() if key in RETRIEVE}
-    if found:
-        wanted = json.dumps(found).replace('"', "").replace("True", "true")
+    moved = {key: value for key, value in entries(sections, "evaluate").items() if key in RETRIEVE}
+    if moved:
+        moved_text = json.dumps(moved).replace('"', "").replace("True", "true")
         raise UserError(
-            f"{where}: evaluate.{next(iter(found))}: moved to section retrieve; remove {', '.join(found)} from evaluate, and add "
-            f"retrieve: {wanted}, or run retemper upgrade, which does it"
+            f"{where}: evaluate.{next(iter(moved))}: moved to section retrieve; remove {', '.join(moved)} from evaluate, and add "
+            f"retrieve: {moved_text}, or run retemper upgrade, which does it"
         )
 
 
 def check_age(sections: Mapping[str, Any], where: str) -> None:
     """Check that no section of newer versions is missing; `retemper upgrade` adds these to a file of an older version."""
     if names := missing_sections(sections):
-        more = f" ({', '.join(names[1:])} too)" if names[1:] else ""
+        others_note = f" ({', '.join(names[1:])} too)" if names[1:] else ""
         raise Missing(
-            f"{where}: {names[0]}: missing{more}, a section of newer versions; run retemper upgrade, which adds it with its default"
+            f"{where}: {names[0]}: missing{others_note}, a section of newer versions; run retemper upgrade, which adds it with its default"
         )
 
 
@@ -194,7 +194,7 @@ def check_names(sections: Mapping[str, Any], where: str) -> None:
 
 
 def check_references(sections: Mapping[str, Any], where: str) -> None:
-    """Check that every reference names an existing entry, and that no entry needs itself."""
+    """Check that every reference names an existing entry, and that no entry depends on itself."""
     encoders = {"base", *(name for section in ENCODERS for name in entries(sections, section))}
     negatives = {*GIVEN_NEGATIVES, *(name for section in NEGATIVES for name in entries(sections, section))}
     listed = negatives - {"none", "random"}  # have a list for each query
@@ -221,9 +221,9 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         "study": {"round": set(rounds)},
         "analyses": {"round": set(rounds), "negatives": listed},
     }
-    for section, wanted in fields.items():
+    for section, references in fields.items():
         for name, entry in entries(sections, section).items():
-            for field, known in wanted.items():
+            for field, known in references.items():
                 if entry[field] not in known:
                     hint = f"; add mine.{entry[field]}" if known in (negatives, listed) and entry[field] in rounds else ""
                     names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'} (none yet)"
@@ -232,7 +232,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         tower = entries(sections, "adore").get(entry["encoder"], {}).get("round", entry["encoder"])
         if tower != entry["round"]:
             raise UserError(
-                f"{where}: rescore.{name}.encoder: found {entry['encoder']}, whose queries meet the vectors of {tower}, "
+                f"{where}: rescore.{name}.encoder: found {entry['encoder']}, whose queries are made for the vectors of {tower}, "
                 f"expected {entry['round']} as in rescore.{name}.round, or an adore over it"
             )
     cycle = find_cycle(needs(sections))
@@ -242,16 +242,16 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         remedy = (
             "name another system in one of them" if first.startswith(ORDERED) else "let one of them start from base or earlier negatives"
         )
-        raise UserError(f"{where}: {first}: needs itself: {' -> '.join([*shown, shown[0]])}; {remedy}")
+        raise UserError(f"{where}: {first}: depends on itself: {' -> '.join([*shown, shown[0]])}; {remedy}")
 
 
 def check_official(parameters: Parameters, where: str) -> None:
     """Check that the source's official negatives are not used if its queries, to which they belong, are not read."""
     if parameters.queries == "pseudo":
-        used = {f"rounds.{name}.negatives": [entry.negatives] for name, entry in parameters.rounds.items()} | {
+        named_negatives = {f"rounds.{name}.negatives": [entry.negatives] for name, entry in parameters.rounds.items()} | {
             f"mix.{name}": [entry.first, entry.second] for name, entry in parameters.mix.items()
         }
-        for key, negatives in used.items():
+        for key, negatives in named_negatives.items():
             if "official" in negatives:
                 raise UserError(
                     f"{where}: {key}: found official, negatives of the source's own queries, but queries is pseudo; expected bm25"
@@ -266,59 +266,61 @@ def check_extra(parameters: Parameters, where: str) -> None:
             spec = str(parse_dataset(entry.source))
         except UserError as error:
             raise UserError(f"{where}: extra.{name}.source: {error}") from None
-        evaluated = parameters.evaluate.model_dump() | {"relevance": entry.relevance}
-        validate(type(parameters.evaluate), evaluated, where, section=f"extra.{name}")
-        if other := seen.get(same := entry.model_copy(update={"source": spec}).model_dump_json()):
+        settings = parameters.evaluate.model_dump() | {"relevance": entry.relevance}
+        validate(type(parameters.evaluate), settings, where, section=f"extra.{name}")
+        if other := seen.get(key := entry.model_copy(update={"source": spec}).model_dump_json()):
             raise UserError(f"{where}: extra.{name}: found the same as extra.{other}; remove one of the two")
-        seen[same] = name
+        seen[key] = name
 
 
 def check_rounds(parameters: Parameters, where: str) -> None:
     """Check what each round requires of its negatives and of the round that it continues."""
     rounds = parameters.rounds
     for name, entry in rounds.items():
-        before = rounds.get(entry.init)
-        if entry.optimizer_from != "fresh" and (before is None or before.optimizer != entry.optimizer):
-            found = f"{entry.init!r}, which is not a round" if before is None else f"a round trained with {before.optimizer}"
+        previous = rounds.get(entry.init)
+        if entry.optimizer_from != "fresh" and (previous is None or previous.optimizer != entry.optimizer):
+            found = f"{entry.init!r}, which is not a round" if previous is None else f"a round trained with {previous.optimizer}"
             expected = f"expected a round trained with {entry.optimizer}, or optimizer_from: fresh"
             raise UserError(f"{where}: rounds.{name}.init: found {found}; {expected}")
-        if entry.optimizer_from != "fresh" and before and before.lora:
+        if entry.optimizer_from != "fresh" and previous and previous.lora:
             raise UserError(
-                f"{where}: rounds.{name}.init: found {entry.init!r}, whose optimizer state is of lora's adapters, merged since; expected a "
+                f"{where}: rounds.{name}.init: found {entry.init!r}, whose optimizer state is of LoRA adapters, since merged; expected a "
                 "round with lora: null, or optimizer_from: fresh"
             )
     for name, entry in rounds.items():
         key = f"{where}: rounds.{name}"
         if entry.steps == 0:
             continue
-        depth, keeper = _depth(parameters, entry.negatives)
-        left = min(entry.window[1], depth) - entry.window[0] + 1
-        if entry.hard > max(left, 0):
+        depth, limit_key = _depth(parameters, entry.negatives)
+        available = min(entry.window[1], depth) - entry.window[0] + 1
+        if entry.hard > max(available, 0):
             raise UserError(
-                f"{key}.hard_negatives: found {entry.hard}, expected at most {max(left, 0)}: {keeper} keeps ranks 1 to {depth}, "
-                f"window is {list(entry.window)}; raise {keeper}, or ask for fewer"
+                f"{key}.hard_negatives: found {entry.hard}, expected at most {max(available, 0)}: {limit_key} keeps ranks 1 to {depth}, "
+                f"window is {list(entry.window)}; raise {limit_key}, or ask for fewer"
             )
         scored = entry.negatives in {**parameters.mine, **parameters.teacher}
         if (entry.distilled or entry.sampling == "simans") and not scored:
-            wish = f"loss {entry.loss}" if entry.distilled else "sampling simans"
+            setting = f"loss {entry.loss}" if entry.distilled else "sampling simans"
             known = ", ".join({**parameters.mine, **parameters.teacher}) or "none yet; add one"
             raise UserError(
-                f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {wish} needs positives' scores"
+                f"{key}.negatives: found {entry.negatives!r}, expected a mine or a teacher ({known}): {setting} needs the positives' scores"
             )
         if entry.positive_ranks is not None:
-            whole = [name for name, mine in parameters.mine.items() if mine.keeps_first_ranks]
-            if entry.negatives not in ["bm25", *whole]:
+            unfiltered = [name for name, mine in parameters.mine.items() if mine.keeps_first_ranks]
+            if entry.negatives not in ["bm25", *unfiltered]:
                 raise UserError(
                     f"{key}.negatives: found {entry.negatives!r}, expected bm25 or a mine without skip and margins "
-                    f"({', '.join(['bm25', *whole])}), whose first ranks positive_ranks makes positives"
+                    f"({', '.join(['bm25', *unfiltered])}), as positive_ranks makes its first ranks positives"
                 )
             if entry.positive_ranks > depth:
-                raise UserError(f"{key}.positive_ranks: found {entry.positive_ranks}, expected at most {keeper}, which is {depth}")
+                raise UserError(f"{key}.positive_ranks: found {entry.positive_ranks}, expected at most {limit_key}, which is {depth}")
         if entry.optimizer_from == "continue":
-            behind = _steps_behind(parameters, entry.init)
-            total = None if behind is None or entry.steps is None else behind + entry.steps
+            earlier_steps = _steps_behind(parameters, entry.init)
+            total = None if earlier_steps is None or entry.steps is None else earlier_steps + entry.steps
             if total is not None and total > (entry.schedule_steps or 0):
-                raise UserError(f"{key}.schedule_steps: found {entry.schedule_steps}, expected at least the whole chain's steps, {total}")
+                raise UserError(
+                    f"{key}.schedule_steps: found {entry.schedule_steps}, expected at least {total}, the steps of the whole chain"
+                )
 
 
 def _steps_behind(parameters: Parameters, name: str) -> int | None:

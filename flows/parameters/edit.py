@@ -104,23 +104,23 @@ def assign(document: CommentedMap, key: str, written: str) -> None:
 
 def move(document: CommentedMap, key: str, to: str) -> None:
     """Rename an entry; both keys are `section.key`, of sections that exist."""
-    (section, name), (other, new) = key.split("."), to.split(".")
+    (section, name), (target, new) = key.split("."), to.split(".")
     value = document[section][name]
     _remove(document[section], name, (document, section))
-    _append(document[other], new, value, (document, other))
+    _append(document[target], new, value, (document, target))
 
 
 def insert(document: CommentedMap, name: str, value: Any, *, after: str, comment: str) -> None:
     """Add a section after section `after`, or at the end if that is missing, with a comment on its line and a blank line before it."""
     keys = list(document)
-    before = after if after in document else keys[-1] if keys else None
-    if before is None:
+    previous = after if after in document else keys[-1] if keys else None
+    if previous is None:
         document[name] = value
         return
-    trailing = _split_trailing(_leaf(document, before))
+    trailing = _split_trailing(_leaf(document, previous))
     blank = CommentToken("\n\n", CommentMark(0), None)
-    document.insert(keys.index(before) + 1, name, value)
-    _attach_comment(blank, _leaf(document, before))
+    document.insert(keys.index(previous) + 1, name, value)
+    _attach_comment(blank, _leaf(document, previous))
     document.yaml_add_eol_comment(comment, name, column=0)
     document.ca.items[name][2].value = f"# {comment}\n"
     _attach_comment(trailing, (document, name))
@@ -165,21 +165,21 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
 
 def _refuse_shared(document: CommentedMap, node: CommentedMap, assignment: str) -> None:
     """Raise UserError if an edit of `node` would also change another section, because an alias (`*name`) makes them the same."""
-    places = [key for key, one in _nodes(document) if one is node]
+    places = [key for key, value in _nodes(document) if value is node]
     if len(places) > 1:
         raise UserError(
             f"--set {assignment}: {' and '.join(places)} are the same section (anchor & and alias *); write it out in each place first"
         )
 
 
-def _nodes(node: Any, key: str = "", way: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _nodes(node: Any, key: str = "", ancestors: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Every mapping and sequence in a document, with its dotted key; one that is in several places comes once for each."""
     entries = node.items() if isinstance(node, CommentedMap) else enumerate(node)
     for name, value in entries:
-        if isinstance(value, CommentedMap | CommentedSeq) and id(value) not in way:
-            below = f"{key}.{name}" if key else str(name)
-            yield below, value
-            yield from _nodes(value, below, (*way, id(value)))
+        if isinstance(value, CommentedMap | CommentedSeq) and id(value) not in ancestors:
+            child_key = f"{key}.{name}" if key else str(name)
+            yield child_key, value
+            yield from _nodes(value, child_key, (*ancestors, id(value)))
 
 
 def _parse(written: str, assignment: str) -> Any:
@@ -216,8 +216,8 @@ def _remove(node: CommentedMap, name: str, above: Place | None) -> None:
     """Remove a key. Comments after it, up to the next key, move after the previous key, or else after the section's own line."""
     trailing = _split_trailing(_leaf(node, name))
     keys = list(node)
-    before = keys[keys.index(name) - 1] if name != keys[0] else None
-    place = above if before is None else _leaf(node, before)
+    previous = keys[keys.index(name) - 1] if name != keys[0] else None
+    place = above if previous is None else _leaf(node, previous)
     leading = (node.ca.items.get(name) or [None] * 4)[1] or []  # comments before it, if the previous key is on one line
     if lines := "".join(f"{' ' * token.start_mark.column if token.value.strip() else ''}{token.value}" for token in leading):
         _attach_comment(type(leading[0])(f"\n{lines}", leading[0].start_mark, None), place)
@@ -265,12 +265,12 @@ def _split_trailing(place: Place | None) -> Any:
     token = (holder.ca.items.get(key) or [None] * 4)[slot]
     if token is None or "\n" not in token.value:
         return None
-    own, _, rest = token.value.partition("\n")
-    if not rest:
+    line_end, _, following = token.value.partition("\n")
+    if not following:
         return None
-    trailing = type(token)("\n" + rest, token.start_mark, None)
-    if own:
-        token.value = own + "\n"
+    trailing = type(token)("\n" + following, token.start_mark, None)
+    if line_end:
+        token.value = line_end + "\n"
     else:
         holder.ca.items[key][slot] = None
     return trailing

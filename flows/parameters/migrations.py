@@ -87,11 +87,11 @@ def add_metric(document: CommentedMap) -> str:
 def rename_anew(document: CommentedMap) -> str:
     """Replace `optimizer_from: anew` by its new name, fresh."""
     rounds = document.get("rounds")
-    named = [name for name, entry in rounds.items() if isinstance(entry, CommentedMap)] if isinstance(rounds, CommentedMap) else []
-    changed = [name for name in named if rounds[name].get("optimizer_from") == "anew"]
+    round_names = [name for name, entry in rounds.items() if isinstance(entry, CommentedMap)] if isinstance(rounds, CommentedMap) else []
+    changed = [name for name in round_names if rounds[name].get("optimizer_from") == "anew"]
     for name in changed:
         rounds[name]["optimizer_from"] = "fresh"
-    return f"optimizer_from: anew is called fresh, in rounds.{', rounds.'.join(changed)}" if changed else ""
+    return f"optimizer_from: anew renamed to fresh in rounds.{', rounds.'.join(changed)}" if changed else ""
 
 
 def keep_not_worse(document: CommentedMap) -> str:
@@ -136,21 +136,21 @@ def migrate(document: CommentedMap, file: File, made: datetime | None = None) ->
 
     Without `made`, former defaults are not kept.
     """
-    told = []
+    changes = []
     for migration in MIGRATIONS:
         due = not migration.default or (made is not None and made < datetime.fromisoformat(migration.since))
         if migration.file == file and due and (line := migration.apply(document)):
-            told.append(line)
-    return told
+            changes.append(line)
+    return changes
 
 
 def migrated(text: str, file: File, made: datetime | None = None) -> tuple[str, list[str]]:
     """`migrate` on the text of a file, keeping comments and order; the same text if there is nothing to do."""
     document = edit.load(text.replace("\r\n", "\n"))
-    if not (told := migrate(document, file, made)):
+    if not (changes := migrate(document, file, made)):
         return text, []
     dumped = edit.dump(document)
-    return dumped.replace("\n", "\r\n") if "\r\n" in text else dumped, told
+    return dumped.replace("\n", "\r\n") if "\r\n" in text else dumped, changes
 
 
 def missing_sections(sections: Mapping[str, Any]) -> list[str]:
@@ -159,20 +159,20 @@ def missing_sections(sections: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    known = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    known.add_argument("--made", type=datetime.fromisoformat, help="when the version was made that the files are of (ISO 8601)")
-    known.add_argument("--told", type=Path, required=True, help="file for what was done: JSON, lines by file")
-    given = known.parse_args()
-    found: dict[str, list[str]] = {}
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--made", type=datetime.fromisoformat, help="when the version of the files was made (ISO 8601)")
+    parser.add_argument("--told", type=Path, required=True, help="where to write what was changed: JSON, lines by file")
+    arguments = parser.parse_args()
+    changes: dict[str, list[str]] = {}
     for file in FILES:
         path = Path(file)
         if path.is_file():
             read_yaml(path)  # a UserError if it cannot be read
             before = path.read_bytes().decode("utf-8")
-            after, found[file] = migrated(before, file, given.made)
+            after, changes[file] = migrated(before, file, arguments.made)
             if after != before:
                 write_text(path, after)
-    write_json(given.told, {file: lines for file, lines in found.items() if lines})
+    write_json(arguments.told, {file: lines for file, lines in changes.items() if lines})
 
 
 if __name__ == "__main__":

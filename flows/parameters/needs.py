@@ -29,26 +29,26 @@ Needs = Mapping[str, list[str]]
 
 def needs(sections: Mapping[str, Any]) -> Needs:
     """The entries that each entry needs. References to anything but an entry (base, bm25, unknown names) are left out."""
-    found = {f"{section}.{name}": list[str]() for section in SECTIONS for name in entries(sections, section)}
+    graph = {f"{section}.{name}": list[str]() for section in SECTIONS for name in entries(sections, section)}
     for section, fields in FIELDS.items():
         for name, entry in entries(sections, section).items():
             for field, owners in fields.items():
-                named = entry.get(field)
-                found[f"{section}.{name}"] += [f"{owner}.{named}" for owner in owners if named in entries(sections, owner)]
+                reference = entry.get(field)
+                graph[f"{section}.{name}"] += [f"{owner}.{reference}" for owner in owners if reference in entries(sections, owner)]
     for name in entries(sections, "mine"):
-        found[f"mine.{name}"].append(f"rounds.{name}")
-    return found
+        graph[f"mine.{name}"].append(f"rounds.{name}")
+    return graph
 
 
 def with_needs(needs: Needs, wanted: Collection[str]) -> set[str]:
     """`wanted`, and all that they need, directly or indirectly."""
-    found, waiting = set[str](), list(wanted)
+    closure, waiting = set[str](), list(wanted)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in closure:
+            closure.add(name)
             waiting += needs.get(name, [])
-    return found
+    return closure
 
 
 def keep_needed(sections: Mapping[str, Any], systems: Collection[str]) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def keep_needed(sections: Mapping[str, Any], systems: Collection[str]) -> dict[s
     An entry of study or analyses stays if all that it needs does.
     """
     graph = needs(sections)
-    kept = with_needs(graph, [name for section in RUNS for one in systems if (name := f"{section}.{one}") in graph])
-    kept |= {name for name, needed in graph.items() if name.startswith(ASKED) and kept.issuperset(needed)}
+    kept_names = with_needs(graph, [name for section in RUNS for system in systems if (name := f"{section}.{system}") in graph])
+    kept_names |= {name for name, needed in graph.items() if name.startswith(ASKED) and kept_names.issuperset(needed)}
     return {
-        section: {name: entry for name, entry in entries(sections, section).items() if f"{section}.{name}" in kept}
+        section: {name: entry for name, entry in entries(sections, section).items() if f"{section}.{name}" in kept_names}
         if section in SECTIONS
         else value
         for section, value in sections.items()
@@ -69,20 +69,20 @@ def keep_needed(sections: Mapping[str, Any], systems: Collection[str]) -> dict[s
 
 def find_cycle(needs: Needs) -> list[str]:
     """A path through `needs` that ends where it begins, or an empty list. Names that are not keys end a path."""
-    done: set[str] = set()
+    visited: set[str] = set()
 
     def walk(name: str, path: list[str]) -> list[str]:
         if name in path:
             return [*path[path.index(name) :], name]
-        if name in done:
+        if name in visited:
             return []
         for needed in needs.get(name, []):
-            if found := walk(needed, [*path, name]):
-                return found
-        done.add(name)
+            if cycle := walk(needed, [*path, name]):
+                return cycle
+        visited.add(name)
         return []
 
-    return next((found for name in needs if (found := walk(name, []))), [])
+    return next((cycle for name in needs if (cycle := walk(name, []))), [])
 
 
 def entries(sections: Mapping[str, Any], section: str) -> dict[Any, Any]:

@@ -51,11 +51,11 @@ def apply_to_text(before: str, name: str, folder: Path, *, last: Record) -> tupl
         text = replace_sections(text, last["before"])
     elif name == NONE:
         raise UserError(
-            f"--recipe none: no recipe of this folder is in place in {PARAMS}, expected one that --recipe NAME has put there; "
+            f"--recipe none: found no recipe applied to {PARAMS}, expected one to undo, from --recipe NAME; "
             f"to restore the committed file: git checkout {PARAMS}"
         )
-    here = blocks(text)
-    record = {"name": name, "before": {section: here.get(section) for section in recipe}, "after": recipe} if recipe else {}
+    current = blocks(text)
+    record = {"name": name, "before": {section: current.get(section) for section in recipe}, "after": recipe} if recipe else {}
     text = replace_sections(text, recipe)
     return text.replace("\n", "\r\n" if "\r\n" in before else "\n"), record
 
@@ -87,9 +87,9 @@ def _read(name: str, folder: Path) -> dict[str, str]:
 
 def _is_in_place(text: str, last: Mapping[str, Blocks]) -> bool:
     """Whether some section is still as the recipe has it; if not, someone has undone it in another way (git checkout)."""
-    here = blocks(text)
+    current = blocks(text)
     changed = [section for section, block in last["after"].items() if block != last["before"].get(section)]
-    return any(here.get(section) == last["after"][section] for section in changed)
+    return any(current.get(section) == last["after"][section] for section in changed)
 
 
 def blocks(text: str) -> dict[str, str]:
@@ -105,8 +105,8 @@ def replace_sections(text: str, new: Blocks) -> str:
     for section, (first, last) in sorted(places.items(), key=lambda item: -item[1][0]):  # bottom up, so that places stay valid
         if section in new:
             block = new[section]
-            after = last + (block is None and last < len(lines) and not lines[last].strip())  # and the blank line after it
-            lines[first:after] = [] if block is None else block.split("\n")
+            end = last + (block is None and last < len(lines) and not lines[last].strip())  # and the blank line after it
+            lines[first:end] = [] if block is None else block.split("\n")
     text = "\n".join(lines)
     for section, block in new.items():
         if section not in places and block is not None:
@@ -119,12 +119,12 @@ def _places(text: str) -> dict[str, tuple[int, int]]:
     document = YAML().load(io.StringIO(text)) or CommentedMap()
     starts = [(str(section), int(document.lc.key(section)[0])) for section in document]
     lines = text.split("\n")
-    found = {}
+    places = {}
     for (section, first), (_, end) in zip(starts, [*starts[1:], ("", len(lines))], strict=True):
         while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].startswith("#")):  # of the next section
             end -= 1
-        found[section] = (first, end)
-    return found
+        places[section] = (first, end)
+    return places
 
 
 @contextmanager

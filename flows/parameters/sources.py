@@ -52,11 +52,11 @@ class Memory:
     def digest(self, path: Path) -> str:
         """SHA-256 of a file, which is read only if its stamp is new."""
         stamp = file_stamp(path)
-        known = self.files.get(str(path.resolve()))
-        if known is None or known[:-1] != stamp:
-            known = [*stamp, file_digest(path)]
-            self.files[str(path.resolve())] = known
-        return str(known[-1])
+        record = self.files.get(str(path.resolve()))
+        if record is None or record[:-1] != stamp:
+            record = [*stamp, file_digest(path)]
+            self.files[str(path.resolve())] = record
+        return str(record[-1])
 
     def knows(self, path: Path) -> bool:
         """Whether the file's digest is known without reading it."""
@@ -90,23 +90,23 @@ def write_source(
         try:
             entry = describe(name, listing(name), remembered)
         except (UserError, OSError) as error:
-            known = remembered.entries.get(f"{kind} {name}")
+            last_entry = remembered.entries.get(f"{kind} {name}")
             if not isinstance(error, Unavailable | OSError):
-                known = None  # it is there, but invalid
-            if known is None and kind == "articles":
+                last_entry = None  # it is there, but invalid
+            if last_entry is None and kind == "articles":
                 if not isinstance(error, Unavailable | OSError):
                     (warn or _warn)(f"{params}: {_key(kind)}: {error}")
                 after[kind] = {"source": name, "digest": "", "files": {}, "packages": {}}
                 continue
-            if known is None and isinstance(error, Elsewhere):
+            if last_entry is None and isinstance(error, Elsewhere):
                 encoder_folder(name)
-                known = describe(name, listing(name), remembered)
-            elif known is None:
+                last_entry = describe(name, listing(name), remembered)
+            elif last_entry is None:
                 raise error if isinstance(error, UserError) else UserError(f"{error.filename}: {error.strerror}; give access") from None
             else:
-                known, words = _last_known(known, is_dataset=kind == "dataset")
-                (warn or _warn)(f"{params}: {_key(kind)}: {error}; continuing with {words}")
-            entry = known
+                last_entry, description = _last_known(last_entry, is_dataset=kind == "dataset")
+                (warn or _warn)(f"{params}: {_key(kind)}: {error}; continuing with {description}")
+            entry = last_entry
         remembered.entries[f"{kind} {name}"] = entry
         after[kind] = entry
     if after != before:
@@ -123,12 +123,12 @@ def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[
     try:
         entry = describe(name, list_dataset(name), remembered)
     except (UserError, OSError) as error:
-        known = remembered.entries.get(f"{key} {name}")
-        if known is None or not isinstance(error, Unavailable | OSError):
-            told = error if isinstance(error, UserError) else f"{error.filename}: {error.strerror}; give access"
-            raise UserError(f"params.yaml: {key}.source: {told}") from None
-        entry, words = _last_known(known, is_dataset=True)
-        (warn or _warn)(f"params.yaml: {key}.source: {error}; continuing with {words}")
+        last_entry = remembered.entries.get(f"{key} {name}")
+        if last_entry is None or not isinstance(error, Unavailable | OSError):
+            reason = error if isinstance(error, UserError) else f"{error.filename}: {error.strerror}; give access"
+            raise UserError(f"params.yaml: {key}.source: {reason}") from None
+        entry, description = _last_known(last_entry, is_dataset=True)
+        (warn or _warn)(f"params.yaml: {key}.source: {error}; continuing with {description}")
     remembered.entries[f"{key} {name}"] = entry
     _write_memory(memory, remembered)
     return entry
@@ -139,23 +139,23 @@ def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, me
 
     `problem` names a source that no longer matches `source`; it is empty if all match or are unavailable.
     """
-    known, remembered, named = _flat(_read(source)), _read_memory(memory), _kinds(read_parameters(params))
+    recorded, remembered, listings = _flat(_read(source)), _read_memory(memory), _kinds(read_parameters(params))
     files: dict[str, list[int]] = {}
     for kind in kinds:
-        name, listing = named[kind]
+        name, listing = listings[kind]
         try:
             listed = listing(name)
             digest = describe(name, listed, remembered)["digest"]
         except (UserError, OSError):  # the stage will report it, and knows better what is missing
             continue
-        wanted = known.get(kind, {}).get("digest", "")
-        if digest != wanted:
+        expected = recorded.get(kind, {}).get("digest", "")
+        if digest != expected:
             remedy = (
                 "restore the former one, or share a cache or remote that has this stage's outs" if STANDS in os.environ else "run again"
             )
-            found = f"found sha256 {digest[:10]}, expected {wanted[:10]} of {source}"
-            what = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
-            return {"problem": f"{_key(kind)} {name}: {what}: {found}; {remedy}", "files": {}}
+            found = f"found sha256 {digest[:10]}, expected {expected[:10]} of {source}"
+            change = f"the data or {FILE} has changed" if kind == "dataset" and FILE.exists() else "has changed"
+            return {"problem": f"{_key(kind)} {name}: {change}: {found}; {remedy}", "files": {}}
         files |= {str(path.resolve()): file_stamp(path) for path in listed.files.values()}
         if kind == "dataset" and FILE.exists():
             files[str(FILE.resolve())] = file_stamp(FILE)
@@ -180,9 +180,9 @@ def _kinds(sections: Mapping[str, Any]) -> dict[str, tuple[str, Callable[[str], 
 def source_keys(sections: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Every key of params.yaml that names a source, with its value: ("rerankers.small.source", "../ce"), say."""
     entries = {name: sections.get(name) for name in ("dataset", "encoder", "articles")} | _named(sections)
-    found = [(f"{name}.source", str(entry["source"])) for name, entry in entries.items() if isinstance(entry, dict) and entry.get("source")]
+    keys = [(f"{name}.source", str(entry["source"])) for name, entry in entries.items() if isinstance(entry, dict) and entry.get("source")]
     generator = _mapping(sections.get("pseudo")).get("generator")
-    return [*found, ("pseudo.generator", str(generator))] if generator else found
+    return [*keys, ("pseudo.generator", str(generator))] if generator else keys
 
 
 def _named(sections: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,11 +197,11 @@ def _flat(entries: Mapping[str, Any]) -> dict[str, Any]:
 
 def _nested(entries: Mapping[str, Any]) -> dict[str, Any]:
     """A source file's content, from entries by their key in params.yaml."""
-    found: dict[str, Any] = {}
+    nested: dict[str, Any] = {}
     for key, entry in entries.items():
         section, dot, name = key.partition(".")
-        (found.setdefault(section, {}) if dot else found)[name or section] = entry
-    return found
+        (nested.setdefault(section, {}) if dot else nested)[name or section] = entry
+    return nested
 
 
 def _key(kind: str) -> str:
@@ -232,9 +232,9 @@ def _last_known(entry: dict[str, Any], *, is_dataset: bool) -> tuple[dict[str, A
     """The entry to use for an unavailable source, and words on it. That of a data set leaves out the records forgotten since."""
     if is_dataset:
         identity = _dataset_identity(datasets.parse_dataset(entry["source"]), entry["files"])
-        now = _entry(entry["source"], entry["files"], packages=entry["packages"], identity=identity)
-        if now["digest"] != entry["digest"]:
-            return now, f"its last known files, without the records of {FILE}"
+        current = _entry(entry["source"], entry["files"], packages=entry["packages"], identity=identity)
+        if current["digest"] != entry["digest"]:
+            return current, f"its last known files, without the records of {FILE}"
     return entry, "its last known digest"
 
 
@@ -297,8 +297,8 @@ def _read_memory(path: Path) -> Memory:
 
 
 def _write_memory(path: Path, memory: Memory) -> None:
-    there = {name: known for name, known in memory.files.items() if Path(name).exists()}
-    value = {"files": there, "entries": memory.entries}
+    existing = {name: known for name, known in memory.files.items() if Path(name).exists()}
+    value = {"files": existing, "entries": memory.entries}
     if value != _read(path):
         with suppress(FileNotFoundError):  # a concurrent command, such as a sweep, has just written its own
             write_json(path, value)

@@ -14,25 +14,25 @@ MARKS = {  # a file of a folder that says how to read it
 }
 
 
-def spec_of(named: str) -> str:
-    """The SPEC for `named`: a bare folder gets the kind that its content shows, a bare file is `pairs`; a SPEC stays as it is.
+def spec_of(place: str) -> str:
+    """The SPEC for `place`: a bare folder gets the kind that its content shows, a bare file is `pairs`; a SPEC stays as it is.
 
     Raises UserError if there is neither folder nor file, or nothing in a folder shows its kind.
     """
-    named = named.strip()
-    folder = local_path(named)
-    if folder.is_dir() and named != "demo":
+    place = place.strip()
+    folder = local_path(place)
+    if folder.is_dir() and place != "demo":
         kinds = [
             kind for kind, names in MARKS.items() if any((folder / name).exists() or (folder / f"{name}.zst").exists() for name in names)
         ]
         if not kinds:
             raise UserError(
-                f"{named}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
+                f"{place}: found no corpus.jsonl (BEIR), corpus.csv, collection.tsv (MS MARCO), or documents.parquet there, expected one; "
                 "or name a single file of questions and answers; see docs/data.md"
             )
-        return f"{kinds[0]}:{named}"
-    if local_path(file_and_columns(named)[0]).is_file():
-        return f"pairs:{named}"
-    if ":" not in named and named not in ("demo", *PATH_KINDS):  # a path
-        raise UserError(f"{named}: no such folder or file, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
-    return named
+        return f"{kinds[0]}:{place}"
+    if local_path(file_and_columns(place)[0]).is_file():
+        return f"pairs:{place}"
+    if ":" not in place and place not in ("demo", *PATH_KINDS):  # a path
+        raise UserError(f"{place}: no such folder or file, expected one, or {SPEC_FORMS}; relative paths start at {Path.cwd()}")
+    return place

@@ -42,27 +42,27 @@ def refuse_unfit(stages: Collection[str]) -> None:
     """
     sections = read_yaml(PARAMS)
     trained = [name for kind, _, name in (stage.partition("@") for stage in stages) if kind == "train"]
-    asked = [name for name in trained if entries(sections, "rounds").get(name, {}).get("width") is not None]
-    used: dict[tuple[str, str], list[str]] = {}
+    narrowed = [name for name in trained if entries(sections, "rounds").get(name, {}).get("width") is not None]
+    indexed: dict[tuple[str, str], list[str]] = {}
     for key, factory, name in _indexes(stages, sections):
         if factory != "Flat":
-            used.setdefault((key, factory), []).append(name)
-    if STANDS in os.environ or not (asked or used):
+            indexed.setdefault((key, factory), []).append(name)
+    if STANDS in os.environ or not (narrowed or indexed):
         return
     parameters = validate(Parameters, sections, str(PARAMS))
-    for name in asked:
-        width, before = parameters.rounds[name].width or 0, width_of(parameters.rounds[name].init, parameters)
-        if before and width > before.full:
-            found = f"found {width}, expected at most {before.full}, the numbers of a vector"
+    for name in narrowed:
+        requested, initial = parameters.rounds[name].width or 0, width_of(parameters.rounds[name].init, parameters)
+        if initial and requested > initial.full:
+            found = f"found {requested}, expected at most {initial.full}, the numbers of a vector"
             raise UserError(f"{PARAMS}: rounds.{name}.width: {found}; decrease it")
-    known = {name: wide for names in used.values() for name in names if (wide := width_of(name, parameters))}
-    for (key, factory), names in used.items():
-        widths = {known[name].kept for name in names if name in known}
+    known_widths = {name: width for names in indexed.values() for name in names if (width := width_of(name, parameters))}
+    for (key, factory), names in indexed.items():
+        widths = {known_widths[name].kept for name in names if name in known_widths}
         for name in names:
-            if (wide := known.get(name)) and (why := width_mismatch(factory, wide.kept)):
+            if (width := known_widths.get(name)) and (mismatch := width_mismatch(factory, width.kept)):
                 other = nearest_factory(factory, widths)
                 raise UserError(
-                    f"{PARAMS}: {key}: found {factory} for vectors of width {wide.kept} (round {name}: {wide.key}), {why}; "
+                    f"{PARAMS}: {key}: found {factory} for vectors of width {width.kept} (round {name}: {width.key}), {mismatch}; "
                     f"expected one that suits this width{f', such as {other}' if other else ''}"
                 )
 
@@ -92,8 +92,8 @@ def width_of(name: str, parameters: Parameters) -> Width | None:
         if width is None:
             return None
         if (pretrain := parameters.pretrain.get(later)) and pretrain.scratch:
-            wide = pretrain.scratch.width
-            width = Width(wide, wide, wide, f"pretrain.{later}.scratch.width")
+            scratch_width = pretrain.scratch.width
+            width = Width(scratch_width, scratch_width, scratch_width, f"pretrain.{later}.scratch.width")
         elif entry := parameters.rounds.get(later):
             if entry.width is not None:
                 if entry.width > width.full:  # that round is refused
@@ -106,17 +106,15 @@ def width_of(name: str, parameters: Parameters) -> Width | None:
 
 def _sources_width(name: str, parameters: Parameters) -> Width | None:
     """The width of `base`, or of an entry of `encoders`."""
-    another = parameters.encoders.get(name)
-    params, source = another or parameters.base, (another or parameters.encoder).source
+    entry = parameters.encoders.get(name)
+    params, source = entry or parameters.base, (entry or parameters.encoder).source
     try:
         folder = parse_encoder(source).folder
     except UserError:
         return None
-    found = shaped_width(folder, pooling=params.pooling, head=params.head, width=params.width) if folder else None
-    keys = (
-        {"width": f"encoders.{name}.width", "source": f"encoders.{name}.source"} if another else {"width": "base.width", "source": SOURCE}
-    )
-    return found and replace(found, key=keys[found.key])
+    width = shaped_width(folder, pooling=params.pooling, head=params.head, width=params.width) if folder else None
+    keys = {"width": f"encoders.{name}.width", "source": f"encoders.{name}.source"} if entry else {"width": "base.width", "source": SOURCE}
+    return width and replace(width, key=keys[width.key])
 
 
 def shaped_width(folder: Path, *, pooling: str, head: str, width: int | None) -> Width | None:
@@ -141,8 +139,8 @@ def hidden_width(encoder: Path) -> int | None:
     """The hidden width of a model folder (of two towers, the document tower's), whatever config.json calls it (T5: d_model)."""
     place = encoder / "document" if (encoder / ROUTER).exists() else encoder
     with suppress(OSError, ValueError, AttributeError):
-        if isinstance(plain := json.loads((place / "config.json").read_text(encoding="utf-8")).get("hidden_size"), int):
-            return plain  # saves the seconds that importing transformers takes
+        if isinstance(hidden_size := json.loads((place / "config.json").read_text(encoding="utf-8")).get("hidden_size"), int):
+            return hidden_size  # saves the seconds that importing transformers takes
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 

@@ -80,9 +80,9 @@ def execute(
         with stopping_on_signals(processes, display.farewell):  # in place of Prefect's own SIGTERM handler
             futures: dict[str, PrefectFuture[Any]] = {}
             for name in sorted(stages, key=lambda name: bool(gate) and name != splits.STAGE):
-                first = [splits.STAGE] if gate and not stages[name].upstream and name != splits.STAGE else []
-                before = [futures[other] for other in (*stages[name].upstream, *first)]
-                futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=before)
+                gate_stages = [splits.STAGE] if gate and not stages[name].upstream and name != splits.STAGE else []
+                upstream = [futures[other] for other in (*stages[name].upstream, *gate_stages)]
+                futures[name] = bring_up_to_date.submit(name, return_state=False, wait_for=upstream)
             for future in futures.values():
                 future.wait()
             _metrics_artifact()
@@ -152,9 +152,10 @@ class Crew:
                 outcome = Outcome("Failed", outcome.seconds, refused.problem.status, refused.problem)
         if self.processes.stopped:
             return None
-        told = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.runs_alone(name) else ""  # printed when the run ends
+        # printed when the run ends
+        final_error = f"{ERROR}{outcome.problem.message}" if outcome.problem and self.display.runs_alone(name) else ""
         for line in errors:
-            if line != told:
+            if line != final_error:
                 self.display.output(name, line)
         self.display.ended(name, outcome)
         return outcome
@@ -166,16 +167,16 @@ class Crew:
             self.display.began(name)
             self.clock.began(name)
             began = time.time()
-            frozen = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
+            code_env = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
             env = env | _source_environment(stage)
-            env |= {**self.python, **frozen, **self.display.environment, **environments.begin(name)}
+            env |= {**self.python, **code_env, **self.display.environment, **environments.begin(name)}
             outcome = run_stage(name, self.processes, tell, self.plan.reached, env)
-            spent = environments.cost(name)
+            costs = environments.cost(name)
             device = timing.device_name(env, stage.slot)
             state: timing.State = "Stopped" if self.processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"
             span = timing.Span(name, ready, outcome.began or began, outcome.ended or time.time(), device, state)
-            self.clock.ended(span, *((environments.read_environment(name), spent) if state == "Ran" else ()))
-        return replace(outcome, work=spent.get("seconds"))
+            self.clock.ended(span, *((environments.read_environment(name), costs) if state == "Ran" else ()))
+        return replace(outcome, work=costs.get("seconds"))
 
     def _tell(self, name: str, log: Callable[[str], None], line: str, *, errors: list[str]) -> None:
         """Pass a stage's line to its log and the display. An error goes to `errors` instead of the display, to be shown at the end."""

@@ -47,8 +47,8 @@ class Forecast:
             f"{self.peak_mib:,.0f} MiB of memory" if self.peak_mib else "",
             f"{self.bytes / 2**30:,.2f} GiB of disk" if self.bytes is not None else "",
         ]
-        told = ", ".join(filter(None, parts))
-        return f"{self.stage}: {told} ({self.since})" if told else f"{self.stage}: time, memory, and disk unknown"
+        costs = ", ".join(filter(None, parts))
+        return f"{self.stage}: {costs} ({self.since})" if costs else f"{self.stage}: time, memory, and disk unknown"
 
     @property
     def is_unknown(self) -> bool:
@@ -60,19 +60,21 @@ def forecasts(stages: Sequence[str], cache: Path | None = None, *, by_kind: bool
     cache = cache or cache_folder()
     lock = read_lock()
     digests = {stage: entry_digest(lock[stage]) for stage in stages if stage in lock}
-    made = makings.read(cache, digests.values())
-    records = {stage: made[digest] for stage, digest in digests.items() if digest in made}
+    own_records = makings.read(cache, digests.values())
+    records = {stage: own_records[digest] for stage, digest in digests.items() if digest in own_records}
     records |= makings.latest(cache, set(stages) - records.keys())
     sections = read_parameters(FROZEN) if FROZEN.exists() else {}
     size = None if PREPARE in stages else current_size(sections)  # prepare may find other data
-    likes = {}
+    kind_records = {}
     if by_kind:
         missing = {_kind(stage) for stage in set(stages) - records.keys()}
-        others = {stage: entry_digest(entry) for stage, entry in lock.items() if _kind(stage) in missing}
-        known = makings.read(cache, others.values())
-        likes = _one_per_kind({stage: known[digest] for stage, digest in others.items() if digest in known}) | _one_per_kind(records)
+        other_digests = {stage: entry_digest(entry) for stage, entry in lock.items() if _kind(stage) in missing}
+        other_records = makings.read(cache, other_digests.values())
+        kind_records = _one_per_kind(
+            {stage: other_records[digest] for stage, digest in other_digests.items() if digest in other_records}
+        ) | _one_per_kind(records)
     rounds = sections.get("rounds") or {}
-    return [_forecast(stage, records.get(stage, likes.get(_kind(stage))), size=size, rounds=rounds) for stage in stages]
+    return [_forecast(stage, records.get(stage, kind_records.get(_kind(stage))), size=size, rounds=rounds) for stage in stages]
 
 
 def _one_per_kind(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -89,44 +91,46 @@ def _kind(stage: str) -> str:
 def _forecast(stage: str, record: Mapping[str, Any] | None, *, size: Size | None, rounds: Mapping[str, Any]) -> Forecast:
     if record is None:
         return Forecast(stage)
-    of = str(record.get("stage", stage))
+    origin = str(record.get("stage", stage))
     since = f"made {datetime.fromtimestamp(record['at'], UTC):%Y-%m-%d}" if "at" in record else "made before"
-    if of != stage:
-        since = f"by {of}, {since}"
+    if origin != stage:
+        since = f"by {origin}, {since}"
         if size is None or work(stage, size, _steps(rounds)) is None:
             return Forecast(stage)
-    seconds, kept = record.get("seconds"), record.get("bytes")
-    then = _size(record.get("size"))
-    if then and size:
-        longer = _ratio(work(stage, size, _steps(rounds)), work(of, then, _steps({of.partition("@")[2]: record.get("round")})))
-        larger = _ratio(outs(stage, size), outs(stage, then)) or 1.0
+    seconds, disk = record.get("seconds"), record.get("bytes")
+    recorded_size = _size(record.get("size"))
+    if recorded_size and size:
+        time_factor = _ratio(
+            work(stage, size, _steps(rounds)), work(origin, recorded_size, _steps({origin.partition("@")[2]: record.get("round")}))
+        )
+        disk_factor = _ratio(outs(stage, size), outs(stage, recorded_size)) or 1.0
         if seconds is not None:
-            grows = min(seconds, max(0.0, (record.get("cost") or {}).get("seconds", seconds) - FIXED))
-            seconds += grows * ((longer or 1.0) - 1)
-        kept = kept * larger if kept is not None else None
-        since += f" from {counted(then.documents, 'documents')}"
-        if longer and abs(longer - 1) > 0.01:
-            since += f", time x {longer:,.2f}"
-        if abs(larger - 1) > 0.01:
-            since += f", disk x {larger:,.2f}"
+            scalable = min(seconds, max(0.0, (record.get("cost") or {}).get("seconds", seconds) - FIXED))
+            seconds += scalable * ((time_factor or 1.0) - 1)
+        disk = disk * disk_factor if disk is not None else None
+        since += f" from {counted(recorded_size.documents, 'documents')}"
+        if time_factor and abs(time_factor - 1) > 0.01:
+            since += f", time x {time_factor:,.2f}"
+        if abs(disk_factor - 1) > 0.01:
+            since += f", disk x {disk_factor:,.2f}"
     else:
-        since += ", not scaled: the size of the data is known once it is prepared" if then else ", on data of unknown size"
+        since += ", not scaled: the size of the data is known once it is prepared" if recorded_size else ", on data of unknown size"
     peak = (record.get("cost") or {}).get("peak_mib")
-    return Forecast(stage, seconds, peak, round(kept) if kept is not None else None, since)
+    return Forecast(stage, seconds, peak, round(disk) if disk is not None else None, since)
 
 
-def _size(found: Mapping[str, Any] | None) -> Size | None:
+def _size(record: Mapping[str, Any] | None) -> Size | None:
     try:
-        return from_record(Size, found) if found else None
+        return from_record(Size, record) if record else None
     except TypeError:  # written by another version
         return None
 
 
 def _steps(rounds: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name: own for name, own in rounds.items() if isinstance(own, Mapping)}
+    entries = {name: entry for name, entry in rounds.items() if isinstance(entry, Mapping)}
     return {
-        name: SimpleNamespace(steps=own.get("steps"), epochs=own.get("epochs"), batch_queries=own.get("batch_queries") or BATCH)
-        for name, own in given.items()
+        name: SimpleNamespace(steps=entry.get("steps"), epochs=entry.get("epochs"), batch_queries=entry.get("batch_queries") or BATCH)
+        for name, entry in entries.items()
     }
 
 
@@ -134,25 +138,25 @@ def _ratio(now: float | None, then: float | None) -> float | None:
     return now / then if now and then else None
 
 
-def lines(found: Iterable[Forecast]) -> list[str]:
+def lines(costs: Iterable[Forecast]) -> list[str]:
     """One line per stage. If more than FEW stages are unknown, they get no line of their own; `total_line` names them."""
-    found = list(found)
-    few = sum(one.is_unknown for one in found) <= FEW
-    return [one.line for one in found if few or not one.is_unknown]
+    costs = list(costs)
+    show_unknown = sum(cost.is_unknown for cost in costs) <= FEW
+    return [cost.line for cost in costs if show_unknown or not cost.is_unknown]
 
 
-def total_line(found: Iterable[Forecast]) -> str:
+def total_line(costs: Iterable[Forecast]) -> str:
     """One line with the sums over all stages, and the names of unknown ones."""
-    found = list(found)
-    seconds = [one.seconds for one in found if one.seconds is not None]
-    kept = [one.bytes for one in found if one.bytes is not None]
+    costs = list(costs)
+    seconds = [cost.seconds for cost in costs if cost.seconds is not None]
+    sizes = [cost.bytes for cost in costs if cost.bytes is not None]
     if not seconds:
-        names = f": {', '.join(one.stage for one in found)}" if len(found) > FEW else ""
+        names = f": {', '.join(cost.stage for cost in costs)}" if len(costs) > FEW else ""
         return f"time and disk: unknown, as no run of these stages is recorded; this one will be{names}"
-    unknown = [one.stage for one in found if one.seconds is None]
-    rest = f"; unknown: {', '.join(unknown)}" if unknown else ""
-    disk = f", {sum(kept) / 2**30:,.2f} GiB of new files in the cache" if kept else ""
-    return f"in all at most about {clock(sum(seconds))}, one stage after another{disk}{rest}"
+    unknown = [cost.stage for cost in costs if cost.seconds is None]
+    unknown_part = f"; unknown: {', '.join(unknown)}" if unknown else ""
+    disk = f", {sum(sizes) / 2**30:,.2f} GiB of new files in the cache" if sizes else ""
+    return f"total: at most about {clock(sum(seconds))}, one stage at a time{disk}{unknown_part}"
 
 
 def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> None:
@@ -162,19 +166,19 @@ def refuse_small_disk(stages: Sequence[str], project: Path | None = None) -> Non
     """
     project, cache = project or Path.cwd(), cache_folder()
     try:
-        found = [one for one in forecasts(stages, cache, by_kind=False) if one.bytes is not None]
+        costs = [cost for cost in forecasts(stages, cache, by_kind=False) if cost.bytes is not None]
         lock = read_lock()
     except (UserError, OSError):
         return
     sizes = {stage: sum(int(out.get("size") or 0) for out in entry.get("outs") or []) for stage, entry in lock.items()}
-    new = sum(one.bytes or 0 for one in found)
-    grown = 0 if links.kind(project) != links.COPY else sum(max(0, (one.bytes or 0) - sizes.get(one.stage, 0)) for one in found)
+    new_bytes = sum(cost.bytes or 0 for cost in costs)
+    growth = 0 if links.kind(project) != links.COPY else sum(max(0, (cost.bytes or 0) - sizes.get(cost.stage, 0)) for cost in costs)
     needed: dict[int, tuple[Path, int]] = {}
-    for place, amount in ((_existing(cache), new), (project, grown)):
+    for place, amount in ((_existing(cache), new_bytes), (project, growth)):
         device = place.stat().st_dev
-        first, before = needed.get(device, (place, 0))
-        needed[device] = first, before + amount
-    names = counted(len(found), "stages")
+        first, amount_before = needed.get(device, (place, 0))
+        needed[device] = first, amount_before + amount
+    names = counted(len(costs), "stages")
     for place, amount in needed.values():
         free = shutil.disk_usage(place).free
         if amount > free:

@@ -54,29 +54,29 @@ class Plan:
         if not self.changed:
             return ["0 stages may run: everything is up to date"]
         count, unasked = counted(len(self.changed_stages()), "stages"), len(self.unasked)
-        found = lines(self.costs)
-        found.append(f"{count} may run (fewer, where outputs come out the same or are in the cache)")
-        found.append(total_line(self.costs))
+        output = lines(self.costs)
+        output.append(f"{count} may run (fewer if outputs come out the same or are in the cache)")
+        output.append(total_line(self.costs))
         if unasked:
-            found.append(f"remote {self.remote} was not asked: if it has the files that dvc.lock names, {unasked} of these will not run")
-        return found
+            output.append(f"remote {self.remote} was not asked: if it has the files that dvc.lock names, {unasked} of these will not run")
+        return output
 
 
-def with_report(graph: Graph, whole: Graph) -> Graph:
+def with_report(graph: Graph, full_graph: Graph) -> Graph:
     """`graph` plus the stages that the report needs, if the whole graph has a report."""
-    return whole.upstream_of(whole.stages.keys() & {*graph.stages, DEFAULT_TARGET})
+    return full_graph.upstream_of(full_graph.stages.keys() & {*graph.stages, DEFAULT_TARGET})
 
 
 def with_analyses(graph: Graph) -> Graph:
     """`graph` plus the analyses in data/ that are up to date. A run makes analyses only if it names them."""
-    made = {f"analyses@{path.name}" for path in analyses.FOLDER.glob("*")} - graph.stages.keys()
-    if not made:
+    made_stages = {f"analyses@{path.name}" for path in analyses.FOLDER.glob("*")} - graph.stages.keys()
+    if not made_stages:
         return graph
     with dvc_errors(), repository() as repo:
-        whole = read_graph(repo)
-        needed = whole.upstream_of(made & whole.stages.keys())
+        full_graph = read_graph(repo)
+        needed = full_graph.upstream_of(made_stages & full_graph.stages.keys())
         changed = needed.downstream_of(read_status(repo, needed.stages))
-    return whole.upstream_of([*graph.stages, *(made & needed.stages.keys() - changed)])
+    return full_graph.upstream_of([*graph.stages, *(made_stages & needed.stages.keys() - changed)])
 
 
 def _without_cached(status: dict[str, list[Any]], lock: Lock) -> dict[str, list[Any]]:
@@ -109,19 +109,19 @@ def make_plan(
     code = freeze()
     here = {} if dry else makings.current_provenance()
     locks.repair()
-    if not dry and (told := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
-        warn(f"{LOCK} {told}")
+    if not dry and (message := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
+        warn(f"{LOCK} {message}")
     check_by_content()
     durably()
     with dvc_errors(), repository() as repo:
         if getattr(repo.scm, "no_commits", False):  # DVCLive asks git for the commit that a training belongs to
             raise UserError(f"{Path.cwd()}: no commit in its git repository, expected one; run git add . && git commit -m start")
-        whole = read_graph(repo)
-        graph = whole.upstream_of(whole.resolve(targets or [DEFAULT_TARGET]))
-        shown = with_report(graph, whole)
+        full_graph = read_graph(repo)
+        graph = full_graph.upstream_of(full_graph.resolve(targets or [DEFAULT_TARGET]))
+        shown = with_report(graph, full_graph)
         if not dry:
             locks.remember()
-            leftovers.remove([out for stage in whole.stages.values() for out in stage.outs], warn)
+            leftovers.remove([out for stage in full_graph.stages.values() for out in stage.outs], warn)
         status = read_status(repo, graph.stages)
         if not dry and (uncached := cache.uncached(status)) and cache.restore_from_workspace(repo, uncached, warn):
             status = read_status(repo, graph.stages)
@@ -141,10 +141,10 @@ def make_plan(
         status = _without_cached(status, lock)
     changed = graph.downstream_of(status)
     refuse_unfit([name for name in graph.stages if name in changed])
-    untold = graph.stages.keys() & lock.keys() - (set(missing) if reached else set())
-    for line in forgettings.explain_missing(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in untold}):
+    unrestored = graph.stages.keys() & lock.keys() - (set(missing) if reached else set())
+    for line in forgettings.explain_missing(cache.cache_folder(), {name: lock[name] for name in graph.stages if name in unrestored}):
         warn(line)
     why = reasons(status, graph) if dry else {}
-    pulled = set(sync.restorable(status, lock)) if dry and remote else set()
-    unasked = changed - graph.downstream_of(status.keys() - pulled)
+    restorable = set(sync.restorable(status, lock)) if dry and remote else set()
+    unasked = changed - graph.downstream_of(status.keys() - restorable)
     return Plan(graph, changed, remote, reached, code, why=why, here=here, shown=shown, unasked=unasked)

@@ -17,34 +17,34 @@ def reasons(status: Mapping[str, Iterable[Any]], graph: Graph) -> dict[str, list
     Stages without such a reason are absent. `status`: see `read_status`. A changed file that another stage makes is no reason: either that
     stage has one of its own, or its result is as before. Nor is an out that is merely not checked out.
     """
-    made = {str(_relative(out)) for stage in graph.stages.values() for out in stage.outs}
-    found = {}
+    out_paths = {str(_relative(out)) for stage in graph.stages.values() for out in stage.outs}
+    by_stage = {}
     for name, changes in status.items():
-        told: list[str] = []
+        stage_reasons: list[str] = []
         for change in changes:
             if isinstance(change, str):
-                told.append({"changed command": "its command in dvc.yaml"}.get(change, change))
+                stage_reasons.append({"changed command": "its command in dvc.yaml"}.get(change, change))
                 continue
             for path, state in change.get("changed deps", {}).items():
-                told += _of_dep(path, state, made)
-            told += [f"{path} {OUTS[state]}" for path, state in change.get("changed outs", {}).items() if state in OUTS]
-        if told:
-            found[name] = list(dict.fromkeys(told))
-    return found
+                stage_reasons += _of_dep(path, state, out_paths)
+            stage_reasons += [f"{path} {OUTS[state]}" for path, state in change.get("changed outs", {}).items() if state in OUTS]
+        if stage_reasons:
+            by_stage[name] = list(dict.fromkeys(stage_reasons))
+    return by_stage
 
 
-def _of_dep(path: str, state: Any, made: set[str]) -> list[str]:
+def _of_dep(path: str, state: Any, out_paths: set[str]) -> list[str]:
     if path == str(CODE):
         return ["its code"]
     if isinstance(state, Mapping) and path in (str(FROZEN), SOURCE):
         ending = {"new": " (new)", "deleted": " (gone)"}
-        keys = [f"{key.removesuffix('.digest')}{ending.get(str(how), '')}" for key, how in state.items()]
+        keys = [f"{key.removesuffix('.digest')}{ending.get(str(change), '')}" for key, change in state.items()]
         return [f"source {key}" for key in keys] if path == SOURCE else keys
-    if any(path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/") for out in made):
+    if any(path == out or path.startswith(f"{out}/") or out.startswith(f"{path}/") for out in out_paths):
         return [f"reads {path} (new)"] if state == "new" else []
     return [f"{path} ({state})"]
 
 
 def _relative(path: Path) -> Path:
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_relative_to(folder) else path

@@ -54,7 +54,7 @@ def run(
 
     `quiet`, for a worktree of ours: if nothing has changed, print nothing and do not start Prefect.
     `with_dev`: refuse a data set without dev.
-    `ignore_disk`: begin although the estimated new files do not fit.
+    `ignore_disk`: run even if the estimated new files do not fit.
     `undo` reverts the `edits` of a run that is refused, also in what stages read. If a data set turns out unfit only once it is prepared
     (splits.Unfit), dvc.lock and data/ are restored as well.
     """
@@ -75,16 +75,16 @@ def run(
             raise
         clock.here = plan.here
         remotes.register_again(cache_folder(), display.warn)
-        nothing = quiet and not plan.changed
+        nothing_to_do = quiet and not plan.changed
 
         def gate() -> None:
             sections = read_parameters(FROZEN) if FROZEN.exists() else {}
-            if told := splits.check(plan.graph.stages, sections, edits=edits, with_dev=with_dev):
-                display.warn(told)
+            if warning := splits.check(plan.graph.stages, sections, edits=edits, with_dev=with_dev):
+                display.warn(warning)
 
         try:
             with _record_run(plan, part=quiet and bool(targets)) as recorder, display.open(plan.graph.stages, recorder):
-                outcomes = _all_cached(plan) if nothing else _execute(plan, processes, display, clock, gate)
+                outcomes = _all_cached(plan) if nothing_to_do else _execute(plan, processes, display, clock, gate)
         except splits.Unfit:
             undo()
             _put_back(processes)
@@ -96,7 +96,7 @@ def run(
             locks.forget()
         if plan.remote and not sync.is_pushed(plan.remote):
             sync.push(processes, plan.remote, display.warn)
-    if nothing:
+    if nothing_to_do:
         return outcomes
     _show_tables(plan, outcomes, display)
     if clock.spans:
@@ -130,13 +130,13 @@ def _show_tables(plan: Plan, outcomes: Mapping[str, Outcome], display: Display) 
     A run without evaluations (`retemper run prepare`) prints no metrics.
     """
     if any(_measured(plan, name) for name in plan.graph.stages):
-        found, left_out = generations.current_metrics(metrics.read_metrics())
-        found, unmeasured = generations.leave_out(found, _unmeasured(plan, outcomes))
-        header, rows = metrics.rows(found)
-        reported = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
-        if reported == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
+        shown, left_out = generations.current_metrics(metrics.read_metrics())
+        shown, unmeasured = generations.leave_out(shown, _unmeasured(plan, outcomes))
+        header, rows = metrics.rows(shown)
+        report_state = outcomes[DEFAULT_TARGET].state if DEFAULT_TARGET in outcomes else ""
+        if report_state == "Cached" and TABLE.is_file() and not left_out and not unmeasured:
             display.line(f"\n{TABLE.read_text(encoding='utf-8').rstrip()}")
-        elif rows and reported != "Ran":  # otherwise it has just printed it itself
+        elif rows and report_state != "Ran":  # otherwise it has just printed it itself
             display.line(f"\n{text_table(header, rows)}")
         for note in filter(None, (left_out, unmeasured)):
             display.line(note)
@@ -151,22 +151,22 @@ def _record_run(plan: Plan, *, part: bool = False) -> AbstractContextManager[Rec
     if not plan.changed:
         last = read()
         return nullcontext() if last and last.is_done else recording([StageNow(name, "cached") for name in plan.graph.stages])
-    likely: dict[str, float | None] = {}
+    estimates: dict[str, float | None] = {}
     with suppress(UserError, OSError):  # a run does not need estimates
-        likely = {one.stage: one.seconds for one in forecasts([name for name in plan.graph.stages if name in plan.changed])}
-    return recording([StageNow(name, estimate=likely.get(name)) for name in plan.graph.stages], part=part)
+        estimates = {cost.stage: cost.seconds for cost in forecasts([name for name in plan.graph.stages if name in plan.changed])}
+    return recording([StageNow(name, estimate=estimates.get(name)) for name in plan.graph.stages], part=part)
 
 
-def _told_folder(whole: bool) -> Path | None:
-    """The current folder as shown to the user: absolute in another command's worktree (`whole`), None if that is removed afterwards."""
-    here = Path.cwd()
-    return None if worktree.is_temporary(here) else here if whole or worktree.SECOND in os.environ else Path()
+def _told_folder(absolute: bool) -> Path | None:
+    """The current folder as shown to the user: absolute in another command's worktree (`absolute`), None if that is removed afterwards."""
+    folder = Path.cwd()
+    return None if worktree.is_temporary(folder) else folder if absolute or worktree.SECOND in os.environ else Path()
 
 
 def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path | None) -> None:
     try:
-        shown = with_analyses(plan.pages())
-        pages.write(shown, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here, below=below)
+        graph = with_analyses(plan.pages())
+        pages.write(graph, [span for span in clock.spans if span.state != "Cached"], display.line, here=plan.here, below=below)
     except (OSError, UserError) as error:  # the run itself is done
         display.warn(f"pages of times were not written: {error}")
 
@@ -185,9 +185,9 @@ def _refuse_failed(plan: Plan, outcomes: Mapping[str, Outcome]) -> None:
 
 def _unmeasured(plan: Plan, outcomes: Mapping[str, Outcome]) -> dict[str, str]:
     """The models whose metrics this run should have brought up to date but did not, each with the reason."""
-    late = {name: outcomes[name].state.lower() if name in outcomes else "skipped" for name in plan.graph.stages}
+    states = {name: outcomes[name].state.lower() if name in outcomes else "skipped" for name in plan.graph.stages}
     return {
-        model: f"evaluation {state}" for name, state in late.items() if state not in ("ran", "cached") for model in _measured(plan, name)
+        model: f"evaluation {state}" for name, state in states.items() if state not in ("ran", "cached") for model in _measured(plan, name)
     }
 
 
@@ -218,7 +218,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
         gate()
     if not plan.changed and not server.is_configured():
         return _all_cached(plan)
-    configured, ours = server.is_configured(), None
+    configured, own_server = server.is_configured(), None
     refused: list[splits.Unfit] = []
 
     def remembering() -> None:
@@ -230,18 +230,18 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
 
     try:
         with PreparedPython(_modules_to_import(plan)) as python:
-            ours = server.use_server()
+            own_server = server.use_server()
             from flows.pipeline.flow import execute
 
             gated = remembering if splits.STAGE in plan.changed else None
-            with server.without_heartbeats() if ours else nullcontext():
+            with server.without_heartbeats() if own_server else nullcontext():
                 outcomes = execute(plan, processes, display, clock, python=python.environment, gate=gated)
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database reports it in many ways
         if configured and not server.answers():
             raise server.ServerUnavailable(error) from error
-        if ours:
-            ours.refuse_ended()
+        if own_server:
+            own_server.refuse_ended()
         raise
     if refused:
         raise refused[0]

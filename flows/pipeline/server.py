@@ -67,14 +67,14 @@ def set_environment() -> None:
     """Set what Prefect reads when it is imported: our home, no telemetry, and our lines in place of its log."""
     if "prefect" in sys.modules:
         return
-    ours = {
+    settings = {
         "PREFECT_HOME": str(HOME.absolute()),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
         "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
     }
-    for name, value in ours.items():
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
 
@@ -128,7 +128,7 @@ class Server:
         status = self._process.poll()
         if status is not None:
             number = -status if status < 0 else status - 128
-            names = {int(one): one.name for one in signal.Signals}
+            names = {int(member): member.name for member in signal.Signals}
             raise Ended(f"was killed ({names[number]})" if number in names else f"ended with status {status}")
 
     def close(self) -> None:
@@ -138,15 +138,15 @@ class Server:
 
 def _port(memory: Path | None) -> int:
     """A free port of 127.0.0.1: the one in `memory` if it is free, so that a page keeps its address."""
-    known = int(text) if memory and memory.exists() and (text := memory.read_text(encoding="utf-8").strip()).isdigit() else 0
-    with socket.socket() as free:
-        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    last_port = int(text) if memory and memory.exists() and (text := memory.read_text(encoding="utf-8").strip()).isdigit() else 0
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            free.bind(("127.0.0.1", known))
+            probe.bind(("127.0.0.1", last_port))
         except (OSError, OverflowError):
-            free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    if memory and port != known:
+            probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    if memory and port != last_port:
         write_text(memory, f"{port}\n")
     return port
 

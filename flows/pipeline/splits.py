@@ -21,13 +21,13 @@ class Unfit(UserError):
 
 def training_stages(stages: Collection[str], sections: Mapping[str, Any]) -> list[str]:
     """Those of `stages` that train on the train judgments."""
-    found = []
+    training = []
     for name in stages:
         stage, _, key = name.partition("@")
         entry = (sections.get(LEARNING.get(stage, "")) or {}).get(key)
         if isinstance(entry, Mapping) and not (stage in NO_STEPS and entry.get("steps", NO_STEPS[stage]) == 0):
-            found.append(name)
-    return found
+            training.append(name)
+    return training
 
 
 def check(
@@ -40,29 +40,29 @@ def check(
     source, trained = (sections.get("dataset") or {}).get("source", "the data set"), training_stages(stages, sections)
     pseudo = sections.get("queries") == "pseudo"
     settings = "".join(f" --set {shlex.quote(edit)}" for edit in edits)
-    without = f"to run what needs no training (BM25, the encoder as is, the report): retemper run --recipe zero_shot{settings}"
+    hint = f"to run what needs no training (BM25, the encoder as is, the report): retemper run --recipe zero_shot{settings}"
     if trained and _documents(stats) == 1:
         raise Unfit(
-            f"{source}: found 1 document, expected more, as it is no negative of its queries and {', '.join(trained)} would learn nothing; "
-            f"nothing was changed; add documents{'' if pseudo else f'; {without}'}"
+            f"{source}: found 1 document, expected more: a single document has no negatives, so {', '.join(trained)} would learn nothing; "
+            f"nothing was changed; add documents{'' if pseudo else f'; {hint}'}"
         )
     if pseudo:  # stage pseudo makes what the source lacks
         return ""
-    counted = _counted(stats)
-    if counted is None:
+    counts = _counted(stats)
+    if counts is None:
         return ""
-    there = ", ".join(f"{split} {count:,}" for split, count in counted.items() if count) or "none"
-    found = f"{source}: found judged queries of {there}"
-    if trained and not counted.get("train"):
-        raise Unfit(f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; {without}")
-    if with_dev and not counted.get("dev"):
+    split_counts = ", ".join(f"{split} {count:,}" for split, count in counts.items() if count)
+    found = f"{source}: found {f'judged queries of {split_counts}' if split_counts else 'no judged queries'}"
+    if trained and not counts.get("train"):
+        raise Unfit(f"{found}, expected train, which {', '.join(trained)} need; nothing was changed; {hint}")
+    if with_dev and not counts.get("dev"):
         raise Unfit(f"{found}, expected dev, on which a new model is compared with the champion; add a dev split")
     measured = any(name.startswith("evaluate") for name in stages)
-    if measured and not (counted.get("dev") or counted.get("test")):
+    if measured and not (counts.get("dev") or counts.get("test")):
         raise Unfit(f"{found}, expected dev or test, on which systems are measured; nothing was changed; add one of them")
     if measured:
         _refuse_high_grades(str(source), sections, stats.parent / "qrels")
-    if "report" in stages and measured and not counted.get("dev"):
+    if "report" in stages and measured and not counts.get("dev"):
         return f"{found}, but no dev: the best system is chosen on test, the same queries it is measured on; retemper retrain needs dev"
     if measured and (shared := _read(stats).get("dev_in_test")):
         return (
@@ -84,8 +84,8 @@ def _refuse_high_grades(source: str, sections: Mapping[str, Any], qrels: Path) -
             largest = int(read_table(file, QRELS, ["grade"])["grade"].to_numpy().max(initial=0))
             if 0 < largest < least:
                 raise Unfit(
-                    f"{source}: found {largest} as the largest grade of {split}, expected {least} at least, the least that is relevant; "
-                    f"set evaluate.relevance (retemper evaluate: --relevance) to {largest}, or to one for dev and one for test"
+                    f"{source}: found {largest} as the largest grade of {split}, expected at least {least}, or no document is relevant; "
+                    f"set evaluate.relevance (retemper evaluate: --relevance) to {largest}, or to a grade for each of dev and test"
                 )
 
 

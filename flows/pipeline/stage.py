@@ -87,8 +87,8 @@ def find_devices() -> list[str]:
     `device` of runtime.yaml says where stages compute: `cpu` uses no GPU, `cuda:N` only that one.
     """
     runtime = read_runtime()
-    found = _gpus(runtime)
-    return found if len(found) > 1 else [""] * (1 if found else runtime.slots)
+    gpus = _gpus(runtime)
+    return gpus if len(gpus) > 1 else [""] * (1 if gpus else runtime.slots)
 
 
 def spares_gpus(name: str) -> bool:
@@ -114,11 +114,11 @@ def _gpus(runtime: Runtime) -> list[str]:
 def _numbers(command: list[str]) -> list[str]:
     """The GPU numbers that nvidia-smi lists; one empty name if it does not answer, none if it fails."""
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         print(f"retemper: warning: {command[0]} has not answered in {ANSWER_SECONDS} s; stages run one at a time", file=sys.stderr)
         return [""]
-    return asked.stdout.split() if asked.returncode == 0 else []
+    return result.stdout.split() if result.returncode == 0 else []
 
 
 class Transcript:
@@ -144,8 +144,8 @@ class Transcript:
             self._inside, self.ended = False, time.time()
         elif line.startswith("ERROR: "):
             self._inside = False
-            ended = EXITED.match(line)
-            self.exited = int(ended[1]) if ended else self.exited
+            match = EXITED.match(line)
+            self.exited = int(match[1]) if match else self.exited
             self.errors.append(line.removeprefix("ERROR: "))
             self.busy = any(word in line for word in BUSY)
         elif self._inside:
@@ -184,17 +184,17 @@ def run_stage(
 
 
 def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) -> Callable[[str], None]:
-    def read(said: str) -> None:
-        if said.startswith("\r"):
-            tell(f"\r{printable(said[1:])}")
+    def read(raw: str) -> None:
+        if raw.startswith("\r"):
+            tell(f"\r{printable(raw[1:])}")
             return
-        line = printable(said)
+        line = printable(raw)
         with suppress(OSError):  # a full disk: the stage itself will report it
             log.write(f"{line}\n")
             log.flush()
-        own = transcript.read(line)
-        if own is not None:
-            tell(own)
+        stage_line = transcript.read(line)
+        if stage_line is not None:
+            tell(stage_line)
 
     return read
 
@@ -204,7 +204,9 @@ def _problem(name: str, transcript: Transcript, status: int, log: Path) -> Probl
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""
         return Problem("stage", f"{name}: failed with status {transcript.exited}{killed}; its log: {log}", 1, where=name)
-    if told := next((line for line in transcript.errors if parse_disk_fault(line)[0]), ""):
-        return DiskError(f"{name}: {told}; nothing half-written was kept, {parse_disk_fault(told)[1]} and run again", where=name).problem
+    if fault_line := next((line for line in transcript.errors if parse_disk_fault(line)[0]), ""):
+        return DiskError(
+            f"{name}: {fault_line}; nothing half-written was kept, {parse_disk_fault(fault_line)[1]} and run again", where=name
+        ).problem
     reason = transcript.errors[-1] if transcript.errors else f"DVC ended with status {status}"
     return Problem("stage", f"{name}: {reason}; its log: {log}", 1, where=name)

@@ -60,7 +60,7 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
     `sets`: edits of the parameters as in --set, for this preview only. Raises UserError if there is nothing to measure.
     """
     if documents < LEAST:
-        raise UserError(f"--documents {documents}: expected {LEAST} at least, of which {LEAST // SHARES['dev']} dev queries are asked")
+        raise UserError(f"--documents {documents}: expected at least {LEAST}, for {LEAST // SHARES['dev']} dev queries")
     refuse_data_edits(sets)
     text = edit.read_text(PARAMS)
     sections = dict[str, Any](parse_yaml(edit.apply_to_text(text, sets, check) or text))
@@ -84,48 +84,53 @@ def preview(documents: int, *, name: str | None = None, sets: Sequence[str] = ()
         plan = Plan("preview", targets(chosen), [*sets, *edits(sections, chosen, steps=steps)], [])
         try:
             with second_run(plan, KEPT, processes=processes, display=display) as project:
-                made = read_results(project / "data", parameters, chosen)
+                results = read_results(project / "data", parameters, chosen)
         except RunFailed as failed:
             tell([failed.problem])
             return failed.problem.status
-    made_dev = parameters.queries == "pseudo" and (parameters.pseudo.dev == "pseudo" or not sample.queries["dev"].drawn)
-    trained, told_of = chosen.trained, ""
+    pseudo_dev = parameters.queries == "pseudo" and (parameters.pseudo.dev == "pseudo" or not sample.queries["dev"].drawn)
+    trained, training_line = chosen.trained, ""
     if trained:
-        told_of = describe_training(trained, parameters.rounds[trained], steps, origin=chosen.rounds[trained]["init"])
-    display.line(f"\n{summary(made, sample, trained=told_of, made_dev=made_dev)}")
+        training_line = describe_training(trained, parameters.rounds[trained], steps, origin=chosen.rounds[trained]["init"])
+    display.line(f"\n{summary(results, sample, trained=training_line, pseudo_dev=pseudo_dev)}")
     return 0
 
 
 def refuse_data_edits(sets: Sequence[str]) -> None:
     """Raise UserError for an edit that would change the data that the sample is drawn from."""
-    for one in sets:
-        if one.partition("=")[0].partition(".")[0].strip() in OF_THE_DATA:
-            raise UserError(f"--set {one}: a preview is of the project's data; set this first: retemper run {PREPARE} --set {one}")
+    for setting in sets:
+        if setting.partition("=")[0].partition(".")[0].strip() in OF_THE_DATA:
+            raise UserError(
+                f"--set {setting}: a preview samples the project's data; set this first: retemper run {PREPARE} --set {setting}"
+            )
 
 
 def systems(sections: Mapping[str, Any], name: str | None) -> Systems:
     """The rounds of a preview: the encoder as it is, then `name` or the first round that trains without an earlier one."""
     rounds: Mapping[str, Mapping[str, Any]] = sections.get("rounds") or {}
     if name is not None and name not in rounds:
-        raise UserError(f"--round {name}: expected one of {', '.join(rounds) or 'rounds, of which params.yaml has none'}")
-    first = [one for one, entry in rounds.items() if entry.get("steps") != 0 and not _needs(entry, sections)]
+        raise UserError(f"--round {name}: found no such round in {PARAMS}, expected one of {', '.join(rounds) or 'its rounds (none yet)'}")
+    trainable = [round_name for round_name, entry in rounds.items() if entry.get("steps") != 0 and not _needs(entry, sections)]
     if name is not None and rounds[name].get("steps") != 0 and (needs := _needs(rounds[name], sections)):
-        known = f"; of these, {', '.join(first)} can" if first else ""
-        raise UserError(f"--round {name}: needs {needs}, expected a round that needs no earlier one{known}")
-    trained = name or next(iter(first), None)
+        hint = f", such as {', '.join(trainable)}" if trainable else ""
+        raise UserError(f"--round {name}: needs {needs}, expected a round that needs no earlier one{hint}")
+    trained = name or next(iter(trainable), None)
     origin = _origin(rounds[trained], sections) if trained else "base"
-    as_they_are = [one for one, entry in rounds.items() if entry.get("steps") == 0 and entry.get("init") == origin]
-    start = trained if trained and trained in as_they_are else next(iter(as_they_are), "start" if trained != "start" else "as_it_is")
-    found = {start: dict(rounds.get(start, AS_IT_IS | {"init": origin}))}
+    untrained = [round_name for round_name, entry in rounds.items() if entry.get("steps") == 0 and entry.get("init") == origin]
+    start = trained if trained and trained in untrained else next(iter(untrained), "start" if trained != "start" else "as_it_is")
+    chosen = {start: dict(rounds.get(start, AS_IT_IS | {"init": origin}))}
     if trained and trained != start:
-        found[trained] = {**rounds[trained], "init": origin}
-    return Systems(start, trained if trained != start else None, found)
+        chosen[trained] = {**rounds[trained], "init": origin}
+    return Systems(start, trained if trained != start else None, chosen)
 
 
 def _needs(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
     """What a round needs that a preview does not have; empty if it can be trained by itself."""
-    for key, here in (("init", {"base", *(sections.get("pretrain") or {}), *(sections.get("encoders") or {})}), ("negatives", set(FIRST))):
-        if entry.get(key) not in here:
+    for key, available in (
+        ("init", {"base", *(sections.get("pretrain") or {}), *(sections.get("encoders") or {})}),
+        ("negatives", set(FIRST)),
+    ):
+        if entry.get(key) not in available:
             return f"{key}: {entry.get(key)}"
     return ""
 
@@ -137,10 +142,10 @@ def _origin(entry: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
 
 def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[str]:
     """The edits of params.yaml in the second tree: the sample, the rounds of the preview, and nothing else that would take time."""
-    rounds = {one: dict(entry) for one, entry in chosen.rounds.items()}
+    rounds = {round_name: dict(entry) for round_name, entry in chosen.rounds.items()}
     if chosen.trained:
-        all_of_it = {"steps": steps, "train_queries": None, "train_share": 1.0}
-        rounds[chosen.trained] = {key: value for key, value in rounds[chosen.trained].items() if key != "epochs"} | all_of_it
+        full_training = {"steps": steps, "train_queries": None, "train_share": 1.0}
+        rounds[chosen.trained] = {key: value for key, value in rounds[chosen.trained].items() if key != "epochs"} | full_training
     values = dict[str, Any]({section: {} for section in EMPTY if section != "encoders"}) | {
         "dataset.source": f"parquet:{(KEPT / 'data').resolve()}",
         "articles.source": "demo",
@@ -157,7 +162,7 @@ def edits(sections: Mapping[str, Any], chosen: Systems, *, steps: int) -> list[s
 
 def targets(chosen: Systems) -> list[str]:
     """The stages of a preview."""
-    return [f"evaluate_{BM25}", *(f"evaluate@{one}" for one in chosen.rounds)]
+    return [f"evaluate_{BM25}", *(f"evaluate@{round_name}" for round_name in chosen.rounds)]
 
 
 def read_results(data: Path, parameters: Parameters, chosen: Systems) -> Made:
@@ -169,8 +174,8 @@ def read_results(data: Path, parameters: Parameters, chosen: Systems) -> Made:
 
 def _qrels(data: Path) -> Path:
     """The folder of the judgments used: those of pseudo-queries if there are any, else the corpus's."""
-    made = data / "pseudo/qrels"
-    return made if made.is_dir() else data / "corpus/qrels"
+    pseudo_qrels = data / "pseudo/qrels"
+    return pseudo_qrels if pseudo_qrels.is_dir() else data / "corpus/qrels"
 
 
 def describe_sample(sample: Sample) -> str:
@@ -184,18 +189,18 @@ def describe_sample(sample: Sample) -> str:
 
 def describe_training(name: str, entry: Trained, steps: int, *, origin: str) -> str:
     """How the round `entry` of params.yaml was trained here: for `steps`, from `origin`."""
-    other = "" if entry.init == origin else f" from {origin}, in place of {entry.init}"
-    return f"{name}: {counted(steps, 'steps')} of {counted(entry.batch_queries, 'queries')}{other}; a whole run has its own steps or epochs"
+    note = "" if entry.init == origin else f" from {origin}, in place of {entry.init}"
+    return f"{name}: {counted(steps, 'steps')} of {counted(entry.batch_queries, 'queries')}{note}; a full run has its own steps or epochs"
 
 
-def summary(made: Made, sample: Sample, *, trained: str, made_dev: bool) -> str:
-    """The table, and how to read it, for a terminal. `trained`: a line on the training; `made_dev`: dev queries are pseudo-queries."""
-    lines = [f"preview, dev, {made.queries('dev')}", text_table(*made.rows("dev", "")), *legend(made, "")]
+def summary(results: Made, sample: Sample, *, trained: str, pseudo_dev: bool) -> str:
+    """The table, and how to read it, for a terminal. `trained`: a line on the training; `pseudo_dev`: dev queries are pseudo-queries."""
+    lines = [f"preview, dev, {results.queries('dev')}", text_table(*results.rows("dev", "")), *legend(results, "")]
     if trained:
         lines.append(trained)
-    if made_dev:
+    if pseudo_dev:
         lines.append("dev queries are copied from documents, which favors BM25: compare encoders with each other")
     if sample.documents.drawn < sample.documents.all:
-        there = f"on {sample.documents.drawn:,} of {counted(sample.documents.all, 'documents')}"
-        lines.append(f"{there}: figures are higher than on all of them as a rule, and systems may change places")
-    return "\n".join([*lines, "next: retemper run --dry-run (times, as far as this preview tells), then retemper run"])
+        scope = f"on {sample.documents.drawn:,} of {counted(sample.documents.all, 'documents')}"
+        lines.append(f"{scope}: figures are usually higher than on all of them, and systems may rank differently")
+    return "\n".join([*lines, "next: retemper run --dry-run (times estimated from this preview), then retemper run"])

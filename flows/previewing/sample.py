@@ -66,18 +66,18 @@ def draw(corpus: Path, weights: Path, documents: int, *, to: Path, trains: bool)
         )
     answers = {doc for split, queries in drawn.items() for query in queries for doc in _best(judged[split][query], ANSWERS[split])}
     chosen = answers | set(_others(corpus / "documents.parquet", documents - len(answers), answers))
-    weighs = _weights(weights) if drawn["train"] else {}
+    pair_weights = _weights(weights) if drawn["train"] else {}
     with new_folder(to) as out:
         for folder in ("queries", "qrels") if any(drawn.values()) else ():
             (out / folder).mkdir()
-        written = write_table(out / "documents.parquet", DOCUMENTS, _rows(corpus / "documents.parquet", chosen))
+        row_count = write_table(out / "documents.parquet", DOCUMENTS, _rows(corpus / "documents.parquet", chosen))
         for split, queries in drawn.items():
             if queries:
                 source = "train" if held_out else split
                 write_table(out / f"queries/{split}.parquet", QUERIES, [_texts(corpus / f"queries/{source}.parquet", queries)])
-                write_table(out / f"qrels/{split}.parquet", WEIGHTED, [_qrels(queries, judged[split], chosen, weighs=weighs)])
+                write_table(out / f"qrels/{split}.parquet", WEIGHTED, [_qrels(queries, judged[split], chosen, pair_weights=pair_weights)])
     counts = {split: Part(len(queries), len(pools[split])) for split, queries in drawn.items()}
-    return Sample(Part(written, count_rows(corpus / "documents.parquet")), counts, held_out)
+    return Sample(Part(row_count, count_rows(corpus / "documents.parquet")), counts, held_out)
 
 
 def _key(record: str) -> bytes:
@@ -96,23 +96,23 @@ def _best(docs: Sequence[tuple[str, int]], most: int) -> list[str]:
 
 
 def _judged(path: Path) -> Judged:
-    found = defaultdict[str, list[tuple[str, int]]](list)
+    by_query = defaultdict[str, list[tuple[str, int]]](list)
     for batch in read_batches(path, QRELS) if path.exists() else ():
         for query, doc, grade in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            found[query].append((doc, grade))
-    return found
+            by_query[query].append((doc, grade))
+    return by_query
 
 
-def _others(path: Path, wanted: int, answers: Collection[str]) -> list[str]:
-    """The ids of the `wanted` documents with the lowest hashes, without `answers`."""
+def _others(path: Path, count: int, answers: Collection[str]) -> list[str]:
+    """The ids of the `count` documents with the lowest hashes, without `answers`."""
     ids = (doc for batch in read_batches(path, DOCUMENTS, ["id"]) for doc in batch["id"].to_pylist() if doc not in answers)
-    return [doc for _, doc in heapq.nsmallest(wanted, ((_key(doc), doc) for doc in ids))]
+    return [doc for _, doc in heapq.nsmallest(count, ((_key(doc), doc) for doc in ids))]
 
 
 def _rows(path: Path, chosen: Collection[str]) -> Iterator[pa.RecordBatch]:
-    wanted = pa.array(sorted(chosen), pa.string())
+    chosen_ids = pa.array(sorted(chosen), pa.string())
     for batch in read_batches(path, DOCUMENTS):
-        yield batch.filter(pc.is_in(batch["id"], wanted))
+        yield batch.filter(pc.is_in(batch["id"], chosen_ids))
 
 
 def _texts(path: Path, queries: Collection[str]) -> pa.Table:
@@ -120,8 +120,8 @@ def _texts(path: Path, queries: Collection[str]) -> pa.Table:
     return table.filter(pc.is_in(table["id"], pa.array(queries, pa.string())))
 
 
-def _qrels(queries: Sequence[str], judged: Judged, chosen: Collection[str], *, weighs: Mapping[tuple[str, str], float]) -> pa.Table:
-    rows = [(query, doc, grade, weighs.get((query, doc), 1.0)) for query in queries for doc, grade in judged[query] if doc in chosen]
+def _qrels(queries: Sequence[str], judged: Judged, chosen: Collection[str], *, pair_weights: Mapping[tuple[str, str], float]) -> pa.Table:
+    rows = [(query, doc, grade, pair_weights.get((query, doc), 1.0)) for query in queries for doc, grade in judged[query] if doc in chosen]
     return pa.table([pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), WEIGHTED, strict=True)], WEIGHTED)
 
 

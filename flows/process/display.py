@@ -99,9 +99,9 @@ class Display:
         """
         if self._foot:
             self._foot.console.quiet = True
-        at_work = list(self._doing)
-        lines = [f"stopped{' in ' if at_work else ''}{', '.join(at_work)}; {KEPT}"]
-        if at_work:
+        running = list(self._doing)
+        lines = [f"stopped{' in ' if running else ''}{', '.join(running)}; {KEPT}"]
+        if running:
             lines.append(RESUMED)
         return "".join(f"\nretemper: {line}" for line in lines) + "\n"
 
@@ -116,7 +116,7 @@ class Display:
     def began(self, stage: str) -> None:
         """Note that a stage runs from now until `ended`."""
         with self._guard:
-            self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="at work") if self._foot else None
+            self._doing[stage] = self._foot.add_task(f"{stage:{self._width}}", total=None, text="running") if self._foot else None
         if listener := self._listener:  # the end of a run may remove it meanwhile
             listener.began(stage)
 
@@ -165,10 +165,10 @@ def summary(order: Sequence[str], outcomes: Mapping[str, Outcome], seconds: floa
     counts: dict[str, int] = {"executed": 0, "cached": 0, "failed": 0, "skipped": 0}
     for _, outcome in shown:
         counts["executed" if outcome.state == "Ran" else outcome.state.lower()] += 1
-    told = ", ".join(f"{key} {count}" for key, count in counts.items() if count or key in ("executed", "cached"))
-    beside = sum(outcome.seconds - outcome.work for _, outcome in shown if outcome.state == "Ran" and outcome.work is not None)
-    started = f" (start-up and orchestration of stages: {clock(beside)})" if beside else ""
-    return f"{text_table(('stage', 'state', 'time'), rows)}\n{told}, in {clock(seconds)}{started}"
+    state_counts = ", ".join(f"{key} {count}" for key, count in counts.items() if count or key in ("executed", "cached"))
+    overhead = sum(outcome.seconds - outcome.work for _, outcome in shown if outcome.state == "Ran" and outcome.work is not None)
+    overhead_note = f" (start-up and orchestration of stages: {clock(overhead)})" if overhead else ""
+    return f"{text_table(('stage', 'state', 'time'), rows)}\n{state_counts}, in {clock(seconds)}{overhead_note}"
 
 
 def text_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -194,24 +194,24 @@ def fitted_table(header: Sequence[str], rows: Iterable[Sequence[str]], width: in
         return text_table(header, lines[1:])
     least = max(width // 3, 8)
     cells = [[_wrapped(line[0], least), *([cell] for cell in line[1:])] for line in lines]
-    used = first = max(len(part) for row in cells for part in row[0])
+    line_width = first_width = max(len(part) for row in cells for part in row[0])
     blocks: list[list[int]] = [[]]
     for column in range(1, len(header)):
-        wide, text = 2 + max(len(line[column]) for line in lines), not _is_figures(lines, column)
-        if used + wide > width and blocks[-1] and not (text and width - used - 2 >= least):
+        column_width, is_text = 2 + max(len(line[column]) for line in lines), not _is_figures(lines, column)
+        if line_width + column_width > width and blocks[-1] and not (is_text and width - line_width - 2 >= least):
             blocks.append([])
-            used = first
-        if text and used + wide > width:
-            wide = 2 + max(width - used - 2, 8)
+            line_width = first_width
+        if is_text and line_width + column_width > width:
+            column_width = 2 + max(width - line_width - 2, 8)
             for row, line in zip(cells, lines, strict=True):
-                row[column] = _wrapped(line[column], wide - 2)
+                row[column] = _wrapped(line[column], column_width - 2)
         blocks[-1].append(column)
-        used += wide
-    told = []
+        line_width += column_width
+    tables = []
     for block in blocks:
         body = [list(parts) for row in cells for parts in zip_longest(*(row[column] for column in (0, *block)), fillvalue="")]
-        told.append(text_table(body[0], body[1:]))
-    return "\n\n".join(told)
+        tables.append(text_table(body[0], body[1:]))
+    return "\n\n".join(tables)
 
 
 def terminal_width() -> int | None:
@@ -244,8 +244,8 @@ def clock(seconds: float) -> str:
     """Format a duration: 12.3 s, 4m05s, 2h03m."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{rest:02d}s"
+    minutes, remaining = divmod(round(seconds), 60)
+    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m{remaining:02d}s"
 
 
 def megabytes(size: int) -> str:

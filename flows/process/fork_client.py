@@ -43,26 +43,26 @@ def ask(name: str, arguments: list[str]) -> socket.socket | None:
 
 def wait(server: socket.socket) -> int:
     """Wait for the process. Return its exit status, or minus the signal that killed it. If the server died, this is SIGKILL."""
-    told = b""
+    answer = b""
     while part := server.recv(16):
-        told += part
-    return int(told) if told.endswith(b"\n") else -signal.SIGKILL
+        answer += part
+    return int(answer) if answer.endswith(b"\n") else -signal.SIGKILL
 
 
 def main(arguments: list[str]) -> None:
     name = os.environ.get("RETEMPER_FORKS")
     if not name or arguments[:1] != ["-m"] or not arguments[1].startswith(PREFIXES):
         return python(arguments)
-    passed = (signal.SIGTERM, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed)  # until there is a process to pass them to
+    forwarded = (signal.SIGTERM, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)  # until there is a process to pass them to
     server = ask(name, arguments)
     if server is None:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
         return python(arguments)
-    for number in passed:
+    for number in forwarded:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: server.send(bytes([number])) and None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
     code = wait(server)
     if code < 0:  # end by the same signal, so that our parent sees it
         signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None

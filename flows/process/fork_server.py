@@ -97,10 +97,10 @@ class Server:
             os.close(descriptor)
         with suppress(OSError):  # the fork does so too, and may have ended
             os.setpgid(process, process)
-        watched = os.pidfd_open(process)
-        self._forks[watched] = Fork(process, client)
-        self._selector.register(watched, selectors.EVENT_READ)
-        self._selector.register(client, selectors.EVENT_READ, data=watched)
+        pidfd = os.pidfd_open(process)
+        self._forks[pidfd] = Fork(process, client)
+        self._selector.register(pidfd, selectors.EVENT_READ)
+        self._selector.register(client, selectors.EVENT_READ, data=pidfd)
         with suppress(OSError):
             client.sendall(b"forked\n")
         return None
@@ -126,9 +126,9 @@ class Server:
         os.chdir(request.folder)
         os.environ.clear()
         os.environ.update(request.environment)
-        named = [folder for folder in request.environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
-        here = [] if request.environment.get("PYTHONSAFEPATH") else [request.folder]
-        sys.path[:] = [*here, *named, *self._search_path]
+        path_folders = [folder for folder in request.environment.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        script_folder = [] if request.environment.get("PYTHONSAFEPATH") else [request.folder]
+        sys.path[:] = [*script_folder, *path_folders, *self._search_path]
         sys.path_importer_cache.clear()
 
     def _ended(self, descriptor: int) -> None:
@@ -146,12 +146,12 @@ class Server:
 
     def _heard(self, fork: Fork) -> None:
         try:
-            said = fork.client.recv(1)
+            byte = fork.client.recv(1)
         except OSError:
-            said = b""
-        if not said:
+            byte = b""
+        if not byte:
             self._selector.unregister(fork.client)
-        signal_group(fork.process, said[0] if said else signal.SIGKILL)
+        signal_group(fork.process, byte[0] if byte else signal.SIGKILL)
 
     def stop(self, *_: Any) -> None:
         """Send SIGTERM to all programs and end; the kernel then kills them."""

@@ -52,10 +52,10 @@ def wait_and_hold(path: Path, waiting: Callable[[], None] = lambda: None) -> Ite
 @contextmanager
 def hold_run_locks(folders: Iterable[Path]) -> Iterator[None]:
     """Hold the locks of several projects' folders. UserError if another run holds one, or if we have no permission."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         for folder in folders:
             try:
-                held.enter_context(hold_run_lock(RUN_LOCK if folder == Path.cwd() else folder / RUN_LOCK))
+                stack.enter_context(hold_run_lock(RUN_LOCK if folder == Path.cwd() else folder / RUN_LOCK))
             except PermissionError:
                 raise UserError(
                     f"{folder / RUN_LOCK}: no permission, so a run may be in progress there; have its owner give access"
@@ -70,8 +70,8 @@ def repair(path: Path = RWLOCK) -> bool:
     held by the kernel and end with their process.)
     """
     try:
-        held = json.loads(path.read_bytes())
-        stale = bool(held.get("read") or held.get("write"))
+        record = json.loads(path.read_bytes())
+        stale = bool(record.get("read") or record.get("write"))
     except FileNotFoundError:
         return False
     except (ValueError, AttributeError):
@@ -113,21 +113,21 @@ def restore(
     """
     if not lock.exists():
         return ""
-    found = lock.read_text(encoding="utf-8", errors="replace")
+    current = lock.read_text(encoding="utf-8", errors="replace")
     head = cache(committed)
     if memory.exists():
         text = memory.read_text(encoding="utf-8")
-        if found and (found == text or "<<<<<<<" in found):
+        if current and (current == text or "<<<<<<<" in current):
             return ""
-        lost = _stages(text) - _stages(found)
-        if not (found.endswith("\n") and is_readable()) or (lost and found != head()):
+        lost_stages = _stages(text) - _stages(current)
+        if not (current.endswith("\n") and is_readable()) or (lost_stages and current != head()):
             write_text(lock, text) if text else lock.unlink(missing_ok=True)
             return "was truncated by a kill; restored as it was before that run, whose finished stages are in the cache"
         return ""
-    kept = intact.read_text(encoding="utf-8") if intact.exists() else ""
-    for place, text in (("the last run left it", kept), ("git has it", head() or "")):
-        if text != found and text.startswith(found) and found != head():
-            missing = sorted(_stages(text) - _stages(found))
+    last_good = intact.read_text(encoding="utf-8") if intact.exists() else ""
+    for place, text in (("the last run left it", last_good), ("git has it", head() or "")):
+        if text != current and text.startswith(current) and current != head():
+            missing = sorted(_stages(text) - _stages(current))
             write_text(lock, text)
             names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
             return f"was truncated{f' and had lost {names}' if missing else ''}; restored as {place}"
@@ -144,8 +144,8 @@ def _dvc_at_work(root: Path) -> bool:
 
     for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
         command, folder = process.info["cmdline"] or [], process.info["cwd"]
-        dvc = any(Path(word).name == "dvc" or word == "flows.storage.dvc" for word in command[:6])
-        if dvc and folder and _project_of(Path(folder)) == root:
+        is_dvc = any(Path(word).name == "dvc" or word == "flows.storage.dvc" for word in command[:6])
+        if is_dvc and folder and _project_of(Path(folder)) == root:
             return True
     return False
 

@@ -30,7 +30,7 @@ class Stopped(Exception):
 
 def environment(**extra: str) -> dict[str, str]:
     """The environment of commands: `python` is ours, output is unbuffered, and telemetry is off. `extra` is added."""
-    ours = {
+    settings = {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",
         "DVC_NO_ANALYTICS": "1",
@@ -38,13 +38,13 @@ def environment(**extra: str) -> dict[str, str]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         **MALLOC,
     }
-    return {**os.environ, **ours, **extra}
+    return {**os.environ, **settings, **extra}
 
 
 def typed_command() -> str:
     """The command that the user typed. For a run that another command started, that command; for a scheduled run, `retemper schedule`."""
-    begun = ["schedule"] if Path(sys.argv[0]).parent.name in ("prefect", "scheduling") else sys.argv[1:]
-    return os.environ.get(TYPED) or shlex.join(["retemper", *begun])
+    arguments = ["schedule"] if Path(sys.argv[0]).parent.name in ("prefect", "scheduling") else sys.argv[1:]
+    return os.environ.get(TYPED) or shlex.join(["retemper", *arguments])
 
 
 def ask(module: str, question: Mapping[str, Any]) -> Any:
@@ -55,12 +55,12 @@ def ask(module: str, question: Mapping[str, Any]) -> Any:
     env = environment(PYTHONPATH=os.pathsep.join(filter(None, [str(Path.cwd()), os.environ.get("PYTHONPATH", "")])))
     env[ASKED_BY] = str(os.getpid())
     command = [sys.executable, "-m", module]
-    done = subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, env=env, text=True, check=False)
-    if done.returncode == USER_ERROR:
+    result = subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, env=env, text=True, check=False)
+    if result.returncode == USER_ERROR:
         raise SystemExit(USER_ERROR)
-    if done.returncode:
-        raise RuntimeError(f"{module} ended with status {done.returncode}; its output is above")
-    return json.loads(done.stdout.splitlines()[-1])
+    if result.returncode:
+        raise RuntimeError(f"{module} ended with status {result.returncode}; its output is above")
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 class Processes:
@@ -93,8 +93,8 @@ class Processes:
         self, command: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, folder: Path | None = None
     ) -> subprocess.Popen[bytes]:
         """Start `command` in its own group, which ends when we do. Output goes to `log`, or to a pipe. Raises Stopped after `stop`."""
-        with ExitStack() as opened, self._guard:
-            out = opened.enter_context(log.open("wb")) if log else subprocess.PIPE
+        with ExitStack() as stack, self._guard:
+            out = stack.enter_context(log.open("wb")) if log else subprocess.PIPE
             if self._stopped:
                 raise Stopped
             process = subprocess.Popen(
@@ -153,17 +153,17 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
             return
         signalled = number
         sys.unraisablehook = _quiet
-        again = processes.stopped
+        stopped_before = processes.stopped
         with suppress(OSError):  # the terminal may be closed
             os.write(2, farewell().encode())  # not print(): the signal may have interrupted one
         processes.stop()
         timer = threading.Timer(LAST_RESORT_SECONDS, os._exit, (128 + number,))
         timer.daemon = True
         timer.start()
-        if not again:
+        if not stopped_before:
             raise KeyboardInterrupt(number)
 
-    before = {number: signal.signal(number, stop) for number in ending_signals()}
+    old_handlers = {number: signal.signal(number, stop) for number in ending_signals()}
     try:
         yield
     except BaseException as error:
@@ -173,7 +173,7 @@ def stopping_on_signals(processes: Processes, farewell: Callable[[], str] = lamb
         raise
     finally:
         if not signalled:  # otherwise a second Ctrl-C while we end would reach Python's own handler
-            for number, handler in before.items():
+            for number, handler in old_handlers.items():
                 signal.signal(number, handler)
 
 
@@ -190,8 +190,8 @@ def _quiet(_raised: "sys.UnraisableHookArgs") -> None:
 def _each_line(stream: Iterator[bytes], tell: Callable[[str], None]) -> None:
     for raw in stream:
         text = raw.decode("utf-8", "replace").rstrip("\n")
-        passing = text.rfind("\r") == 0
-        for line in [text] if passing else filter(None, text.split("\r")):
+        is_progress = text.rfind("\r") == 0
+        for line in [text] if is_progress else filter(None, text.split("\r")):
             with suppress(OSError):  # of `tell`; keep reading, or the command would block forever
                 tell(line)
 

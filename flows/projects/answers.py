@@ -77,7 +77,7 @@ QUESTIONS = {
     "queries": Question("--queries", "Queries: corpus (its own, judged), or pseudo (made from the documents)", read_queries),
     "encoder": Question("--encoder", "Encoder to start from: a Hugging Face id, a folder, or package:MODULE/FOLDER", read_encoder),
     "share": Question("--share", f"The team's remote (a folder, s3://BUCKET/PATH ...), {CACHE}FOLDER, or {NONE}", read_share),
-    "length": Question("--document-length", "Tokens of a document that are read", read_length),  # asked last, once the data is measured
+    "length": Question("--document-length", "How many tokens of a document to read", read_length),  # asked last, once the data is measured
 }
 
 
@@ -98,8 +98,8 @@ def relative_answer(project: Path, answer: str, *, kind: str = "") -> str:
     place = answer.removeprefix(f"{kind}:") if kind else answer
     if Path(place).is_absolute() or place.startswith("~") or not Path(place).exists():
         return answer
-    moved = os.path.relpath(Path(place).absolute(), project.absolute())
-    return f"{kind}:{moved}" if kind else moved
+    relative = os.path.relpath(Path(place).absolute(), project.absolute())
+    return f"{kind}:{relative}" if kind else relative
 
 
 def relative_data(project: Path, data: str) -> str:

@@ -59,21 +59,21 @@ class Scaled:
 
 def scale_seconds(stages: list[str], size: Size, parameters: Parameters, *, like: Known) -> Scaled:
     """The seconds that `stages` will take, scaled from those that stages of their kinds took in `like`."""
-    spent, done, most = dict[str, float](), dict[str, float](), dict[str, float]()
+    spent_seconds, done_work, largest_work = dict[str, float](), dict[str, float](), dict[str, float]()
     for stage, seconds in like.seconds.items():
         kind, amount = stage.partition("@")[0], work(stage, like.size, like.parameters.rounds)
         if amount is not None:
-            spent[kind] = spent.get(kind, 0) + seconds
-            done[kind] = done.get(kind, 0) + amount
-            most[kind] = max(most.get(kind, 0), amount)
+            spent_seconds[kind] = spent_seconds.get(kind, 0) + seconds
+            done_work[kind] = done_work.get(kind, 0) + amount
+            largest_work[kind] = max(largest_work.get(kind, 0), amount)
     total, unknown, factor = 0.0, list[str](), 0.0
     for stage in stages:
         kind, amount = stage.partition("@")[0], work(stage, size, parameters.rounds)
-        if amount is None or not done.get(kind):
+        if amount is None or not done_work.get(kind):
             unknown.append(stage)
         else:
-            total += spent[kind] * amount / done[kind]
-            factor = max(factor, amount / most[kind])
+            total += spent_seconds[kind] * amount / done_work[kind]
+            factor = max(factor, amount / largest_work[kind])
     return Scaled(total, unknown, factor)
 
 
@@ -82,30 +82,30 @@ def time_line(stages: list[str], size: Size, parameters: Parameters, *, encoder:
     if like is None:
         return f"time of the first run: unknown, as no finished run is recorded in {place}; the first run records its own"
     if like.encoder != encoder:
-        return f"time of the first run: unknown, as the runs recorded in {place} are of another encoder; the first run records its own"
-    found = scale_seconds(stages, size, parameters, like=like)
-    if len(found.unknown) == len(stages):
+        return f"time of the first run: unknown, as the runs recorded in {place} used another encoder; the first run records its own"
+    scaled = scale_seconds(stages, size, parameters, like=like)
+    if len(scaled.unknown) == len(stages):
         return f"time of the first run: unknown, as no run of these stages is recorded in {place}; the first run records its own"
-    if found.factor > MOST:
+    if scaled.factor > MOST:
         return (
             f"time of the first run: unknown, as the run recorded in {place} is too small to scale "
             f"({counted(like.size.documents, 'documents')}, {like.size.train:,} training queries); the first run records its own"
         )
-    rest = f"; not known: {', '.join(found.unknown)}" if found.unknown else ""
+    unknown_part = f"; unknown: {', '.join(scaled.unknown)}" if scaled.unknown else ""
     return (
-        f"time of the first run: about {clock(found.seconds)}, from the stages recorded in {place}, scaled by documents, queries, and "
-        f"lengths (half or double of it is possible{rest})"
+        f"time of the first run: about {clock(scaled.seconds)}, from the stages recorded in {place}, scaled by documents, queries, and "
+        f"lengths (it may take half or twice as long{unknown_part})"
     )
 
 
 def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, shares: bool) -> str:
     """A line for the user on the disk of the first run: vectors, a flat index, and weights of each round. `shares`: by data/ and cache."""
     if encoder is None or not encoder.is_dir():
-        return "disk of the first run: unknown before the encoder is here"
+        return "disk of the first run: unknown until the encoder is downloaded"
     base = parameters.base
     width = shaped_width(encoder, pooling=base.pooling, head=base.head, width=base.width)
     if width is None:
-        return "disk of the first run: unknown, as config.json of the encoder does not say how wide its hidden states are"
+        return "disk of the first run: unknown, as the encoder's config.json does not give its hidden size"
     weights = sum(path.stat().st_size for path in encoder_files(parse_encoder(parameters.encoder.source)) if path.suffix == ".safetensors")
     rounds = parameters.rounds.values()
     passages = min(parameters.tokenize.passages, max(1, round(size.tokens / parameters.tokenize.document_length)))
@@ -113,8 +113,8 @@ def disk_line(size: Size, parameters: Parameters, encoder: Path | None, *, share
     indexes = vectors if parameters.index.factory == "Flat" else 0
     models = weights * (1 + len(parameters.adore) + sum(1 if entry.steps == 0 else 1 + STATE for entry in rounds))
     gib = [number / 2**30 for number in (vectors, indexes, models)]
-    copies, where = (1, "data/ and the cache share them") if shares else (2, "each once in data/ and once in the cache")
+    copies, sharing = (1, "data/ and the cache share them") if shares else (2, "each once in data/ and once in the cache")
     return (
         f"disk of the first run: about {copies * sum(gib):.1f} GiB (vectors {gib[0]:.1f}, flat indexes {gib[1]:.1f}, weights and "
-        f"optimizers {gib[2]:.1f}; {where})"
+        f"optimizers {gib[2]:.1f}; {sharing})"
     )

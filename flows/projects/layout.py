@@ -30,18 +30,18 @@ retemper upgrade      # a newer Retemper
 - `retraining.yaml` (optional): inbox, kind of retraining, promotion ([docs/retraining.md](docs/retraining.md)).
 - `runtime.yaml` (optional, not in git): this machine's device and threads ([docs/machine.md](docs/machine.md)).
 - `dvc.lock` says which results belong to which commit: commit it after a run.
-- `flows/`, `tasks/`, `dvc.yaml` are Retemper's code ({version}). Your own changes of them survive an upgrade, as git merges both.
+- `flows/`, `tasks/`, `dvc.yaml` are Retemper's code ({version}). Your own changes to them survive an upgrade, as git merges both.
 """
 
 
-def code_source(named: str, scratch: Path) -> tuple[Path, str, str]:
+def code_source(place: str, scratch: Path) -> tuple[Path, str, str]:
     """A repository with Retemper's code, the commit, and the name of the source.
 
-    `named`: a URL or folder; empty: the source that this Retemper is installed from. If it is not local, it is fetched to `scratch`.
+    `place`: a URL or folder; empty: the source that this Retemper is installed from. If it is not local, it is fetched to `scratch`.
     """
-    record = None if named else read_record(CHECKOUT)
-    source = named or installed_source()
-    if not named and record is None:
+    record = None if place else read_record(CHECKOUT)
+    source = place or installed_source()
+    if not place and record is None:
         return CHECKOUT, git("rev-parse", "HEAD", folder=CHECKOUT), source
     git("init", "--quiet", "--bare", str(scratch))
     fetch(str(Path(source).resolve()) if Path(source).is_dir() else source, scratch)
@@ -52,16 +52,16 @@ def lay_out(folder: Path, code: tuple[Path, str, str]) -> Version:
     """Write Retemper's files of a commit to the empty `folder`, make it a git repository, and record their origin."""
     repository, commit, source = code
     version = version_of(commit, repository)
-    listed = git("ls-tree", "-r", "--name-only", "-z", "--full-tree", commit, folder=repository).split("\0")
-    names = [name for name in listed if name and not name.startswith(LEFT_OUT)]
-    if RECORD.name in listed:
+    all_names = git("ls-tree", "-r", "--name-only", "-z", "--full-tree", commit, folder=repository).split("\0")
+    names = [name for name in all_names if name and not name.startswith(LEFT_OUT)]
+    if RECORD.name in all_names:
         raise UserError(f"{source}: found a project ({RECORD}), expected Retemper itself; name the source in that file")
     git("init", "--quiet", str(folder))
     git("symbolic-ref", "HEAD", "refs/heads/main", folder=folder)
     index = {"GIT_INDEX_FILE": str(folder.absolute() / ".git" / "retemper-index")}
-    there = ("--git-dir", git("rev-parse", "--absolute-git-dir", folder=repository), "--work-tree", str(folder.absolute()))
-    git(*there, "read-tree", commit, folder=folder, env=index)
-    git(*there, "checkout-index", "-z", "--stdin", folder=folder, env=index, text="".join(f"{name}\0" for name in names))
+    locations = ("--git-dir", git("rev-parse", "--absolute-git-dir", folder=repository), "--work-tree", str(folder.absolute()))
+    git(*locations, "read-tree", commit, folder=folder, env=index)
+    git(*locations, "checkout-index", "-z", "--stdin", folder=folder, env=index, text="".join(f"{name}\0" for name in names))
     (folder / ".git" / "retemper-index").unlink()
     write_text(folder / RECORD, Record(recorded_name(source, commit), version.number, commit).text)
     return version

@@ -51,15 +51,15 @@ def measure(documents: Path, encoder: Path | None, text: Text) -> Measured:
         tokenizer = None
     unknown = 0
     if tokenizer is None:
-        counts = [max(TOKENS_A_WORD * len(one.split()), len(one.encode()) / BYTES_A_TOKEN) + SPECIAL for one in texts]
+        counts = [max(TOKENS_A_WORD * len(document.split()), len(document.encode()) / BYTES_A_TOKEN) + SPECIAL for document in texts]
     else:
         rows = tokenizer(texts, verbose=False)["input_ids"]
         counts = [len(ids) for ids in rows]
         unknown = sum(ids.count(tokenizer.unk_token_id) for ids in rows)
-    most = math.ceil(np.percentile(counts, 95, method="inverted_cdf"))
-    tags = [found.group() for _, body in sample if (found := _HTML.search(body))]
+    length_95 = math.ceil(np.percentile(counts, 95, method="inverted_cdf"))
+    tags = [match.group() for _, body in sample if (match := _HTML.search(body))]
     titled = sum(bool(title) for title, _ in sample)
-    return Measured(most, unknown / sum(counts), titled / len(sample), len(tags) / len(sample), next(iter(tags), ""))
+    return Measured(length_95, unknown / sum(counts), titled / len(sample), len(tags) / len(sample), next(iter(tags), ""))
 
 
 def suggest_length(tokens: int) -> int:

@@ -83,8 +83,8 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
     """Make a project in `folder`; return the exit status. Raises UserError, with nothing left behind, if the data or an answer is unfit."""
     refuse_place(folder)
     folder = folder.absolute()
-    end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
-    seen, typed = (f"{parse_dataset(spec).place}{end}" for spec in (relative_data(folder, wanted.data), wanted.data))
+    place_end = "/" if local_path(parse_dataset(wanted.data).place).is_dir() else ":"  # what follows the data's place in a line
+    shown_place, typed_place = (f"{parse_dataset(spec).place}{place_end}" for spec in (relative_data(folder, wanted.data), wanted.data))
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, lambda: "\nretemper: stopped; nothing was left behind\n"), _beside(folder) as project:
         with tempfile.TemporaryDirectory() as scratch:
@@ -95,9 +95,11 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
                 tell(remotes.add(REMOTE, wanted.share if "://" in wanted.share else str(_from(folder.parent, wanted.share)), []))
             if not wanted.share.startswith(CACHE):
                 tell(links.choose(project))
-            stages, stats = _check_data(processes, display, wanted.sets, tell=tell, named=lambda line: line.replace(seen, typed))
+            stages, stats = _check_data(
+                processes, display, wanted.sets, tell=tell, as_typed=lambda line: line.replace(shown_place, typed_place)
+            )
             tokens = _length(wanted, tell, display.warn)
-            if not any(one.startswith("tokenize.document_length=") for one in wanted.sets):
+            if not any(setting.startswith("tokenize.document_length=") for setting in wanted.sets):
                 edit.apply([f"tokenize.document_length={tokens}"], Path("params.yaml"), check)
             freeze()
             lines = _estimates(stages, stats, wanted)
@@ -121,20 +123,20 @@ def new(folder: Path, wanted: Wanted, tell: Tell) -> int:
 @contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder next to `folder`, and remove it afterwards. Folders left by killed processes are removed first."""
-    for left in folder.parent.glob(".retemper-new-*-*"):
+    for leftover in folder.parent.glob(".retemper-new-*-*"):
         with suppress(PermissionError):  # the process is another user's, and alive
             try:
-                os.kill(int(left.name.split("-")[2]), 0)
+                os.kill(int(leftover.name.split("-")[2]), 0)
             except (ProcessLookupError, ValueError):
-                shutil.rmtree(left, ignore_errors=True)
-    place = Path(tempfile.mkdtemp(prefix=f".retemper-new-{os.getpid()}-", dir=folder.parent))
+                shutil.rmtree(leftover, ignore_errors=True)
+    hidden = Path(tempfile.mkdtemp(prefix=f".retemper-new-{os.getpid()}-", dir=folder.parent))
     mask = os.umask(0)
     os.umask(mask)
-    place.chmod(0o777 & ~mask)  # mkdtemp lets only the user in
+    hidden.chmod(0o777 & ~mask)  # mkdtemp lets only the user in
     try:
-        yield place
+        yield hidden
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _set_parameters(project: Path, folder: Path, wanted: Wanted) -> None:
@@ -165,18 +167,18 @@ def _quoted(value: str) -> str:
 
 
 def _check_data(
-    processes: Processes, display: Display, sets: Sequence[str], *, tell: Tell, named: Callable[[str], str]
+    processes: Processes, display: Display, sets: Sequence[str], *, tell: Tell, as_typed: Callable[[str], str]
 ) -> tuple[list[str], dict[str, Any]]:
     """Run stage prepare, which reads all of the data, in the current folder. Return the stages of a run and what prepare counted.
 
-    `named` changes the data's path in a line of the stage to the one that the user typed.
+    `as_typed` changes the data's path in a line of the stage to the one that the user typed.
 
     If the data has no training queries, or only one document, the project gets the recipe that trains nothing.
     """
 
     def show(line: str) -> None:
         if not line.startswith("\r") and (line.startswith(WARNING) or not line.startswith("retemper: ")):  # its error is raised below
-            tell(named(line))
+            tell(as_typed(line))
 
     check_parameters()
     freeze()
@@ -186,20 +188,20 @@ def _check_data(
     clock.began(splits.STAGE)
     outcome = run_stage(splits.STAGE, processes, show, env=forks | environments.begin(splits.STAGE))
     if outcome.problem:
-        raise UserError(named(outcome.problem.message))
+        raise UserError(as_typed(outcome.problem.message))
     span = timing.Span(splits.STAGE, outcome.began, outcome.began, outcome.ended, "", "Ran")
     clock.ended(span, environments.read_environment(splits.STAGE), environments.cost(splits.STAGE))
     stats, path = dict(read_json(splits.STATS)), Path("params.yaml")
     stages, sections = _stages(), read_yaml(path)
-    lone = stats["documents"]["count"] == 1  # no negative of its own queries
-    if sections["queries"] == "corpus" and (lone or not stats["splits"]["train"]["queries"]) and splits.training_stages(stages, sections):
+    single = stats["documents"]["count"] == 1  # no negative of its own queries
+    if sections["queries"] == "corpus" and (single or not stats["splits"]["train"]["queries"]) and splits.training_stages(stages, sections):
         recipes.apply(recipes.ZERO_SHOT)
         recipes.MEMORY.unlink()  # there is no earlier form to go back to
         edit.apply(sets, path, check)
         stages = _stages()
         display.warn(
-            f"{sections['dataset']['source']}: found {'1 document' if lone else 'no train queries'}, so the project trains nothing "
-            f"(recipe {recipes.ZERO_SHOT}){'' if lone else MADE}"
+            f"{sections['dataset']['source']}: found {'1 document' if single else 'no train queries'}, so the project trains nothing "
+            f"(recipe {recipes.ZERO_SHOT}){'' if single else MADE}"
         )
     if warning := splits.check(stages, read_yaml(path)):
         display.warn(warning)
@@ -217,23 +219,23 @@ def _length(wanted: Wanted, tell: Tell, warn: Tell) -> int:
     """Ask how many tokens of a document to read, and return the answer. Also tell what is unusual about the documents."""
     parameters = check(read_yaml(Path("params.yaml")))
     source = parameters.encoder.source
-    found = measure(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
-    most = found.most
-    if found.unknown >= FOREIGN:
-        share = f"{100 * found.unknown:.0f} % of the documents' tokens"
+    measured = measure(Path("data/corpus/documents.parquet"), parse_encoder(source).folder, parameters.text)
+    length_95 = measured.most
+    if measured.unknown >= FOREIGN:
+        share = f"{100 * measured.unknown:.0f} % of the documents' tokens"
         warn(f"encoder {source}: {share} are unknown; choose one for their language (encoder.source)")
-    if found.titled and not parameters.text.titles and wanted.queries != "pseudo":  # which makes queries of titles
+    if measured.titled and not parameters.text.titles and wanted.queries != "pseudo":  # which makes queries of titles
         tell(
-            f"{100 * found.titled:.0f} % of the documents have a title, which is not read; text.titles=true puts it before the text, as "
+            f"{100 * measured.titled:.0f} % of the documents have a title, which is not read; text.titles=true puts it before the text, as "
             "BEIR's and Tevatron's readers do"
         )
-    if found.marked >= MARKED:
-        share = f"{100 * found.marked:.0f} % of the documents"
-        tell(f"{share} have HTML, such as {found.tag[:40]}, which is read as text; remove it where the data come from")
-    answer = wanted.length(most, suggest_length(most))
-    length = suggest_length(most) if answer == AUTO else int(answer)
-    if length < most:
-        tell(f"of a document, {length} tokens are read (95 % have at most {most:,}); tokenize.passages=N reads N times as many")
+    if measured.marked >= MARKED:
+        share = f"{100 * measured.marked:.0f} % of the documents"
+        tell(f"{share} have HTML, such as {measured.tag[:40]}, which is read as text; remove it at the source")
+    answer = wanted.length(length_95, suggest_length(length_95))
+    length = suggest_length(length_95) if answer == AUTO else int(answer)
+    if length < length_95:
+        tell(f"{length} tokens of each document are read (95 % have at most {length_95:,}); tokenize.passages=N reads N times as many")
     return length
 
 
@@ -256,7 +258,7 @@ def _from(folder: Path, place: str) -> Path:
 def _tell_end(folder: Path, version: Version, lines: Sequence[str], *, tell: Tell) -> None:
     for line in lines:
         tell(line)
-    shown = os.path.relpath(folder)
-    tell(f"{shown}: a project of Retemper {version}, committed")
-    tell(f"next: cd {shown} && retemper run (or make run, which sets up its own .venv)")
-    tell("or first, within minutes, BM25 and the encoder on a sample of the data: retemper preview")
+    place = os.path.relpath(folder)
+    tell(f"{place}: a project of Retemper {version}, committed")
+    tell(f"next: cd {place} && retemper run (or make run, which sets up its own .venv)")
+    tell("or first compare BM25 and the encoder on a sample of the data, within minutes: retemper preview")

@@ -32,17 +32,17 @@ class Parameters:
 
 def entries(changelog: str) -> list[str]:
     """The entries of a changelog, in its order, each as one line."""
-    found: list[str] = []
+    items: list[str] = []
     inside = False
     for line in changelog.splitlines():
         if line.startswith("- "):
-            found.append(line[2:].strip())
+            items.append(line[2:].strip())
             inside = True
         elif inside and line.startswith("  ") and line.strip():
-            found[-1] += f" {line.strip()}"
+            items[-1] += f" {line.strip()}"
         else:
             inside = False
-    return found
+    return items
 
 
 def changelog_news(old: str, new: str) -> list[str]:
@@ -53,11 +53,13 @@ def changelog_news(old: str, new: str) -> list[str]:
 
 def parameter_news(old: Mapping[str, Any], new: Mapping[str, Any]) -> Parameters:
     """The difference of two JSON schemas of params.yaml (docs/params.schema.json)."""
-    was, now = ({one.key: one for one in parameters(schema)} for schema in (old, new))
-    fresh = now.keys() - was.keys()
-    added = [one for key, one in now.items() if key in fresh and not any(key.startswith(f"{above}.") for above in fresh)]
-    changed = [(was[key], one) for key, one in now.items() if key in was and was[key].default != one.default]
-    return Parameters(tuple(added), tuple(key for key in was if key not in now), tuple(changed))
+    former, present = ({parameter.key: parameter for parameter in parameters(schema)} for schema in (old, new))
+    new_keys = present.keys() - former.keys()
+    added = [
+        parameter for key, parameter in present.items() if key in new_keys and not any(key.startswith(f"{above}.") for above in new_keys)
+    ]
+    changed = [(former[key], parameter) for key, parameter in present.items() if key in former and former[key].default != parameter.default]
+    return Parameters(tuple(added), tuple(key for key in former if key not in present), tuple(changed))
 
 
 def parameters(schema: Mapping[str, Any]) -> Iterator[Parameter]:
@@ -70,10 +72,10 @@ def _below(node: Mapping[str, Any], records: Mapping[str, Any], prefix: str) -> 
         name = f"{prefix}{key}"
         yield Parameter(name, field.get("default", MISSING), str(field.get("description", "")))
         for option in (field, *field.get("anyOf", ())):
-            named = option.get("additionalProperties")
-            if isinstance(named, Mapping):
-                for one in (named, *named.get("anyOf", ())):
-                    yield from _record(one, records, f"{name}.NAME.")
+            entry_schema = option.get("additionalProperties")
+            if isinstance(entry_schema, Mapping):
+                for schema in (entry_schema, *entry_schema.get("anyOf", ())):
+                    yield from _record(schema, records, f"{name}.NAME.")
             yield from _record(option, records, f"{name}.")
 
 

@@ -48,8 +48,8 @@ def parse_record(text: str | None) -> Record | None:
     if text is None:
         return None
     try:
-        found = tomllib.loads(text)
-        return Record(*(str(found[key]) for key in ("source", "version", "commit")))
+        values = tomllib.loads(text)
+        return Record(*(str(values[key]) for key in ("source", "version", "commit")))
     except (tomllib.TOMLDecodeError, KeyError) as error:
         raise UserError(f"{RECORD}: invalid ({error}), expected source, version, and commit; restore it: git checkout {RECORD}") from None
 
@@ -63,13 +63,13 @@ def read_record(folder: Path = Path()) -> Record | None:
 def version_of(commit: str, folder: Path) -> Version:
     """The version at a commit of the git repository in `folder`. Raises UserError if that commit is not one of Retemper."""
     try:
-        number = tomllib.loads(git("show", f"{commit}:pyproject.toml", folder=folder, check=False))["project"]
-        if number["name"] != "retemper":
+        project = tomllib.loads(git("show", f"{commit}:pyproject.toml", folder=folder, check=False))["project"]
+        if project["name"] != "retemper":
             raise KeyError("retemper")
     except (tomllib.TOMLDecodeError, KeyError):
         raise UserError(f"{commit[:12]}: found no Retemper at that commit, expected its pyproject.toml; name another source") from None
     made = datetime.fromisoformat(git("show", "--no-patch", "--format=%cI", commit, folder=folder))
-    return Version(str(number["version"]), commit, made)
+    return Version(str(project["version"]), commit, made)
 
 
 def installed_source() -> str:

@@ -38,16 +38,16 @@ class Again:
         names: dict[str, list[str]] = {}
         for stage, why in self.because.items():
             names.setdefault(", ".join(why), []).append(stage)
-        told = [f"  {', '.join(stages)}: {why}" for why, stages in names.items()]
+        reason_lines = [f"  {', '.join(stages)}: {why}" for why, stages in names.items()]
         if self.after:
-            told.append(f"  {', '.join(self.after)}: only if one of these has another result")
+            reason_lines.append(f"  {', '.join(self.after)}: only if a result above changes")
         stages = [*self.because, *self.after]
-        known = [seconds[stage] for stage in stages if stage in seconds]
-        unknown = len(stages) - len(known)
-        time = f"by recorded times at most {clock(sum(known))}" if known else "how long that takes is not recorded here"
-        more = f" (not recorded: {counted(unknown, 'stages')})" if known and unknown else ""
-        run = "runs" if len(self.because) == 1 else "run"
-        return [f"{counted(len(self.because), 'stages')} {run} again, {len(self.after)} may; {time}{more}:", *told]
+        recorded = [seconds[stage] for stage in stages if stage in seconds]
+        unknown = len(stages) - len(recorded)
+        time = f"at most {clock(sum(recorded))} by recorded times" if recorded else "how long that takes is not recorded here"
+        unrecorded_note = f" (not recorded: {counted(unknown, 'stages')})" if recorded and unknown else ""
+        verb = "runs" if len(self.because) == 1 else "run"
+        return [f"{counted(len(self.because), 'stages')} {verb} again, {len(self.after)} may; {time}{unrecorded_note}:", *reason_lines]
 
 
 def parse_plan(planned: list[dict[str, Any]]) -> Again:
@@ -55,12 +55,12 @@ def parse_plan(planned: list[dict[str, Any]]) -> Again:
 
     A stage that has no reason of its own, and depends on none that runs, comes from the cache.
     """
-    because = {str(entry["stage"]): [str(one) for one in entry["why"]] for entry in planned if entry["why"]}
-    moving = set(because)
+    because = {str(entry["stage"]): [str(reason) for reason in entry["why"]] for entry in planned if entry["why"]}
+    changing = set(because)
     after = []
     for entry in planned:  # in topological order
-        if entry["stage"] not in moving and moving.intersection(entry["reads"]):
-            moving.add(entry["stage"])
+        if entry["stage"] not in changing and changing.intersection(entry["reads"]):
+            changing.add(entry["stage"])
             after.append(str(entry["stage"]))
     return Again(because, tuple(after))
 
@@ -72,9 +72,9 @@ def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Proce
     """
     if not (tree / f"{MIGRATIONS.replace('.', '/')}.py").is_file():
         return {}, {}
-    own = [name for name in FILES if (project / name).is_file() and not (tree / name).exists()]
+    untracked = [name for name in FILES if (project / name).is_file() and not (tree / name).exists()]
     equip(tree, project)
-    for name in own:
+    for name in untracked:
         shutil.copy2(project / name, tree / name)
     lines: list[str] = []
     command = (sys.executable, "-m", MIGRATIONS, "--made", made.isoformat(), "--told", str(TOLD))
@@ -82,9 +82,9 @@ def migrate_files(tree: Path, project: Path, *, made: datetime, processes: Proce
     status, problems = run_in(tree, command, processes, show=lines.append)
     if status:
         raise UserError(problems[0].message if problems else f"the newer version's migrations failed: {(lines or ['no message'])[-1]}")
-    told = {str(file): list(done) for file, done in read_json(tree / TOLD).items()}
+    changes = {str(file): list(lines) for file, lines in read_json(tree / TOLD).items()}
     (tree / TOLD).unlink()
-    return told, {name: (tree / name).read_text(encoding="utf-8") for name in own if name in told}
+    return changes, {name: (tree / name).read_text(encoding="utf-8") for name in untracked if name in changes}
 
 
 def describe_rerun(tree: Path, room: Path, project: Path, *, processes: Processes) -> list[str]:
@@ -102,6 +102,6 @@ def describe_rerun(tree: Path, room: Path, project: Path, *, processes: Processe
         planned = next(json.loads(line) for line in reversed(lines) if line.startswith("["))
     except (ValueError, StopIteration):
         reason = problems[0].message if problems else (lines or ["no answer"])[-1]
-        return [f"which stages run again cannot be said here: {reason}"]
-    here = {stage: one.seconds for stage, one in timing.measured(read_lock()).items()}
-    return parse_plan(planned).lines(recorded_seconds(read_lock()) | here)
+        return [f"cannot tell here which stages will run again: {reason}"]
+    measured = {stage: time.seconds for stage, time in timing.measured(read_lock()).items()}
+    return parse_plan(planned).lines(recorded_seconds(read_lock()) | measured)

@@ -43,8 +43,8 @@ def fetch(source: str, clone: Path) -> None:
 def resolve(revision: str, clone: Path) -> str:
     """The fetched commit that a branch, tag, or id names. Raises UserError if there is none."""
     for name in (f"{FETCHED}/heads/{revision}", f"{FETCHED}/tags/{revision}", f"{FETCHED}/{revision}", revision):
-        if found := git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", folder=clone, check=False):
-            return found
+        if commit := git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", folder=clone, check=False):
+            return commit
     raise UserError(
         f"revision {revision}: not found in the source, expected a branch, tag, or commit of Retemper; check the source and --to"
     )
@@ -57,9 +57,9 @@ def common_base(head: str, new: str, clone: Path) -> str:
 
 def files_of(tree: str, clone: Path) -> dict[str, str]:
     """The files of a commit or tree, without submodules."""
-    listed = filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=clone).split("\0"))
-    entries = (line.partition("\t") for line in listed)
-    return {path: f"{told.split()[0]} {told.split()[2]}" for told, _, path in entries if not told.startswith("160000")}
+    lines = filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=clone).split("\0"))
+    entries = (line.partition("\t") for line in lines)
+    return {path: f"{entry.split()[0]} {entry.split()[2]}" for entry, _, path in entries if not entry.startswith("160000")}
 
 
 def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] = ()) -> Trees:
@@ -72,14 +72,15 @@ def adapt(trees: Trees, *, ours: Collection[str] = (), theirs: Collection[str] =
             raise UserError(
                 f"{name}: found in neither the project nor the newer Retemper, expected a file that is in conflict; fix the path"
             )
-    gone = {path for path in trees.base if path not in trees.ours and not path.startswith(CODE)}
+    excluded = {path for path in trees.base if path not in trees.ours and not path.startswith(CODE)}
     folders = {path.split("/")[0] for path in trees.base if "/" in path}
     kept_folders = {path.split("/")[0] for path in trees.base if "/" in path and path in trees.ours}
-    gone |= {path for path in trees.theirs if path not in trees.base and "/" in path and path.split("/")[0] in folders - kept_folders}
-    gone -= {*ours, *theirs}
-    own = {*OWN, *ours, *({README} if trees.ours.get(README) != trees.base.get(README) else ())} - set(theirs)
+    excluded |= {path for path in trees.theirs if path not in trees.base and "/" in path and path.split("/")[0] in folders - kept_folders}
+    excluded -= {*ours, *theirs}
+    project_only = {*OWN, *ours, *({README} if trees.ours.get(README) != trees.base.get(README) else ())} - set(theirs)
     base, newer = (
-        {path: entry for path, entry in side.items() if path not in gone and path not in own} for side in (trees.base, trees.theirs)
+        {path: entry for path, entry in side.items() if path not in excluded and path not in project_only}
+        for side in (trees.base, trees.theirs)
     )
     for path in theirs:
         base.pop(path, None)

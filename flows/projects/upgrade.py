@@ -58,13 +58,13 @@ def upgrade(wish: Wish, tell: Tell) -> int:
         place = temp_tree("upgrade")
         clone = tree_place(place)
         try:
-            done = _try(wish, clone, place, processes=processes, tell=tell)
-            if not done.commit and not done.untracked:
+            result = _try(wish, clone, place, processes=processes, tell=tell)
+            if not result.commit and not result.untracked:
                 tell("nothing to do: code and parameters are up to date")
             elif wish.dry:
                 tell("nothing was changed (--dry-run)")
             else:
-                _adopt(done, wish.branch, clone=clone, tell=tell)
+                _adopt(result, wish.branch, clone=clone, tell=tell)
         finally:
             remove_worktree(place)
     return 0
@@ -73,8 +73,10 @@ def upgrade(wish: Wish, tell: Tell) -> int:
 def _refuse_changes() -> None:
     changed = [line[3:] for line in git("status", "--porcelain", "--untracked-files=no").splitlines()]
     if changed:
-        more = f" and {len(changed) - 3} more" if changed[3:] else ""
-        raise UserError(f"{', '.join(changed[:3])}{more}: found uncommitted changes, expected none; git commit or git stash them first")
+        others_note = f" and {len(changed) - 3} more" if changed[3:] else ""
+        raise UserError(
+            f"{', '.join(changed[:3])}{others_note}: found uncommitted changes, expected none; git commit or git stash them first"
+        )
 
 
 def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tell) -> Upgraded:
@@ -98,27 +100,27 @@ def _try(wish: Wish, clone: Path, room: Path, *, processes: Processes, tell: Tel
     for file, lines in migrated.items():
         for line in lines:
             tell(f"{file}: {line}")
-    moved = old.commit != new.commit
-    if moved or record is None:
+    is_newer = old.commit != new.commit
+    if is_newer or record is None:
         write_text(tree / RECORD, Record(recorded_name(source, new.commit), new.number, new.commit).text)
     tracked = [file for file in (*migrated, str(RECORD)) if file not in untracked and (tree / file).is_file()]
     if tracked:
         git("add", "--", *tracked, folder=tree)
-    written = git("write-tree", folder=clone)
-    same = written == git("rev-parse", f"{head}^{{tree}}") or (not moved and not migrated)
-    if same and not untracked:
+    tree_id = git("write-tree", folder=clone)
+    unchanged = tree_id == git("rev-parse", f"{head}^{{tree}}") or (not is_newer and not migrated)
+    if unchanged and not untracked:
         return Upgraded(old, new, "")
     for line in rerun.describe_rerun(tree, room, project, processes=processes):
         tell(line)
     message = f"Upgrade Retemper to {new.number} ({new.commit[:7]})\n\nFrom {old.number} ({old.commit[:7]}), by retemper upgrade.\n"
-    commit = "" if same else git("commit-tree", written, "-p", head, "-F", "-", folder=clone, text=message, env=_author())
-    changed = git("diff", "--name-only", head, written, "--", *(f"{prefix}{name}" for name in NEEDED), folder=clone) if commit else ""
+    commit = "" if unchanged else git("commit-tree", tree_id, "-p", head, "-F", "-", folder=clone, text=message, env=_author())
+    changed = git("diff", "--name-only", head, tree_id, "--", *(f"{prefix}{name}" for name in NEEDED), folder=clone) if commit else ""
     return Upgraded(old, new, commit, bool(changed), untracked)
 
 
-def _source(named: str, record: Record | None) -> str:
+def _source(place: str, record: Record | None) -> str:
     """The source as a URL or an absolute folder. Raises UserError if it is unknown, or for a missing folder."""
-    source = named or (record.source if record else "")
+    source = place or (record.source if record else "")
     if not source:
         source = installed_source() if Path.cwd().resolve() != CHECKOUT else git("config", "--get", "remote.origin.url", check=False)
         if not source:
@@ -142,8 +144,8 @@ def _base(wish: Wish, record: Record | None, *, head: str, new: Version, clone: 
     if record:
         if not git("rev-parse", "--verify", "--quiet", f"{record.commit}^{{commit}}", folder=clone, check=False):
             raise UserError(
-                f"{RECORD}: commit {record.commit[:12]} is not in the source, expected one that has the version of this project's code; "
-                "name such a source"
+                f"{RECORD}: commit {record.commit[:12]} is not in the source, expected a source with this commit, which the project's "
+                "code is from; name such a source"
             )
         return record.commit
     if base := trees.common_base(head, new.commit, clone):
@@ -156,24 +158,24 @@ def _base(wish: Wish, record: Record | None, *, head: str, new: Version, clone: 
 def _tell_news(old: Version, new: Version, *, clone: Path, tell: Tell) -> None:
     if old.commit == new.commit:
         return
-    for entry in news.changelog_news(*(read_blob(one.commit, CHANGELOG, clone) or "" for one in (old, new))):
+    for entry in news.changelog_news(*(read_blob(version.commit, CHANGELOG, clone) or "" for version in (old, new))):
         tell(f"- {entry}")
-    schemas = [read_blob(one.commit, SCHEMA, clone) for one in (old, new)]
+    schemas = [read_blob(version.commit, SCHEMA, clone) for version in (old, new)]
     if not all(schemas):
-        tell("which parameters are new cannot be said: one of the versions has no schema of them")
+        tell("cannot tell which parameters are new: one of the versions has no schema of them")
         return
-    found = news.parameter_news(*(_schema(text) for text in schemas))
-    for one in found.new:
-        tell(f"new parameter {one}")
-    for key in found.gone:
+    changes = news.parameter_news(*(_schema(text) for text in schemas))
+    for parameter in changes.new:
+        tell(f"new parameter {parameter}")
+    for key in changes.gone:
         tell(f"no longer a parameter: {key}")
-    for was, now in found.changed:
-        tell(f"other default: {now.key}: {_shown(was.default)}, now {_shown(now.default)}")
+    for former, present in changes.changed:
+        tell(f"changed default: {present.key}: {_shown(former.default)}, now {_shown(present.default)}")
 
 
 def _schema(text: str | None) -> dict[str, Any]:
-    found = json.loads(text or "{}")
-    return found if isinstance(found, dict) else {}
+    schema = json.loads(text or "{}")
+    return schema if isinstance(schema, dict) else {}
 
 
 def _shown(default: Any) -> str:
@@ -182,26 +184,26 @@ def _shown(default: Any) -> str:
 
 def _author() -> dict[str, str]:
     """The author and committer by this project's git settings, which the clone does not have."""
-    known = {key: git("config", "--get", f"user.{key}", check=False) for key in ("name", "email")}
-    return {f"GIT_{who}_{key.upper()}": value for who in ("AUTHOR", "COMMITTER") for key, value in known.items() if value}
+    settings = {key: git("config", "--get", f"user.{key}", check=False) for key in ("name", "email")}
+    return {f"GIT_{role}_{key.upper()}": value for role in ("AUTHOR", "COMMITTER") for key, value in settings.items() if value}
 
 
-def _adopt(done: Upgraded, branch: str, *, clone: Path, tell: Tell) -> None:
+def _adopt(result: Upgraded, branch: str, *, clone: Path, tell: Tell) -> None:
     """Bring the commit into the project: on the current branch, or on a new one."""
-    if done.commit:
-        made = "refs/heads/retemper-upgraded"
-        git("update-ref", made, done.commit, folder=clone)
+    if result.commit:
+        reference = "refs/heads/retemper-upgraded"
+        git("update-ref", reference, result.commit, folder=clone)
         if branch:
             if git("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}", check=False):
                 raise UserError(f"branch {branch}: exists, expected a new name; name another with --branch")
-            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), f"{made}:refs/heads/{branch}")
-            tell(f"committed as {done.commit[:7]} on branch {branch}; git merge {branch} brings it over")
+            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), f"{reference}:refs/heads/{branch}")
+            tell(f"committed as {result.commit[:7]} on branch {branch}; git merge {branch} brings it over")
         else:
-            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), made)
+            git("fetch", "--quiet", "--no-tags", str(clone.absolute()), reference)
             git("merge", "--quiet", "--ff-only", "FETCH_HEAD")
-            tell(f"committed as {done.commit[:7]}; git revert {done.commit[:7]} undoes it")
-    for name, text in done.untracked.items() if not branch else ():
+            tell(f"committed as {result.commit[:7]}; git revert {result.commit[:7]} undoes it")
+    for name, text in result.untracked.items() if not branch else ():
         write_text(Path(name), text)
-        tell(f"{name}: written (git does not have it)")
-    if done.needs_setup:
+        tell(f"{name}: written (not in git)")
+    if result.needs_setup:
         tell(f"{' or '.join(NEEDED)} has changed: make run updates the environment (or pip install -c constraints.txt -e '.[cpu,demo]')")

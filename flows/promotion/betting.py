@@ -50,12 +50,12 @@ BOLD = Bets(0.1, 0.95)  # for few queries: detects more there, and when a model 
 
 def log_capital(differences: Floats, c: Floats | float, alpha: float, *, sizes: Floats | None = None, bets: Bets = STEADY) -> Floats:
     """log K_Q(c) [...] of differences [..., Q]; c broadcasts to [...], sizes [Q]. K stays as it is once it has reached 1 / alpha."""
-    c, count, wanted = np.asarray(c, np.float64), differences.shape[-1], math.log(1 / alpha)
-    before, sizes = variances(differences, bets.variance), np.ones(count) if sizes is None else sizes
+    c, count, target = np.asarray(c, np.float64), differences.shape[-1], math.log(1 / alpha)
+    variance, sizes = variances(differences, bets.variance), np.ones(count) if sizes is None else sizes
     limit = bets.most / np.maximum(1 + c, 1e-12)
     capital = np.zeros(np.broadcast_shapes(differences.shape[:-1], c.shape))
     for place in range(count):
-        bet = np.sqrt(2 * np.maximum(wanted - capital, 0.0) / ((count - place) * before[..., place]))
+        bet = np.sqrt(2 * np.maximum(target - capital, 0.0) / ((count - place) * variance[..., place]))
         capital = capital + np.log1p(np.minimum(bet, limit) * (differences[..., place] - sizes[place] * c))
     return capital
 
@@ -64,8 +64,8 @@ def variances(differences: Floats, first: float) -> Floats:
     """v_0 ... v_{Q-1} [..., Q]: for each difference, the variance estimated from those before it, and `first` at first."""
     places = np.arange(1, differences.shape[-1] + 1)
     means = np.cumsum(differences, axis=-1) / (places + 1)
-    after = (first + np.cumsum((differences - means) ** 2, axis=-1)) / (places + 1)
-    return np.concatenate([np.full((*differences.shape[:-1], 1), first), after[..., :-1]], axis=-1)
+    estimates = (first + np.cumsum((differences - means) ** 2, axis=-1)) / (places + 1)
+    return np.concatenate([np.full((*differences.shape[:-1], 1), first), estimates[..., :-1]], axis=-1)
 
 
 def shows_more(
@@ -76,8 +76,8 @@ def shows_more(
     It is never rejected if the mean of the sequence is at most c: bets may be won early, and the mean fall afterwards.
     """
     won = log_capital(differences, c, alpha, sizes=sizes, bets=bets) >= math.log(1 / alpha)
-    found: npt.NDArray[np.bool_] = won & (_mean(differences, sizes) > c)
-    return found
+    rejected: npt.NDArray[np.bool_] = won & (_mean(differences, sizes) > c)
+    return rejected
 
 
 def _mean(differences: Floats, sizes: Floats | None) -> Floats:
@@ -96,10 +96,10 @@ def lower_bound(differences: Floats, alpha: float, sizes: Floats | None = None, 
     low, high = -1.0, float(_mean(differences, sizes))
     for _ in range(ROUNDS):
         points = np.linspace(low, high, POINTS)
-        kept = np.flatnonzero(log_capital(differences, points[1:], alpha, sizes=sizes, bets=bets) < math.log(1 / alpha))
-        if not len(kept):
+        accepted = np.flatnonzero(log_capital(differences, points[1:], alpha, sizes=sizes, bets=bets) < math.log(1 / alpha))
+        if not len(accepted):
             return high
-        low, high = float(points[kept[0]]), float(points[kept[0] + 1])
+        low, high = float(points[accepted[0]]), float(points[accepted[0] + 1])
     return low
 
 

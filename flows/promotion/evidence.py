@@ -25,37 +25,37 @@ from tasks.core.tables.schemas import QRELS, QUERIES
 VALUES = Path("data/values")
 
 
-def choosing_metrics(found: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
-    """`found` with its dev means taken over only the queries that choose among systems; unchanged unless the rule is guaranteed.
+def choosing_metrics(metrics: Metrics, measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Metrics:
+    """`metrics` with its dev means taken over only the queries that choose among systems; unchanged unless the rule is guaranteed.
 
     `groups`: those of dev queries. Raises UserError if dev has none of the queries that choose.
     """
     if rule.rule != "guaranteed":
-        return found
+        return metrics
     chosen_on: dict[str, dict[str, Any]] = {}
-    for model, splits in found.items():
+    for model, splits in metrics.items():
         if measure not in splits.get("dev", {}) or not (VALUES / model / "dev.parquet").exists():
             continue
-        every = values(VALUES / model, measure, splits)
-        those = [value for query, value in every.items() if is_selection_query(query, groups)]
-        if not those:
-            none = f"none of its {len(every):,} judged queries is" if len(every) != 1 else "its only judged query is not"
+        all_values = values(VALUES / model, measure, splits)
+        choosing_values = [value for query, value in all_values.items() if is_selection_query(query, groups)]
+        if not choosing_values:
+            problem = f"none of its {len(all_values):,} judged queries is" if len(all_values) != 1 else "its only judged query is not"
             raise UserError(
-                f"dev: {none} among the one in {ONE_IN} on which the new model is chosen; "
+                f"dev: {problem} among the one in {ONE_IN} that choose the new model; "
                 f"add queries, or set promotion.rule of retraining.yaml to not_worse"
             )
-        chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: math.fsum(those) / len(those)}}
+        chosen_on[model] = {**splits, "dev": {**splits["dev"], measure: math.fsum(choosing_values) / len(choosing_values)}}
     return chosen_on
 
 
-def count_looks(found: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
+def count_looks(metrics: Metrics, measure: str, sections: Mapping[str, Any], *, fused: bool = True) -> int:
     """How many systems the candidate was chosen from with the help of the queries that confirm; 1 if they had no influence.
 
     A fusion whose weight was chosen on all of dev counts once for each weight of its grid (a fusion of such fusions: the product of the
     grids). Its weight also affects its result on the queries that choose, so every other system counts as well. `fused`: whether a fusion
     may be the candidate.
     """
-    counts = [_settings(model, sections) for model in served_models(found, measure, sections, fused=fused)]
+    counts = [_settings(model, sections) for model in served_models(metrics, measure, sections, fused=fused)]
     return sum(counts) if max(counts, default=1) > 1 else 1
 
 
@@ -66,9 +66,9 @@ def _settings(model: str, sections: Mapping[str, Any]) -> int:
     return math.prod(len(record["grid"]) for record in records if record["chosen_on"] == "dev")
 
 
-def fresh_queries(project: Path, now: Champion, made: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
+def fresh_queries(project: Path, now: Champion, candidate: Parts, *, queries: Collection[str], warn: Callable[[str], None]) -> set[str]:
     """The `queries` that had no judgment when `now` was crowned; none, with a warning, if the judgments of that time are lost."""
-    if now.digests.get("corpus") == made.digests.get("corpus"):
+    if now.digests.get("corpus") == candidate.digests.get("corpus"):
         return set()
     try:
         with TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def fresh_queries(project: Path, now: Champion, made: Parts, *, queries: Collect
             champion.get_out(project, now.commit, f"{champion.parts_at(project, now).paths['corpus']}/qrels/dev.parquet", judged)
             return set(queries) - set(read_table(judged, QRELS, ["query"])["query"].to_pylist())
     except UserError as error:
-        warn(f"dev: which queries are newer than champion/{now.number} is unknown, so none counts as new: {error}")
+        warn(f"dev: cannot tell which queries are newer than champion/{now.number}, so none counts as new: {error}")
         return set()
 
 

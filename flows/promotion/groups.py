@@ -44,14 +44,14 @@ class Draws:
     @property
     def sums(self) -> Floats:
         """The mean difference of each group [G], times `sizes`; just the differences if each query is its own group."""
-        found: Floats = np.bincount(self.numbers, self.differences) / np.bincount(self.numbers) * self.sizes
-        return found
+        weighted_means: Floats = np.bincount(self.numbers, self.differences) / np.bincount(self.numbers) * self.sizes
+        return weighted_means
 
     @property
     def sizes(self) -> Floats:
         """The size of each group [G], at most `most`, over `most`."""
-        found: Floats = np.minimum(np.bincount(self.numbers), self.most) / self.most
-        return found
+        capped_sizes: Floats = np.minimum(np.bincount(self.numbers), self.most) / self.most
+        return capped_sizes
 
     @property
     def each(self) -> Floats:
@@ -81,7 +81,7 @@ def draws(differences: Mapping[str, float], order: Sequence[str], groups: Mappin
     return Draws(np.asarray([differences[query] for query in order]), group_numbers(order, groups))
 
 
-def lower_bound(seen: Draws, alpha: float) -> float:
+def lower_bound(sample: Draws, alpha: float) -> float:
     """The one-sided 1 - alpha lower confidence bound of the mean difference, by Student's t over groups:
 
         L = mean(d) - t(1 - alpha, G - 1) * s / sqrt(G)        s: `spread` over the G groups; G = Q if no query shares a document
@@ -94,20 +94,20 @@ def lower_bound(seen: Draws, alpha: float) -> float:
     hold for differences in [-1, 1], whatever their distribution. For a measure outside that range, L is always the t-test's; without a
     spread nothing is shown, and the bound is -1, or the mean if that is less.
     """
-    mean, spread = float(seen.differences.mean()), seen.spread
-    within = bool(np.abs(seen.differences).max() <= 1)
+    mean, spread = float(sample.differences.mean()), sample.spread
+    bounded = bool(np.abs(sample.differences).max() <= 1)
     if not spread:
-        return unseen_bound(mean, seen.sizes, alpha) if within else min(mean, -1.0)
-    plain = t_bound(seen, alpha)
-    if within and mean - plain < NEAR * (mean - unseen_bound(mean, seen.sizes, alpha)):
-        return min(plain, betting.lower_bound(seen.sums, alpha, seen.sizes, bets=betting.BOLD))
-    return plain
+        return unseen_bound(mean, sample.sizes, alpha) if bounded else min(mean, -1.0)
+    t_limit = t_bound(sample, alpha)
+    if bounded and mean - t_limit < NEAR * (mean - unseen_bound(mean, sample.sizes, alpha)):
+        return min(t_limit, betting.lower_bound(sample.sums, alpha, sample.sizes, bets=betting.BOLD))
+    return t_limit
 
 
-def t_bound(seen: Draws, alpha: float) -> float:
+def t_bound(sample: Draws, alpha: float) -> float:
     """The t-test's bound alone; the mean without a spread."""
-    mean = float(seen.differences.mean())
-    return mean - float(stats.t.ppf(1 - alpha, seen.groups - 1)) * seen.spread / math.sqrt(seen.groups) if seen.spread else mean
+    mean = float(sample.differences.mean())
+    return mean - float(stats.t.ppf(1 - alpha, sample.groups - 1)) * sample.spread / math.sqrt(sample.groups) if sample.spread else mean
 
 
 def unseen_bound(value: float, sizes: Floats, alpha: float) -> float:

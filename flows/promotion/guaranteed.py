@@ -52,13 +52,13 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
     """
     order = order_queries(evidence.new, evidence.fresh, evidence.groups)
     if not order:
-        none = f"none of {len(evidence.new):,} judged queries is" if len(evidence.new) != 1 else "its only judged query is not"
-        raise UserError(f"dev: {none} left to confirm a choice; add some, or set rule: not_worse")
+        problem = f"none of {len(evidence.new):,} judged queries is" if len(evidence.new) != 1 else "its only judged query is not"
+        raise UserError(f"dev: {problem} left to confirm a choice; add some, or set rule: not_worse")
     level = rule.alpha / rule.comparisons / evidence.looks
-    against = {number: _compare_with(evidence, values, order, level=level, rule=rule) for number, values in evidence.old.items()}
-    now, champion = next(iter(evidence.old.items()))
+    comparisons = {number: _compare_with(evidence, values, order, level=level, rule=rule) for number, values in evidence.old.items()}
+    present, champion = next(iter(evidence.old.items()))
     differences = {query: evidence.new[query] - champion[query] for query in evidence.new}
-    seen = draws(differences, order, evidence.groups)
+    sample = draws(differences, order, evidence.groups)
     verdict = Verdict(
         False,
         "",
@@ -66,37 +66,39 @@ def guarantee(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
         len(order),
         math.fsum(evidence.new[query] for query in order) / len(order),
         math.fsum(champion[query] for query in order) / len(order),
-        against[now].difference,
-        against[now].bound,
+        comparisons[present].difference,
+        comparisons[present].bound,
         rule=rule.rule,
-        spread=seen.spread,
+        spread=sample.spread,
         dev=len(evidence.new),
         level=level,
-        against={str(number): {"difference": one.difference, "bound": one.bound} for number, one in against.items()},
-        beaten=[number for number, _ in takewhile(lambda one: one[1].better, reversed(against.items()))],
+        against={
+            str(number): {"difference": comparison.difference, "bound": comparison.bound} for number, comparison in comparisons.items()
+        },
+        beaten=[number for number, _ in takewhile(lambda comparison: comparison[1].better, reversed(comparisons.items()))],
         vetoes=find_vetoes(differences, evidence.slices, rule, groups=evidence.groups) if rule.veto_rate else [],
         looks=evidence.looks,
-        groups=seen.groups,
-        most=seen.most,
+        groups=sample.groups,
+        most=sample.most,
     )
-    lost = [number for number, one in against.items() if not one.passes]
-    too_many = len(against) >= MOST and not verdict.beaten
-    promoted = not (lost or too_many or verdict.vetoes)
-    told = [f"{measure} {against[now].summary} on dev"]
-    if lost and lost[0] != now:
-        told.append(f"against champion/{lost[0]} {against[lost[0]].summary}")
-    told[-1] += f" is {'not ' if lost else ''}> {-rule.margin:.4f}"
-    if too_many and not lost:
-        told.append(f"better than none of the {len(against)} champions that none was shown to beat")
+    failed = [number for number, comparison in comparisons.items() if not comparison.passes]
+    too_many = len(comparisons) >= MOST and not verdict.beaten
+    promoted = not (failed or too_many or verdict.vetoes)
+    reasons = [f"{measure} {comparisons[present].summary} on dev"]
+    if failed and failed[0] != present:
+        reasons.append(f"against champion/{failed[0]} {comparisons[failed[0]].summary}")
+    reasons[-1] += f" is {'not ' if failed else ''}> {-rule.margin:.4f}"
+    if too_many and not failed:
+        reasons.append(f"better than none of the {len(comparisons)} unbeaten champions")
     if promoted and verdict.beaten:
-        told.append(f"better than {', '.join(f'champion/{number}' for number in verdict.beaten)}")
-    told += [
+        reasons.append(f"better than {', '.join(f'champion/{number}' for number in verdict.beaten)}")
+    reasons += [
         f"vetoed by {veto.group}: {veto.difference:+.4f} ({counted(veto.queries, 'queries')}, p {veto.p:.2g})" for veto in verdict.vetoes
     ]
     new = len(_all_new(evidence.new, evidence.fresh, evidence.groups).intersection(order))
-    terms = f"guaranteed: {len(order)} of {len(evidence.new)} dev queries{seen.note}, {new} of them new"
-    terms += f", {evidence.looks} systems tried on them" if evidence.looks > 1 else ""
-    return replace(verdict, promoted=promoted, reason=f"{'; '.join(told)} ({terms})")
+    basis = f"guaranteed: {len(order)} of {len(evidence.new)} dev queries{sample.note}, {new} of them new"
+    basis += f", {evidence.looks} systems tried on them" if evidence.looks > 1 else ""
+    return replace(verdict, promoted=promoted, reason=f"{'; '.join(reasons)} ({basis})")
 
 
 class Against(NamedTuple):
@@ -113,15 +115,15 @@ class Against(NamedTuple):
 
 
 def _compare_with(evidence: Evidence, old: Values, order: Sequence[str], *, level: float, rule: Promotion) -> Against:
-    seen = draws({query: evidence.new[query] - old[query] for query in order}, order, evidence.groups)
+    sample = draws({query: evidence.new[query] - old[query] for query in order}, order, evidence.groups)
     try:
-        betting.check(seen.differences)
-        bound = min(betting.lower_bound(seen.sums, level, seen.sizes), float(seen.differences.mean()))
+        betting.check(sample.differences)
+        bound = min(betting.lower_bound(sample.sums, level, sample.sizes), float(sample.differences.mean()))
     except ValueError as error:
         raise UserError(f"promotion.metric: {error}; choose a measure between 0 and 1, or set rule: not_worse") from None
-    targets, mean = np.array([-rule.margin, 0.0]), float(seen.differences.mean())
-    shown = betting.shows_more(seen.sums, targets, level, sizes=seen.sizes) & (mean > targets)
-    return Against(mean, bound, *shown.tolist())
+    targets, mean = np.array([-rule.margin, 0.0]), float(sample.differences.mean())
+    conclusions = betting.shows_more(sample.sums, targets, level, sizes=sample.sizes) & (mean > targets)
+    return Against(mean, bound, *conclusions.tolist())
 
 
 def order_queries(queries: Collection[str], fresh: Collection[str], groups: Mapping[str, str] | None = None) -> list[str]:

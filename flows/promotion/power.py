@@ -24,26 +24,27 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
     spread, queries = float(last.get("spread") or 0), int(last.get("queries") or 0)
     if not spread or queries < 2 or last.get("measure", measure) != measure:
         return ""
-    each = queries / (last.get("groups") or queries)  # queries in a group of those that share a relevant document
-    uneven = max(1.0, int(last.get("most", 1)) / each)
+    group_size = queries / (last.get("groups") or queries)  # queries in a group of those that share a relevant document
+    uneven = max(1.0, int(last.get("most", 1)) / group_size)
     share = 1 - 1 / ONE_IN if rule.rule == "guaranteed" else 1.0
     if last.get("rule", rule.rule) != rule.rule:  # `queries` are those of the rule before
         queries = round(int(last["dev"]) * share)
 
-    def now(gain: float, of: int = round(queries / each)) -> float:
-        return pass_chance(gain, of, spread=spread, rule=rule, looks=int(last.get("looks", 1)), uneven=uneven)
+    def promotion_chance(gain: float, count: int = round(queries / group_size)) -> float:
+        return pass_chance(gain, count, spread=spread, rule=rule, looks=int(last.get("looks", 1)), uneven=uneven)
 
-    needed = smallest_count(lambda of: now(GAIN, of) >= WANTED)
-    more = f"about {math.ceil(needed * each / share):,} dev queries are" if needed else "more dev queries than can be had are"
+    needed = smallest_count(lambda count: promotion_chance(GAIN, count) >= WANTED)
+    needed_text = f"about {math.ceil(needed * group_size / share):,} dev queries are" if needed else "more dev queries than can be had are"
     confirm = f" ({queries:,} confirm)" if share < 1 else ""
-    confirm += f" in groups of {each:.1f} that share relevant documents" if each > 1 else ""
+    confirm += f" in groups of {group_size:.1f} that share relevant documents" if group_size > 1 else ""
     dev = int(last.get("dev") or round(queries / share))
     line = (
         f"promotion ({rule.rule}): with {dev:,} dev queries{confirm} and the last comparison's spread of {spread:.3f}, "
-        f"a gain of {GAIN:g} is promoted with about {now(GAIN):.0%}, an equal model with {now(0.0):.1%}, "
-        f"a loss of {max(rule.margin, GAIN / 2):g} with {now(-max(rule.margin, GAIN / 2)):.1%}"
+        f"a gain of {GAIN:g} is promoted with a chance of about {promotion_chance(GAIN):.0%}, "
+        f"an equal model with {promotion_chance(0.0):.1%}, "
+        f"a loss of {max(rule.margin, GAIN / 2):g} with {promotion_chance(-max(rule.margin, GAIN / 2)):.1%}"
     )
-    return f"{line}; {more} needed to promote that gain with {WANTED:.0%}".replace("%", " %")
+    return f"{line}; {needed_text} needed to promote that gain with a chance of {WANTED:.0%}".replace("%", " %")
 
 
 def pass_chance(gain: float, queries: int, *, spread: float, rule: Promotion, looks: int = 1, uneven: float = 1.0) -> float:
@@ -58,20 +59,20 @@ def pass_chance(gain: float, queries: int, *, spread: float, rule: Promotion, lo
     """
     target = 0.0 if rule.rule == "better" else -rule.margin
     shift = (gain - target) * math.sqrt(queries) / spread
-    wanted, most = math.log(rule.comparisons * looks / rule.alpha), betting.MOST_OF_IT * spread * math.sqrt(queries) / uneven
-    by_t = 1.0
+    log_target, largest_bet = math.log(rule.comparisons * looks / rule.alpha), betting.MOST_OF_IT * spread * math.sqrt(queries) / uneven
+    t_power = 1.0
     if rule.rule != "guaranteed":
         critical = float(stats.t.ppf(1 - rule.alpha, queries - 1))
-        by_t = 1 - noncentral_t(critical, queries - 1, shift)
+        t_power = 1 - noncentral_t(critical, queries - 1, shift)
         if critical * spread / math.sqrt(queries) >= NEAR * (1 - rule.alpha ** (uneven / queries)):
-            return by_t
-        wanted, most = -math.log(rule.alpha), most * betting.BOLD.most / betting.MOST_OF_IT
+            return t_power
+        log_target, largest_bet = -math.log(rule.alpha), largest_bet * betting.BOLD.most / betting.MOST_OF_IT
     steps = np.random.default_rng(0).normal(shift / STEPS, 1 / math.sqrt(STEPS), (STEPS, PATHS))
-    left = np.full(PATHS, wanted)
+    to_win = np.full(PATHS, log_target)
     for place, step in enumerate(steps):
-        bet = np.minimum(np.sqrt(2 * left / (1 - place / STEPS)), most)
-        left = np.maximum(left - (bet * step - bet**2 / (2 * STEPS)), 0.0)
-    return min(by_t, float((left == 0).mean()))
+        bet = np.minimum(np.sqrt(2 * to_win / (1 - place / STEPS)), largest_bet)
+        to_win = np.maximum(to_win - (bet * step - bet**2 / (2 * STEPS)), 0.0)
+    return min(t_power, float((to_win == 0).mean()))
 
 
 def smallest_count(true: Callable[[int], bool]) -> int | None:

@@ -24,7 +24,7 @@ class Promotion(Params):
     )
     margin: float = Field(0.01, ge=0, description="guaranteed, not_worse: the largest accepted loss, in units of the measure")
     alpha: float = Field(
-        0.05, gt=0, lt=0.5, description="guaranteed: chance of a false promotion in `comparisons` in a row; else: of one comparison"
+        0.05, gt=0, lt=0.5, description="guaranteed: chance of a false promotion in `comparisons` in a row; other rules: in one comparison"
     )
     comparisons: int = Field(52, ge=1, description="guaranteed: comparisons that share alpha; 52: those of a year of weekly retrainings")
     anchor: int | None = Field(
@@ -113,13 +113,13 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
 
 
 def _without_clicks(evidence: Evidence) -> Evidence:
-    kept = {query for query in evidence.new if not query.startswith(CLICKED)}
-    if evidence.new and not kept:
-        every = (
+    judged_queries = {query for query in evidence.new if not query.startswith(CLICKED)}
+    if evidence.new and not judged_queries:
+        problem = (
             f"all {len(evidence.new):,} judged queries come from clicks" if len(evidence.new) != 1 else "its only query comes from a click"
         )
-        raise UserError(f"dev: {every}, which decide no promotion; add queries with judgments")
-    new, *old = ({query: values[query] for query in values if query in kept} for values in (evidence.new, *evidence.old.values()))
+        raise UserError(f"dev: {problem}, which decide no promotion; add queries with judgments")
+    new, *old = ({query: values[query] for query in values if query in judged_queries} for values in (evidence.new, *evidence.old.values()))
     return replace(evidence, new=new, old=dict(zip(evidence.old, old, strict=True)))
 
 
@@ -133,30 +133,30 @@ def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule
     if len(new) < 2:
         shared = f"{len(new):,} judged {'query' if len(new) == 1 else 'queries'} in common"
         raise UserError(f"dev: found {shared}, expected at least 2 to compare models on; add queries and qrels")
-    seen = draws({query: new[query] - old[query] for query in new}, shuffled(new, groups), groups)
-    bound = lower_bound(seen, rule.alpha)
+    sample = draws({query: new[query] - old[query] for query in new}, shuffled(new, groups), groups)
+    bound = lower_bound(sample, rule.alpha)
     promoted = bound >= -rule.margin if rule.rule == "not_worse" else bound > 0
-    wanted = f">= {-rule.margin:.4f}" if rule.rule == "not_worse" else "> 0"
-    mean = math.fsum(seen.differences.tolist()) / seen.queries
-    alike = not promoted and t_bound(seen, rule.alpha) >= (-rule.margin if rule.rule == "not_worse" else 0)
-    needed = rare_loss_note(mean, rule, groups=seen.groups, queries=seen.queries) if alike else ""
-    reason = f"{measure} {mean:+.4f} on dev ({counted(seen.queries, 'queries')}{seen.note}), lower bound {bound:+.4f} "
-    reason += f"is {'' if promoted else 'not '}{wanted} ({rule.rule}){needed}"
+    condition = f">= {-rule.margin:.4f}" if rule.rule == "not_worse" else "> 0"
+    mean = math.fsum(sample.differences.tolist()) / sample.queries
+    only_t_passes = not promoted and t_bound(sample, rule.alpha) >= (-rule.margin if rule.rule == "not_worse" else 0)
+    needed = rare_loss_note(mean, rule, groups=sample.groups, queries=sample.queries) if only_t_passes else ""
+    reason = f"{measure} {mean:+.4f} on dev ({counted(sample.queries, 'queries')}{sample.note}), lower bound {bound:+.4f} "
+    reason += f"is {'' if promoted else 'not '}{condition} ({rule.rule}){needed}"
     return Verdict(
         promoted,
         reason,
         measure,
-        seen.queries,
+        sample.queries,
         math.fsum(new.values()) / len(new),
         math.fsum(old.values()) / len(old),
         mean,
         bound,
         rule=rule.rule,
-        spread=seen.spread,
+        spread=sample.spread,
         dev=len(new),
         level=rule.alpha,
-        groups=seen.groups,
-        most=seen.most,
+        groups=sample.groups,
+        most=sample.most,
     )
 
 

@@ -17,26 +17,26 @@ def standing(champions: Sequence[Champion], measure: str, anchor: int | None = N
     """
     chain: list[Champion] = []
     covered: set[int] = set()  # in the chain, or beaten by one that was
-    for one in champions:
-        comparison = one.comparison if one.cause == "promoted" else {}
-        if one.cause == "data":  # the same model over new data
-            chain = [old for old in chain if old.number != one.replaced] + [one]
-            covered.add(one.number)
+    for champion in champions:
+        comparison = champion.comparison if champion.cause == "promoted" else {}
+        if champion.cause == "data":  # the same model over new data
+            chain = [old for old in chain if old.number != champion.replaced] + [champion]
+            covered.add(champion.number)
         elif comparison.get("rule") == "guaranteed" and comparison["measure"] == measure:
             tested = {int(number) for number in comparison["against"]}
-            chain = [old for old in champions if old.number in tested - set(comparison["beaten"])] + [one]
-            covered |= tested | {one.number}
+            chain = [old for old in champions if old.number in tested - set(comparison["beaten"])] + [champion]
+            covered |= tested | {champion.number}
         else:
-            chain, covered = [one], {one.number}
+            chain, covered = [champion], {champion.number}
     if not champions:
         return []
-    fixed = next((one for one in champions if one.number == (anchor or champions[0].number)), None)
-    if fixed is None:
+    anchored = next((champion for champion in champions if champion.number == (anchor or champions[0].number)), None)
+    if anchored is None:
         raise UserError(f"{FILE}: promotion.anchor: found {anchor}, expected the number of a champion: 1 to {champions[-1].number}")
-    if fixed.number not in covered:
-        chain.insert(0, fixed)
-    found: list[Champion] = []
-    for one in reversed(chain):
-        if not any(is_same_model(one, other) for other in found):
-            found.append(one)
-    return found
+    if anchored.number not in covered:
+        chain.insert(0, anchored)
+    distinct: list[Champion] = []
+    for champion in reversed(chain):
+        if not any(is_same_model(champion, other) for other in distinct):
+            distinct.append(champion)
+    return distinct

@@ -30,36 +30,36 @@ def find_vetoes(
     `groups`: as in Evidence, those of queries that share a relevant document.
     """
     judged = {name: [query for query in queries if query in differences] for name, queries in slices.items()}
-    seen = {
+    samples = {
         name: draws(differences, shuffled(queries, groups or {}), groups or {})
         for name, queries in judged.items()
         if rule.veto_queries <= len(queries) < len(differences)
     }
-    if not seen:
+    if not samples:
         return []
-    corrected = stats.false_discovery_control([loss_p_value(one, rule.margin) for one in seen.values()], method="bh")
-    found = [
-        Veto(name, one.queries, float(one.differences.mean()), float(p))
-        for (name, one), p in zip(seen.items(), corrected, strict=True)
-        if p <= rule.veto_rate and surely_loses(one, rule.margin, rule.veto_rate / len(seen))
+    corrected = stats.false_discovery_control([loss_p_value(sample, rule.margin) for sample in samples.values()], method="bh")
+    vetoes = [
+        Veto(name, sample.queries, float(sample.differences.mean()), float(p))
+        for (name, sample), p in zip(samples.items(), corrected, strict=True)
+        if p <= rule.veto_rate and surely_loses(sample, rule.margin, rule.veto_rate / len(samples))
     ]
-    return sorted(found, key=lambda veto: veto.difference)
+    return sorted(vetoes, key=lambda veto: veto.difference)
 
 
-def loss_p_value(seen: Draws, margin: float) -> float:
+def loss_p_value(sample: Draws, margin: float) -> float:
     """p of "the mean is at least -margin", by Student's t over groups that share no document. Without a spread: the greatest chance that no
     query differs."""
-    if not seen.spread:
-        return chance_of_none(-float(seen.differences.mean()), margin, seen.sizes)
-    t = (float(seen.differences.mean()) + margin) / (seen.spread / math.sqrt(seen.groups))
-    return float(stats.t.cdf(t, seen.groups - 1))
+    if not sample.spread:
+        return chance_of_none(-float(sample.differences.mean()), margin, sample.sizes)
+    t = (float(sample.differences.mean()) + margin) / (sample.spread / math.sqrt(sample.groups))
+    return float(stats.t.cdf(t, sample.groups - 1))
 
 
-def surely_loses(seen: Draws, margin: float, level: float) -> bool:
+def surely_loses(sample: Draws, margin: float, level: float) -> bool:
     """Whether "the mean is at least -margin" is rejected at `level` for any differences in [-1, 1]."""
-    if not seen.spread:
-        return loss_p_value(seen, margin) <= level
-    return bool(betting.shows_more(-seen.sums, margin, level, sizes=seen.sizes, bets=betting.BOLD))
+    if not sample.spread:
+        return loss_p_value(sample, margin) <= level
+    return bool(betting.shows_more(-sample.sums, margin, level, sizes=sample.sizes, bets=betting.BOLD))
 
 
 def slices_of(texts: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
@@ -74,7 +74,7 @@ def slices_of(texts: Mapping[str, str], columns: Mapping[str, Mapping[str, str]]
         if dimension := by_column([values.get(query, "") for query in texts], BINS):
             dimensions[f"column {name}"] = dimension
     return {
-        f"{kind} {label}": [query for query, own in zip(texts, labels, strict=True) if own == label]
+        f"{kind} {label}": [query for query, query_label in zip(texts, labels, strict=True) if query_label == label]
         for kind, (labels, order) in dimensions.items()
         for label in order
     }

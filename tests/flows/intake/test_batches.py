@@ -195,7 +195,7 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None
     (folders[3] / "qrels/dev.tsv").rename(folders[3] / "qrels/test.tsv")
     out = tmp_path / OUT
     merge_folders(folders, out, tmp_path / STAMP)
-    how = "to leave it out, if it is a batch, begin its name with a dot"
+    how = "to exclude a batch, begin its name with a dot"
     for place, files in {
         "qrels/dev.tsv:3": ["2/qrels/dev.tsv"],
         "qrels/dev.tsv": ["1/qrels/dev.tsv", "2/qrels/dev.tsv", "3/qrels/dev.tsv"],
@@ -207,7 +207,7 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path) -> None
         assert name_batches(said, tmp_path) == f"{said} (merged from {merged}; {how})"
     said = f"{out}/queries.jsonl: wrong"
     told = name_batches(said, tmp_path)
-    assert told.startswith(f"{said} (merged from {tmp_path}/2/queries.jsonl, ") and " and 1 before;" in told
+    assert told.startswith(f"{said} (merged from {tmp_path}/2/queries.jsonl, ") and " and 1 earlier;" in told
     for other in (f"{out}/stats.json: wrong", "train@a: failed with status 1", f"{tmp_path}/1/corpus.jsonl:1: wrong"):
         assert name_batches(other, tmp_path) == other
     (folders[1] / "qrels/dev.tsv").unlink()

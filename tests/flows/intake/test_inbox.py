@@ -361,7 +361,7 @@ def test_a_batch_that_was_accepted_by_other_rules_is_checked_again_for_its_form_
         json.dumps(older | {"shift": {"documents": {"auc": 0.6, "p": 0.5, "mean": None, "batch": 60, "reference": 60, "by": "champion/1"}}})
     )
     found = again()
-    line = "accepted by hand, by another version, or by other rules of prepare, so checked again for what prepare would refuse"
+    line = "accepted by hand, by another version, or by other rules of prepare, so checked again against the present rules"
     assert said == [f"{line}: 1"]
     assert found["1"].state == "accepted", "too many copies, by these rules of the gate, but that was judged"
     assert found["1"].shift["documents"]["by"] == "champion/1"

@@ -141,7 +141,7 @@ def test_without_the_champions_data_words_are_compared(tmp_path: Path, monkeypat
     said: list[str] = []
     found = reference.reference_of(tmp_path, Known(10), 10, warn=said.append, processes=Processes())
     assert found.by == "words"
-    assert said == ["test of shift: by words, not by the champion's vectors: data/corpus of 1234: neither in the cache nor on the remote"]
+    assert said == ["the test of shift uses words, not the champion's vectors: data/corpus of 1234: neither in the cache nor on the remote"]
     assert Reference({"documents": ["a"] * 100, "queries": []}, "words").shift("queries", ["a"] * 100) is None
     assert Shift(0.5, 0.4, None, 10, 20, "words").words == "AUC 0.500, p 0.4 (10 against 20 by words)"
 

@@ -76,5 +76,5 @@ def test_a_champion_whose_data_are_gone_is_a_warning(tmp_path: Path, monkeypatch
     said: list[str] = []
     shrinkage.refuse(tmp_path, NOW, 0.3, warn=said.append)
     assert said == [
-        "whether the data set has lost records since champion/2 is unknown: data/corpus: neither in the cache nor on the remote"
+        "cannot check whether the data set has lost records since champion/2: data/corpus: neither in the cache nor on the remote"
     ]

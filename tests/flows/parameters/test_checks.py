@@ -104,8 +104,8 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             "star",
             "rounds.warmup.negatives: found 'star', expected one of bm25, none, official, random, warmup; add mine.star",
         ),
-        ("rounds.warmup.init", "star", "rounds.warmup: needs itself: warmup -> star -> warmup"),
-        ("rounds.warmup.negatives", "warmup", "rounds.warmup: needs itself: warmup -> warmup"),
+        ("rounds.warmup.init", "star", "rounds.warmup: depends on itself: warmup -> star -> warmup"),
+        ("rounds.warmup.negatives", "warmup", "rounds.warmup: depends on itself: warmup -> warmup"),
         ("mine.ance", {"search": "embeddings"}, "mine.ance: no round ance; negatives are mined with a round: warmup, star"),
         ("rounds.random", TRAINED, "rounds.random: the name random is reserved"),
         (
@@ -114,7 +114,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
             "mix.m.second: found 'star', expected one of bm25, m, none, official, random, warmup; add mi",
         ),
         ("mix.warmup", {"first": "bm25", "second": "random"}, "mix.warmup: the name warmup is taken by mine.warmup"),
-        ("mix.m", {"first": "m", "second": "bm25"}, "mix.m: needs itself: mix.m -> mix.m"),
+        ("mix.m", {"first": "m", "second": "bm25"}, "mix.m: depends on itself: mix.m -> mix.m"),
         (
             "mix.m",
             {"first": "none", "second": "bm25"},
@@ -145,7 +145,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("fuse.f", FUSED | {"second": "nowhere"}, "fuse.f.second: found 'nowhere', expected one of bm25, f, star, warmup"),
         ("fuse.f", FUSED | {"second": "bm25"}, "fuse.f: first and second are both"),
         ("fuse.f", FUSED | {"depth": 99}, "fuse.f.depth: found 99, expected at least 100 for R@100 in evaluate.measures"),
-        ("fuse.f", FUSED | {"first": "f"}, "fuse.f: needs itself: fuse.f -> fuse.f; name another system in one of them"),
+        ("fuse.f", FUSED | {"first": "f"}, "fuse.f: depends on itself: fuse.f -> fuse.f; name another system in one of them"),
         ("fuse.f", FUSED | {"wait": 0.5}, "fuse.f.wait: unknown key, expected one of first, second, method, weight, k, queries, depth"),
         ("fuse.f", FUSED | {"k": 60}, "fuse.f: k is set, but linear has none; set weight"),
         ("fuse.f", FUSED | {"weight": 1.5}, "fuse.f.weight: found 1.5; input should be less than or equal to 1"),
@@ -154,7 +154,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         (
             "rescore.r",
             RESCORED | {"encoder": "warmup"},
-            "rescore.r.encoder: found warmup, whose queries meet the vectors of warmup, expected star as in rescore.r.round",
+            "rescore.r.encoder: found warmup, whose queries are made for the vectors of warmup, expected star as in rescore.r.round",
         ),
         (
             "encoder.source",
@@ -196,7 +196,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         (
             "rounds.star",
             {**CARRIED, "init": "warmup", "negatives": "bm25", "schedule_steps": 14},
-            "rounds.star.schedule_steps: found 14, expected at least the whole chain's steps, 15",
+            "rounds.star.schedule_steps: found 14, expected at least 15, the steps of the whole chain",
         ),
         (
             "rounds",
@@ -214,7 +214,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         (
             "rounds",
             {"warmup": {**TRAINED, "lora": {}, "steps": 5}, "star": {**CARRIED, "init": "warmup", "negatives": "bm25"}},
-            "rounds.star.init: found 'warmup', whose optimizer state is of lora's adapters, merged since; expected a round with lora: null",
+            "rounds.star.init: found 'warmup', whose optimizer state is of LoRA adapters, since merged; expected a round with lora: null",
         ),
         ("rounds.star.lr", "fast", "rounds.star.lr: found 'fast'"),
         ("rounds.star.speed", 1, "rounds.star.speed: unknown key"),
@@ -222,7 +222,7 @@ MOVED = {"measures": ["AP"], "depth": 500, "ignore_identical_ids": True}
         ("nonsense", {}, "nonsense: unknown key"),
         ("dataset.source", "beer:x", "dataset.source: dataset 'beer:x': unknown kind"),
         ("pretrain.costa.init", "cost", "pretrain.costa.init: found 'cost', expected one of base, costa, star, warmup"),
-        ("pretrain.costa.init", "costa", "pretrain.costa: needs itself: costa -> costa"),
+        ("pretrain.costa.init", "costa", "pretrain.costa: depends on itself: costa -> costa"),
         ("pretrain.costa.temperature", 0, "pretrain.costa.temperature: found 0; input should be greater than 0"),
         ("articles.source", "zim:wiki", "articles.source: articles 'zim:wiki': unknown kind 'zim'"),
         ("report.metric", "P@7", "report.metric: found 'P@7', expected one of evaluate.measures: nDCG@10"),
@@ -302,7 +302,7 @@ def test_negatives_of_queries_that_are_not_read_are_refused(sections: dict[str, 
 
 def test_a_cycle_through_a_mixture(sections: dict[str, Any]) -> None:
     edited(sections, "mix.m", {"first": "warmup", "second": "bm25"})
-    with pytest.raises(UserError, match=r"^params.yaml: rounds.warmup: needs itself: warmup -> mix.m -> warmup; let"):
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.warmup: depends on itself: warmup -> mix.m -> warmup; let"):
         check(edited(sections, "rounds.warmup.negatives", "m"))
 
 
@@ -310,7 +310,7 @@ def test_a_cycle_through_a_teacher(sections: dict[str, Any]) -> None:
     edited(sections, "rerankers.r", {"source": "x", "negatives": "star", "steps": 3})
     edited(sections, "teacher.t", {"negatives": "warmup", "reranker": "r"})
     edited(sections, "mine.star", {"search": "embeddings"})
-    with pytest.raises(UserError, match=r"^params.yaml: rounds.star: needs itself: star -> teacher.t -> rerankers.r -> star; let"):
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star: depends on itself: star -> teacher.t -> rerankers.r -> star; let"):
         check(edited(sections, "rounds.star.negatives", "t"))
 
 
@@ -319,10 +319,10 @@ def test_cycles_through_a_fusion(sections: dict[str, Any]) -> None:
     sections["rescore"] = {"again": RESCORED | {"run": "f"}}
     assert check(sections).fuse["g"].second == "again"
     sections["fuse"]["f"] = {"first": "g", "second": "star"}
-    with pytest.raises(UserError, match=r"fuse.f: needs itself: fuse.f -> fuse.g -> fuse.f; name another system in one of them$"):
+    with pytest.raises(UserError, match=r"fuse.f: depends on itself: fuse.f -> fuse.g -> fuse.f; name another system in one of them$"):
         check(sections)
     sections["fuse"] = {"f": {"first": "again", "second": "star"}}
-    with pytest.raises(UserError, match=r"fuse.f: needs itself: fuse.f -> rescore.again -> fuse.f; name another"):
+    with pytest.raises(UserError, match=r"fuse.f: depends on itself: fuse.f -> rescore.again -> fuse.f; name another"):
         check(sections)
 
 
@@ -331,7 +331,7 @@ def test_cycles_through_a_query_tower(sections: dict[str, Any]) -> None:
     sections["rounds"]["later"] = {"init": "a", "negatives": "warmup"}  # a round may start from one
     check(sections)
     sections["rounds"]["star"]["init"] = "later"
-    with pytest.raises(UserError, match=r"rounds.star: needs itself: star -> later -> a -> star"):
+    with pytest.raises(UserError, match=r"rounds.star: depends on itself: star -> later -> a -> star"):
         check(sections)
 
 
@@ -356,7 +356,7 @@ def test_a_query_tower_may_rescore_with_the_vectors_of_its_round(sections: dict[
     edited(sections, "rescore.r", RESCORED | {"encoder": "tower"})
     assert check(sections).rescore["r"].encoder == "tower"
     edited(sections, "rescore.r.round", "warmup")
-    with pytest.raises(UserError, match=r"rescore\.r\.encoder: found tower, whose queries meet the vectors of star, expected warmup"):
+    with pytest.raises(UserError, match=r"rescore\.r\.encoder: found tower, .* made for the vectors of star, expected warmup"):
         check(sections)
 
 
@@ -384,7 +384,7 @@ def test_a_source_within_braces_needs_quotes(checkout: Path, tmp_path: Path, wri
     with pytest.raises(UserError) as refusal:
         check_file(path)
     line = before.count("\n") + 1 + place
-    told = 'found beir:../scifact without quotes within {} or []; write "beir:../scifact" in quotes'
+    told = 'found beir:../scifact unquoted within {} or []; write "beir:../scifact"'
     assert str(refusal.value) == f"{path}:{line}: {told}"
 
 

@@ -117,7 +117,7 @@ def test_an_old_file_is_brought_up_to_date_with_its_comments() -> None:
     ]
     assert len(told) == 10
     assert told[0] == "evaluate.depth, evaluate.precision moved to retrieve"
-    assert told[1] == "optimizer_from: anew is called fresh, in rounds.a, rounds.b"
+    assert told[1] == "optimizer_from: anew renamed to fresh in rounds.a, rounds.b"
 
 
 def test_a_second_time_nothing_is_done() -> None:

@@ -19,7 +19,7 @@ LONE = {"init": "base", "negatives": "bm25"}
         ({"positive_ranks": 3}, "window [1, 200]: begins among the positive_ranks (3); expected a first rank after them"),
         (
             {"negatives": "random", "positive_ranks": 3, "window": [4, 9]},
-            "rounds.warmup.negatives: found 'random', expected bm25 or a mine without skip and margins (bm25, warmup, whole), whose first",
+            "rounds.warmup.negatives: found 'random', expected bm25 or a mine without skip and margins (bm25, warmup, whole), as",
         ),
         (
             {"hard_negatives": 0, "positive_ranks": 101},

@@ -86,7 +86,7 @@ def test_a_second_recipe_replaces_the_first_and_other_edits_stay(project: Path) 
     former["bm25"] |= {"k1": 1.2, "b": 0.7}
     former["rounds"]["star"]["lr"] = 1e-5
     assert read_yaml(project) == former
-    with pytest.raises(UserError, match="no recipe of this folder is in place"):
+    with pytest.raises(UserError, match="found no recipe applied to"):
         recipes.apply("none")
 
 
@@ -96,7 +96,7 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
     recipes.apply("zero_shot")
     project.write_text(committed)
     edit.apply(["rounds.star.lr=0.5"], project, check)
-    with pytest.raises(UserError, match="no recipe of this folder is in place"):
+    with pytest.raises(UserError, match="found no recipe applied to"):
         recipes.apply("none")
     recipes.apply("squadshifts")
     recipes.apply("none")
@@ -107,7 +107,7 @@ def test_what_was_taken_back_by_git_is_not_taken_back_again(project: Path) -> No
     ("name", "settings", "said"),
     [
         ("nowhere", [], r"--recipe nowhere: docs/recipes/nowhere.yaml not found, expected one of ance_firstp, .*zero_shot, none"),
-        ("none", [], "no recipe of this folder is in place"),
+        ("none", [], "found no recipe applied to"),
         ("zero_shot", ["report.metric=P@7"], r"report\.metric: found 'P@7'"),
         ("unfit", [], "rescore.x.round"),
     ],

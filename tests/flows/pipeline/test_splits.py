@@ -66,7 +66,7 @@ def test_one_document_trains_nothing_and_can_be_searched(tmp_path: Path, queries
             continue
         with pytest.raises(splits.Unfit) as raised:
             splits.check(STAGES, SECTIONS | {"queries": queries}, stats=tmp_path / "stats.json")
-        said = "beir:x: found 1 document, expected more, as it is no negative of its queries and train@star, reranker@tuned, adore@tower"
+        said = "beir:x: found 1 document, expected more: a single document has no negatives, so train@star, reranker@tuned, adore@tower"
         assert str(raised.value).startswith(f"{said} would learn nothing; nothing was changed; add documents")
         assert ("retemper run --recipe zero_shot" in str(raised.value)) == (queries == "corpus")
         assert "\n" not in str(raised.value)
@@ -89,7 +89,7 @@ def test_what_the_source_lacks_is_made_where_queries_are_pseudo(tmp_path: Path) 
         ),
         ({"train": 1, "test": 1}, {"with_dev": True}, "expected dev, on which a new model is compared with the champion; add a dev split"),
         ({"train": 1}, {}, "expected dev or test, on which systems are measured"),
-        ({}, {"stages": UNTRAINED}, "found judged queries of none, expected dev or test"),
+        ({}, {"stages": UNTRAINED}, "found no judged queries, expected dev or test"),
     ],
 )
 def test_data_sets_that_are_refused(tmp_path: Path, counts: dict[str, int], more: dict[str, Any], said: str) -> None:
@@ -105,11 +105,11 @@ def test_grades_that_nothing_reaches_are_refused(tmp_path: Path) -> None:
     for fine in (1, {"test": 3}, {"dev": 1, "test": 2}):
         assert told(tmp_path, ALL, evaluate={"relevance": fine}) == ""
     line = (
-        "^beir:x: found 1 as the largest grade of dev, expected 2 at least, the least that is relevant; set evaluate.relevance .* to 1, or"
+        "^beir:x: found 1 as the largest grade of dev, expected at least 2, or no document is relevant; set evaluate.relevance .* to 1, or"
     )
     with pytest.raises(splits.Unfit, match=line):
         told(tmp_path, ALL, evaluate={"relevance": 2})
-    with pytest.raises(splits.Unfit, match="found 3 as the largest grade of test, expected 4 at least"):
+    with pytest.raises(splits.Unfit, match="found 3 as the largest grade of test, expected at least 4"):
         told(tmp_path, ALL, evaluate={"relevance": {"dev": 1, "test": 4}})
     assert told(tmp_path, ALL, ("prepare", "bm25"), evaluate={"relevance": 2}) == "", "nothing is measured"
 
@@ -117,7 +117,7 @@ def test_grades_that_nothing_reaches_are_refused(tmp_path: Path) -> None:
 def test_queries_without_a_relevant_document_are_not_judged(tmp_path: Path) -> None:
     rows = {split: {"queries": 3, "positives": 0} for split in ("train", "dev", "test")}
     (tmp_path / "stats.json").write_text(json.dumps({"splits": rows}))
-    with pytest.raises(splits.Unfit, match="found judged queries of none, expected dev or test, on which systems are measured"):
+    with pytest.raises(splits.Unfit, match="found no judged queries, expected dev or test, on which systems are measured"):
         splits.check(UNTRAINED, SECTIONS, stats=tmp_path / "stats.json")
 
 

@@ -52,9 +52,9 @@ def test_without_a_round_that_can_be_trained_there_is_the_encoder_alone() -> Non
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"documents": 199}, "--documents 199: expected 200 at least, of which 10 dev queries are asked"),
-        ({"name": "none"}, "--round none: expected one of init, warmup, taught"),
-        ({"name": "taught"}, "--round taught: needs init: warmup, expected a round that needs no earlier one; of these, warmup can"),
+        ({"documents": 199}, "--documents 199: expected at least 200, for 10 dev queries"),
+        ({"name": "none"}, "--round none: found no such round in params.yaml, expected one of init, warmup, taught"),
+        ({"name": "taught"}, "--round taught: needs init: warmup, expected a round that needs no earlier one, such as warmup"),
         ({"sets": ["prepare.leaks=drop"]}, "set this first: retemper run prepare --set prepare.leaks=drop"),
         ({"sets": ["queries=pseudo"]}, "set this first: retemper run prepare --set queries=pseudo"),
         ({"sets": ["rounds.warmup.lrr=1"]}, "rounds.warmup.lrr: unknown key"),
@@ -147,7 +147,7 @@ def test_why_a_run_failed_is_told(previewed: Any, small: Any, monkeypatch: Any, 
 
 
 def test_where_a_training_began_is_told() -> None:
-    end = "; a whole run has its own steps or epochs"
+    end = "; a full run has its own steps or epochs"
     one, other = (SimpleNamespace(init=init, batch_queries=64) for init in ("base", "costa"))
     assert module.describe_training("a", one, 1, origin="base") == f"a: 1 step of 64 queries{end}"
     assert module.describe_training("a", other, 16, origin="base") == f"a: 16 steps of 64 queries from base, in place of costa{end}"

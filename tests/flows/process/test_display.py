@@ -96,7 +96,7 @@ def test_a_terminal_sees_stages_at_work_below_what_is_printed(paper: Any) -> Non
         display.began("a")
         assert "".join(terminal.shown()[:2]) == "train@a | a \\x1b[31m[b] line " + 99 * "x"
         at_work = [line.split(" s > ")[1] for line in terminal.shown()[2:]]
-        assert at_work == ["train: 1/2 \\x1b[31m[b], 2.0/s", "at work"]
+        assert at_work == ["train: 1/2 \\x1b[31m[b], 2.0/s", "running"]
         display.warn("beware")
         display.ended("train@a", Outcome("Ran", 1.0))
         assert terminal.shown()[2:4] == ["retemper: warning: beware", "train@a Ran in 1.0 s"]

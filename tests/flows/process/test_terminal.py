@@ -58,7 +58,7 @@ def test_progress_is_redrawn_and_ctrl_c_says_what_is_kept(served: Any, presses: 
     served.acts(encoders__a="hang")
     terminal = Terminal(served, "run", "train@a")
     assert terminal.read(120, "train@a +[0-9]+ s > half way"), terminal.text
-    assert terminal.read(60, "train@a +[0-9]+ s > at work\r\x1b\\[2K"), "the line in passing is taken off again"
+    assert terminal.read(60, "train@a +[0-9]+ s > running\r\x1b\\[2K"), "the line in passing is taken off again"
     pressed = time.monotonic()
     terminal.press(CTRL_C)
     if presses > 1:

@@ -128,9 +128,9 @@ def test_what_is_said_of_the_time(parameters: Parameters) -> None:
         return time_line(["prepare", "mine@a", "chunk"], size, parameters, encoder=encoder, like=like, place=Path("there"))
 
     assert line().startswith("time of the first run: about 9.0 s, from the stages recorded in there, scaled")
-    assert "half or double of it is possible; not known: chunk" in line()
+    assert "it may take half or twice as long; unknown: chunk" in line()
     assert "unknown, as no finished run is recorded in there" in line(like=None)
-    assert "unknown, as the runs recorded in there are of another encoder" in line(encoder="other")
+    assert "unknown, as the runs recorded in there used another encoder" in line(encoder="other")
     alone = Known(SIZE, parameters, "digest", {"evaluate@a": 8.0})
     assert "unknown, as no run of these stages is recorded in there" in line(like=alone)
     assert "too small to scale (1,000 documents, 200 training queries)" in line(replace(SIZE, documents=31_000))
@@ -148,7 +148,7 @@ def test_disk_is_counted_by_hand(parameters: Parameters, tmp_path: Path) -> None
     assert told.endswith("; each once in data/ and once in the cache)")
     told = disk_line(million, sections, tmp_path, shares=True)
     assert told.startswith("disk of the first run: about 6.0 GiB (vectors 3.0,") and told.endswith("; data/ and the cache share them)")
-    assert "unknown before the encoder is here" in disk_line(million, sections, None, shares=True)
+    assert "unknown until the encoder is downloaded" in disk_line(million, sections, None, shares=True)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_the_hidden_width_is_found_whatever_its_name(parameters: Parameters, con
 def test_an_unknown_hidden_width_is_said(parameters: Parameters, config: object, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     told = disk_line(SIZE, parameters, tmp_path, shares=True)
-    assert told == "disk of the first run: unknown, as config.json of the encoder does not say how wide its hidden states are"
+    assert told == "disk of the first run: unknown, as the encoder's config.json does not give its hidden size"
 
 
 def test_what_a_project_has_recorded_is_read(small_project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,9 +230,10 @@ def test_texts_that_the_encoder_cannot_read_and_those_that_are_cut_are_said(call
     told = f"retemper: warning: encoder {TINY}: 20 % of the documents' tokens are unknown; choose one for their language (encoder.source)"
     assert told in done.stderr.splitlines()
     assert "100 % of the documents have a title, which is not read; text.titles=true puts it before the text" in done.stdout
-    assert "100 % of the documents have HTML, such as <p>, which is read as text; remove it where the data come from" in done.stdout
+    assert "100 % of the documents have HTML, such as <p>, which is read as text; remove it at the source" in done.stdout
     assert (
-        "of a document, 256 tokens are read (95 % have at most 509); tokenize.passages=N reads N times as many" in done.stdout.splitlines()
+        "256 tokens of each document are read (95 % have at most 509); tokenize.passages=N reads N times as many"
+        in done.stdout.splitlines()
     )
 
 

@@ -107,9 +107,9 @@ def test_stages_behind_one_that_runs_may_run() -> None:
     found = parse_plan(planned)
     assert (found.because, found.after) == ({"b": ["its code"], "d": ["its code"]}, ("c",))
     assert found.lines({"b": 60, "c": 30, "e": 1000}) == [
-        "2 stages run again, 1 may; by recorded times at most 1m30s (not recorded: 1 stage):",
+        "2 stages run again, 1 may; at most 1m30s by recorded times (not recorded: 1 stage):",
         "  b, d: its code",
-        "  c: only if one of these has another result",
+        "  c: only if a result above changes",
     ]
     assert Again({}, ()).lines({}) == ["no stage runs again"]
 

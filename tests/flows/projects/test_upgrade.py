@@ -33,14 +33,14 @@ def test_code_and_parameters_come_over_in_one_commit_that_can_be_reverted(source
         "- `b`: new.",
         "new parameter second (default 2): new",
         "no longer a parameter: gone",
-        "other default: first: 1, now 3",
+        "changed default: first: 1, now 3",
         "params.yaml: first is called once",
         "params.yaml: second: 2 added",
     ]
     assert lines[7:10] == [
         "1 stage runs again, 1 may; how long that takes is not recorded here:",
         "  one: its code",
-        "  two: only if one of these has another result",
+        "  two: only if a result above changes",
     ]
     commit = project.git("rev-parse", "HEAD")
     assert lines[10] == f"committed as {commit[:7]}; git revert {commit[:7]} undoes it"
@@ -220,7 +220,7 @@ def test_what_the_newer_code_refuses_is_said(source: Repository, make: Make) -> 
     project = make("new")
     source.commit(SECOND | {"tasks/answer": "fail: no data here\n"})
     lines = project.upgrade(dry=True)
-    assert "which stages run again cannot be said here: fail: no data here" in lines
+    assert "cannot tell here which stages will run again: fail: no data here" in lines
     source.commit({"flows/parameters/migrations.py": MIGRATIONS + "\nraise SystemExit('broken')\n"})
     before = project.state()
     with pytest.raises(UserError, match=r"the newer version's migrations failed: broken"):

@@ -95,7 +95,7 @@ def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytes
 
     monkeypatch.setattr(champion, "get_out", gone)
     assert evidence.fresh_queries(here, now, corpus, queries=["q3"], warn=said.append) == set()
-    assert said == ["dev: which queries are newer than champion/2 is unknown, so none counts as new: nowhere any more"]
+    assert said == ["dev: cannot tell which queries are newer than champion/2, so none counts as new: nowhere any more"]
 
 
 def test_groups_are_read_from_the_corpus(here: Path) -> None:

@@ -78,7 +78,7 @@ def test_champions_that_none_beat_do_not_pile_up() -> None:
     equal = dict.fromkeys(range(MOST, 0, -1), OLD)
     found = verdict(better(0.0), equal, rule=rule)
     assert not found.promoted
-    assert f"; better than none of the {MOST} champions that none was shown to beat" in found.reason
+    assert f"; better than none of the {MOST} unbeaten champions" in found.reason
     assert verdict(better(0.0), {2: OLD, 1: OLD}, rule=rule).promoted
     assert verdict(better(0.03), equal, rule=rule).promoted
 

@@ -28,7 +28,7 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
     monkeypatch.setattr(retrain, "_retrain_once", work)
     monkeypatch.setattr(retraining_tree, "prepare", lambda *_: retraining_tree.Tree(tmp_path, tmp_path, "", None))
     found = retrain.retrain(tmp_path).reason
-    assert found.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to leave it out, if it is a batch"), found
+    assert found.startswith(f"{problem.message} (merged from {tmp_path}/batch/corpus.jsonl; to exclude a batch"), found
 
 
 def test_settings_that_dvc_refuses_are_one_line(

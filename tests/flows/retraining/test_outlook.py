@@ -32,7 +32,7 @@ def test_a_dry_run_names_batches_and_stages_and_leaves_no_trace(retraining: Any,
     project.commit()
     said = project.call("retrain", "--dry-run")[0].splitlines()
     assert "retraining: full: retrain.mode" in said and "the new model becomes the first champion, without a comparison" in said
-    assert said[-2].endswith(" stages may run (fewer, where outputs come out the same or are in the cache)")
+    assert said[-2].endswith(" stages may run (fewer if outputs come out the same or are in the cache)")
     assert files(project.folder) == {}
     assert project.champion() is None
     assert project.retrain() == "retraining promoted: a is the first champion"

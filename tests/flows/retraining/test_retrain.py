@@ -129,7 +129,7 @@ def test_a_promotion_with_a_guarantee(served: Any) -> None:
     project.add(*[0.0] * 20)
     out, errors = project.call("retrain")
     assert "retraining refused: a against champion/2: nDCG@10 -0.3500" in out.splitlines()[-1]
-    assert "dev: which queries are newer than champion/2 is unknown, so none counts as new: data/corpus/qrels/dev.parquet" in errors
+    assert "dev: cannot tell which queries are newer than champion/2, so none counts as new: data/corpus/qrels/dev.parquet" in errors
     record = history.read_outcome(project.folder, project.git("rev-parse", "retemper/retraining"))
     assert record and record.comparison and record.comparison["promoted"] is False, "a refusal's figures are kept as well"
 
