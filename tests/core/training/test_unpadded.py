@@ -203,6 +203,13 @@ def test_what_is_not_computed_so(towers: Callable[[str], Encoder]) -> None:
         assert not can_be_unpadded(tower, GPU, torch.float32) and not can_be_unpadded(tower, CPU, torch.bfloat16)
         for other in (distil, wide, frozen, adapted):
             assert not can_be_unpadded(other, GPU, torch.bfloat16)
+        for shape in (Shape(pooling="last"), Shape(pooling="cls+mean"), Shape(pooling="mean", pools_prompt=False)):
+            tower.shape = shape
+            assert not can_be_unpadded(tower, GPU, torch.bfloat16), shape
+        for width, fits in ((8, True), (12, False), (192, True), (200, False)):  # of a head
+            config = BertConfig(num_hidden_layers=1, hidden_size=2 * width, num_attention_heads=2, vocab_size=60, intermediate_size=8)
+            head = Encoder(AutoModel.from_config(config), Shape(pooling="cls"))
+            assert can_be_unpadded(head, GPU, torch.bfloat16) == fits, width
 
 
 def test_batches_of_a_gpu_depend_on_the_model_and_on_all_its_memory(towers: Callable[[str], Encoder]) -> None:
