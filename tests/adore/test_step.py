@@ -1,6 +1,7 @@
 """The best passage of a document, the lists of a step, their loss and its draws, against plain loops."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +61,20 @@ def test_documents_of_one_passage_are_not_scored() -> None:
     corpus = make_corpus(Documents(np.zeros((3, 2), np.float32)), np.arange(3, dtype=np.int32), np.arange(3), 3)
     best = corpus.best_rows(torch.zeros(2, 2))
     assert [rows.tolist() for rows in best([np.array([2, 0]), np.array([], dtype=np.int64)])] == [[2, 0], []]
+
+
+def test_the_number_of_documents_that_a_query_finds_is_passed_on() -> None:
+    """Three documents at most, of which the first is row 0; a deeper list has all of them."""
+    heard = list[list[int]]()
+    owners, vectors = np.array([0, 0, 1, 2], dtype=np.int32), np.array([[1, 0], [2, 0], [0, 1], [1, 1]], dtype=np.float32)
+    corpus = make_corpus(Found(vectors), owners, np.arange(3), 10)
+    corpus = replace(corpus, told=lambda counts: heard.append(counts.tolist()))
+    found = corpus.found(torch.tensor([[2.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]))
+    assert found.tolist() == [[1, 3, -1], [3, 1, 2], [-1, -1, -1]] and heard == [[2, 3, 0]]
+    corpus.found(torch.tensor([[-1.0, 2.0], [2.0, -3.0]]))
+    assert heard[1:] == [[2, 1]]
+    alone = replace(make_corpus(Found(vectors[:1]), owners[:1], np.arange(1), 2), told=lambda counts: heard.append(counts.tolist()))
+    assert alone.found(torch.tensor([[1.0, 0.0]])).tolist() == [[0]] and heard[2:] == [[1]], "row 0 is a document"
 
 
 QUERIES = tokens_of([4, 9, 3, 5, 7, 6], 1)
