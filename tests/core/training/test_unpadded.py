@@ -186,6 +186,17 @@ def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder])
     assert len(make_chunks(shared, {one}, 30, 1)) > 2 and len(make_chunks(shared, {one}, 1000, 5)) == 5
 
 
+@pytest.mark.parametrize(("graph_tokens", "passes"), [(1000, 1), (0, 2)])
+def test_without_ranks_all_texts_are_one_chunk(
+    graph_tokens: int, passes: int, towers: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is encoded once, or again where its graph was not kept."""
+    heard, vectors = list[int](), Unpadded.vectors
+    monkeypatch.setattr(Unpadded, "vectors", lambda self, texts: heard.append(sum(len(rows) for _, rows in texts)) or vectors(self, texts))
+    trained(towers("mean"), graph_tokens, 1000)
+    assert heard == [2 * len(LENGTHS)] * passes
+
+
 def test_sizes_repeat() -> None:
     sizes = [round_up(tokens) for tokens in range(1, 20000)]
     assert all(0 <= size - tokens < max(64, tokens / 8) for tokens, size in enumerate(sizes, 1)) and len(set(sizes)) < 100
