@@ -83,6 +83,24 @@ def test_gradients_without_padding_are_those_with_it(
         torch.testing.assert_close(ours[name], gradient, rtol=1e-3, atol=1e-5 * largest, msg=name)
 
 
+def test_each_step_without_padding_has_the_weights_of_its_time(chunks: Any, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products use copies of the weights, which are made again for each step."""
+    monkeypatch.setattr(step_module.Unpadded, "of", lambda tower, *_: Unpadded(tower, torch.float32))
+    params = Pretrain.model_validate({"init": "base", "objective": "mlm", "batch_texts": 4, "batch_tokens": 512})
+    module = module_of(params, tiny_encoder)
+    rows, vocabulary = usable_rows(chunks, params, "a"), read_vocabulary(load_tokenizer(tiny_encoder), "a")
+    with fake_gpu():
+        module.to(GPU)
+        work = Work(GPU, torch.float32, 700, chunks.tokens.pad)
+        steps = make_step(module, chunks, rows, vocabulary, params, work)
+        before = float(steps(0)["loss"])
+        with torch.no_grad():
+            for weight in module.encoder.transformer.encoder.parameters():
+                weight.add_(0.5)
+        after = float(steps(0)["loss"])
+        assert after == float(make_step(module, chunks, rows, vocabulary, params, work)(0)["loss"]) != before
+
+
 @pytest.mark.parametrize(("device", "cuts"), [(GPU, range(8, 17)), (CPU, [1])])
 def test_on_gpus_each_rank_has_a_cut(chunks: Any, tiny_encoder: Path, device: torch.device, cuts: Sequence[int]) -> None:
     params = Pretrain.model_validate({"init": "base", "batch_texts": 16, "spans": 2, "paragraph": [20, 40], "batch_tokens": 8192})

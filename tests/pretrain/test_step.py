@@ -26,7 +26,7 @@ from tasks.pretrain import step as step_module
 from tasks.pretrain.batches import Batch, draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
-from tasks.pretrain.step import Step, Vectors, Work, geometry_metrics
+from tasks.pretrain.step import Step, Vectors, Work, geometry_metrics, make_step
 from tasks.pretrain.words import Vocabulary, read_vocabulary
 
 SIZE = Scratch(layers=1, width=16, heads=2)
@@ -170,6 +170,114 @@ def test_a_step_leaves_the_gradients_of_the_plain_sums(
             if name in plain:
                 assert parameter.grad is not None, name
                 torch.testing.assert_close(parameter.grad, plain[name], rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+METRICS: list[dict[str, Any]] = [
+    {"contrastive_weight": 0.5, "mlm_weight": 3.0, "projector": "nonlinear"},
+    {"contrastive_input": "clean", "similarity": "cosine", "contrastive_weight": 2.0, "contrastive_reduction": "sum"},
+    {"objective": "mlm", "mlm_weight": 2.0},
+    {"objective": "retromae", "mlm_weight": 0.25},
+    {"objective": "ict", "contrastive_input": "clean", "pooling": "mean"},
+]
+
+
+@pytest.mark.parametrize("values", METRICS, ids=str)
+def test_the_metrics_of_a_step_are_those_of_plain_loops(
+    values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
+) -> None:
+    """Losses are plotted without their weights, and the geometry is of vectors before the projector."""
+    params = pretrain(**{"batch_texts": 12, **values})
+    module, rows = module_of(params, tiny_encoder), usable_rows(chunks, params, "")
+    wanted = plain_loss(module, params, chunks, vocabulary)
+    batch = draw_batch(chunks, rows, vocabulary, params, 3)
+    count, share = len(batch.clean), float(wanted.detach())
+
+    def hidden(ids: Any) -> torch.Tensor:
+        ids = torch.from_numpy(ids)[None]
+        return module.hidden(ids, torch.ones_like(ids))[0]
+
+    with torch.no_grad():
+        seen, clean = [hidden(ids) for ids in (batch.seen or batch.clean)], [hidden(ids) for ids in batch.clean]
+        vectors = seen if params.objective in ("mlm", "retromae") or params.contrastive_input == "masked" else clean
+        texts = [v[0] if module.pooling == "cls" else v.mean(0) for v in vectors]
+        units = [text / text.norm() for text in texts]
+        expected, near, owners, asked = {"loss": share}, list[torch.Tensor](), list[int](), list[torch.Tensor]()
+        if params.objective == "costa":
+            assert batch.spans is not None
+            spans = [[vectors[k][a:b].mean(0) for a, b in batch.spans[k]] for k in range(count)]
+            near, owners = [span for own in spans for span in own], [k for k, own in enumerate(spans) for _ in own]
+            asked = [module.projected(text[None])[0] for text in texts]
+            pairs = [(units[k], span / span.norm()) for k, own in enumerate(spans) for span in own]
+        elif params.objective == "ict":
+            near, owners, asked = texts[count // 2 :], list(range(count // 2)), texts[: count // 2]
+            pairs, units = list(zip(units[: count // 2], units[count // 2 :], strict=True)), units[count // 2 :]
+        if asked:
+            scale = (lambda v: v / v.norm()) if params.similarity == "cosine" else (lambda v: v)
+            scores = [[float(scale(text) @ scale(other)) for other in near] for text in asked]
+            expected["accuracy"] = sum(owners[int(np.argmax(row))] == k for k, row in enumerate(scores)) / len(asked)
+            expected["alignment"] = sum(float((text - span).square().sum()) for text, span in pairs) / len(pairs)
+        spread = [math.exp(-2 * float((one - other).square().sum())) for one, other in combinations(units, 2)]
+        expected["uniformity"] = math.log(sum(spread) / len(spread))
+        if params.masked:
+            assert module.head is not None
+            logits = [
+                module.head(row[p][None], module.embeddings())[0]
+                for row, own in zip(seen, batch.hidden, strict=True)
+                for p in np.flatnonzero(own)
+            ]
+            truth = [int(ids[p]) for ids, own in zip(batch.clean, batch.hidden, strict=True) for p in np.flatnonzero(own)]
+            expected["mlm_loss"] = -sum(float(torch.log_softmax(row, 0)[t]) for row, t in zip(logits, truth, strict=True)) / len(truth)
+            expected["token_accuracy"] = sum(int(row.argmax()) == t for row, t in zip(logits, truth, strict=True)) / len(truth)
+            share -= params.mlm_weight * expected["mlm_loss"]
+        if params.objective == "retromae":
+            expected["decoder_loss"] = share
+        elif asked:
+            expected["contrastive_loss"] = share / params.contrastive_weight
+    work = Work(torch.device("cpu"), torch.float32, 300, chunks.tokens.pad)
+    found = read_figures(Step(module, batch, params, work, (1,), params.batch_tokens, None).backward())
+    assert found == {name: pytest.approx(value, rel=1e-4, abs=1e-5) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("rows", [10, 9, 3])
+def test_tokens_that_are_predicted_correctly_are_counted(
+    rows: int, chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and in parts of few logits: four of ten are the head's own answers."""
+    module = module_of(pretrain(), tiny_encoder)
+    assert module.head is not None
+    hidden = torch.randn(10, SIZE.width, generator=torch.Generator().manual_seed(1))
+    logits = module.head(hidden, module.embeddings()).detach()
+    truth = (logits.argmax(1) + (torch.arange(10) >= 4)) % len(module.embeddings())
+    monkeypatch.setattr(step_module, "LOGITS", rows * len(module.embeddings()))
+    batch = draw_batch(chunks, usable_rows(chunks, pretrain(), ""), vocabulary, pretrain(), 0)
+    work = Work(torch.device("cpu"), torch.float32, 0, chunks.tokens.pad)
+    losses, right = Step(module, batch, pretrain(), work, (1,), 512, None).predicted(hidden, truth)
+    assert int(right) == 4
+    torch.testing.assert_close(losses.detach(), logits.logsumexp(1) - logits[torch.arange(10), truth])
+
+
+@pytest.mark.parametrize("values", [{"contrastive_input": "masked"}, {"contrastive_input": "clean"}, {"objective": "ict"}], ids=str)
+def test_kept_graphs_change_nothing_with_dropout(
+    values: dict[str, Any], chunks: Chunks, vocabulary: Vocabulary, tiny_encoder: Path
+) -> None:
+    """A cut that is encoded again draws the first pass's dropout. A step's dropout is of its seed and its number."""
+    params = pretrain(**{"batch_texts": 12, "seed": 6, **values})
+    module, rows = module_of(params, tiny_encoder).train(), usable_rows(chunks, params, "")
+    found = []
+    for graph_tokens in (0, 300, 10**6):
+        module.zero_grad()
+        work = Work(torch.device("cpu"), torch.float32, graph_tokens, chunks.tokens.pad)
+        loss = float(make_step(module, chunks, rows, vocabulary, params, work)(3)["loss"])
+        found.append((loss, {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}))
+    for loss, gradients in found[1:]:
+        assert loss == found[0][0]
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, found[0][1][name], rtol=1e-5, atol=1e-7, msg=name)
+    batch = draw_batch(chunks, rows, vocabulary, params, 3)
+    losses = [float(Step(module, batch, params, work, key, params.batch_tokens, None).backward()["loss"]) for key in ((6, 5, 3), (6, 5, 4))]
+    assert losses[0] == found[0][0] != losses[1]
+    module.eval()
+    assert float(Step(module, batch, params, work, (6, 5, 3), params.batch_tokens, None).backward()["loss"]) != losses[0], "dropout is on"
 
 
 def test_the_geometry_of_the_inverse_cloze_task_is_of_pairs_and_of_passages() -> None:

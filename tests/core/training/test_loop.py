@@ -1,7 +1,11 @@
 """The loop: exact resume, bad numbers, clipping, curves."""
 
+import json
+import math
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +22,18 @@ from tasks.core.training.loop import (
     Journal,
     Schedule,
     Steps,
+    Validation,
     checkpoint_step,
     fit,
+    is_plotted,
     load_state,
+    read_checkpoint,
     read_state,
     save_checkpoint,
     save_state,
     state_tensors,
 )
-from tasks.core.training.optimizers import make_optimizer
+from tasks.core.training.optimizers import linear_schedule, make_optimizer
 
 STEPS = 12
 
@@ -234,3 +241,132 @@ def test_seeds_of_nearby_keys_differ() -> None:
     seeds = {draw_seed(a, b, c) for a in range(20) for b in range(20) for c in range(20)}
     assert len(seeds) == 8000
     assert all(0 <= s < 2**63 for s in seeds)
+
+
+class Slope(nn.Module):
+    """Two weights, each of which a step of SGD with lr 1 moves by its slope."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        for each in (self.left, self.right):
+            each.weight.data.zero_()
+
+    def places(self) -> tuple[float, float]:
+        return float(self.left.weight.detach()), float(self.right.weight.detach())
+
+
+def slide(folder: Path, steps: int, schedule: Schedule | None = None, clipped: bool = False, **trouble: Any) -> Slope:
+    """Train with gradients of -3 and -4, but for `trouble`: what is raised, or the gradient or the loss, at a step."""
+    module = Slope()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    folder.mkdir(exist_ok=True)
+    curves = folder / f"curves{len(list(folder.iterdir()))}"
+    curves.mkdir()
+
+    def backward(step: int) -> dict[str, float]:
+        if step == trouble.get("dies_at"):
+            raise Killed
+        module.left.weight.grad, module.right.weight.grad = torch.tensor([[-3.0]]), torch.tensor([[-4.0]])
+        if step in trouble.get("gradient", {}):
+            module.right.weight.grad.fill_(trouble["gradient"][step])
+        return {"loss": trouble.get("loss", {}).get(step, 1.0)}
+
+    journal = Journal("slide", folder, curves, trouble.get("seconds", 0.0))
+    part = module.left if clipped else None
+    fit(
+        module,
+        optimizer,
+        Steps.undrawn(backward),
+        schedule or Schedule(steps, 0.0, 1e9, 0, 10**9),
+        journal,
+        part,
+        trouble.get("validation", lambda _: None)(module),
+    )
+    return module
+
+
+def test_only_the_chosen_part_is_clipped(tmp_path: Path) -> None:
+    assert slide(tmp_path / "whole", 1, Schedule(1, 0.0, 1.0)).places() == pytest.approx((0.6, 0.8), rel=1e-5)
+    assert slide(tmp_path / "part", 1, Schedule(1, 0.0, 1.0), clipped=True).places() == pytest.approx((1, 4), rel=1e-5)
+    assert slide(tmp_path / "large", 1, Schedule(1, 0.0, 5.1)).places() == pytest.approx((3, 4))
+    lines = (tmp_path / "whole/curves0/plots/metrics/train/gradient_norm.tsv").read_text().splitlines()
+    assert float(lines[1].split("\t")[1]) == pytest.approx(5), "as it was before"
+
+
+def test_the_learning_rate_of_each_step_is_plotted_and_used(tmp_path: Path) -> None:
+    """Steps 2 to 5 of ten, two of them warm-up: 1, 7/8, 6/8, 5/8."""
+    module = slide(tmp_path, 4, Schedule(4, 0.2, 1e9, 2, 10))
+    lines = (tmp_path / "curves0/plots/metrics/train/lr.tsv").read_text().splitlines()[1:]
+    rates = {int(step): float(rate) for step, rate in (line.split("\t") for line in lines)}
+    factor = linear_schedule(10, 0.2)
+    assert rates == {step: pytest.approx(factor(2 + step)) for step in range(4)}
+    assert module.places()[0] == pytest.approx(3 * sum(rates.values()))
+
+
+@pytest.mark.parametrize(
+    ("steps", "count"), [(1, 1), (499, 499), (500, 500), (999, 999), (1000, 501), (1001, 501), (2500, 501), (2501, 501)]
+)
+def test_long_trainings_plot_some_500_steps_and_the_last(steps: int, count: int) -> None:
+    plotted = [step for step in range(steps) if is_plotted(step, steps)]
+    assert len(plotted) == count and plotted[0] == 0 and plotted[-1] == steps - 1
+    assert {after - before for before, after in pairwise(plotted[:-1])} <= {max(1, steps // 500)}
+
+
+@pytest.mark.parametrize(
+    "trouble", [{"loss": {3: math.inf}}, {"loss": {3: math.nan}}, {"gradient": {3: math.inf}}, {"gradient": {3: math.nan}}]
+)
+def test_numbers_that_are_not_finite_leave_the_weights_of_the_step_before(trouble: dict[str, Any], tmp_path: Path) -> None:
+    """Although no checkpoint was due."""
+    with pytest.raises(UserError, match=r"^slide: step 3: loss .*, gradient norm .*, expected finite values; decrease lr"):
+        slide(tmp_path, 6, seconds=1e9, **trouble)
+    assert checkpoint_step(tmp_path / CHECKPOINT) == 3
+    held = read_checkpoint(tmp_path / CHECKPOINT)
+    assert held is not None and held[0]["weights.left.weight"].item() == pytest.approx(9)
+    assert [point["step"] for point in json.loads(held[1]["history"])] == [0, 1, 2]
+    assert slide(tmp_path, 6).places() == pytest.approx((18, 24), rel=1e-5), "a resumed training goes on from there"
+
+
+def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:
+    def spoiled(module: Slope) -> Validation:
+        def measure() -> float:
+            module.right.weight.data.fill_(math.nan)
+            return 0.0
+
+        return Validation("validation/x", measure, 2, keep_best=False)
+
+    with pytest.raises(UserError, match="step 2: loss nan"):
+        slide(tmp_path, 6, seconds=1e9, loss={2: math.nan}, validation=spoiled)
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_no_checkpoint_is_written_after_the_last_step(tmp_path: Path) -> None:
+    slide(tmp_path / "several", 4)
+    assert checkpoint_step(tmp_path / "several" / CHECKPOINT) == 3
+    slide(tmp_path / "one", 1)
+    assert not (tmp_path / "one" / CHECKPOINT).exists()
+
+
+@pytest.mark.parametrize("patience", [None, 2])
+@pytest.mark.parametrize("dies_at", range(6))
+def test_a_killed_training_with_a_validation_ends_as_an_undisturbed_one(
+    dies_at: int, patience: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The best weights, where they are measured, and the curves; whether the kill came before or after the best."""
+    values = [0.1, 0.3, 0.5, 0.2, 0.4, 0.9 if patience is None else 0.1, 0.2]
+
+    def validation(module: Slope) -> Validation:
+        return Validation("validation/x", lambda: values[round(module.places()[0] / 3)], 1, patience=patience)
+
+    whole = slide(tmp_path / "whole", 6, validation=validation)
+    assert whole.places() == pytest.approx((15, 20) if patience is None else (6, 8))
+    line = capsys.readouterr().out.splitlines()[-1]
+    best, value, last = (5, 0.9, 0.2) if patience is None else (2, 0.5, 0.4)
+    assert line == f"slide: best validation/x {value:.4f} after {best} steps, last {last:.4f}; the weights after {best} steps are kept"
+    if dies_at < (6 if patience is None else 4):
+        with pytest.raises(Killed):
+            slide(tmp_path / "killed", 6, validation=validation, dies_at=dies_at)
+    assert slide(tmp_path / "killed", 6, validation=validation).places() == whole.places()
+    assert capsys.readouterr().out.splitlines()[-1] == line
+    last_curves = sorted((tmp_path / "killed").glob("curves*"))[-1]
+    assert folder_digest(last_curves) == folder_digest(tmp_path / "whole/curves0")

@@ -186,6 +186,17 @@ def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder])
     assert len(make_chunks(shared, {one}, 30, 1)) > 2 and len(make_chunks(shared, {one}, 1000, 5)) == 5
 
 
+@pytest.mark.parametrize(("graph_tokens", "passes"), [(1000, 1), (0, 2)])
+def test_without_ranks_all_texts_are_one_chunk(
+    graph_tokens: int, passes: int, towers: Callable[[str], Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is encoded once, or again where its graph was not kept."""
+    heard, vectors = list[int](), Unpadded.vectors
+    monkeypatch.setattr(Unpadded, "vectors", lambda self, texts: heard.append(sum(len(rows) for _, rows in texts)) or vectors(self, texts))
+    trained(towers("mean"), graph_tokens, 1000)
+    assert heard == [2 * len(LENGTHS)] * passes
+
+
 def test_sizes_repeat() -> None:
     sizes = [round_up(tokens) for tokens in range(1, 20000)]
     assert all(0 <= size - tokens < max(64, tokens / 8) for tokens, size in enumerate(sizes, 1)) and len(set(sizes)) < 100
@@ -203,6 +214,13 @@ def test_what_is_not_computed_so(towers: Callable[[str], Encoder]) -> None:
         assert not can_be_unpadded(tower, GPU, torch.float32) and not can_be_unpadded(tower, CPU, torch.bfloat16)
         for other in (distil, wide, frozen, adapted):
             assert not can_be_unpadded(other, GPU, torch.bfloat16)
+        for shape in (Shape(pooling="last"), Shape(pooling="cls+mean"), Shape(pooling="mean", pools_prompt=False)):
+            tower.shape = shape
+            assert not can_be_unpadded(tower, GPU, torch.bfloat16), shape
+        for width, fits in ((8, True), (12, False), (192, True), (200, False)):  # of a head
+            config = BertConfig(num_hidden_layers=1, hidden_size=2 * width, num_attention_heads=2, vocab_size=60, intermediate_size=8)
+            head = Encoder(AutoModel.from_config(config), Shape(pooling="cls"))
+            assert can_be_unpadded(head, GPU, torch.bfloat16) == fits, width
 
 
 def test_batches_of_a_gpu_depend_on_the_model_and_on_all_its_memory(towers: Callable[[str], Encoder]) -> None:

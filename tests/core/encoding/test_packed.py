@@ -1,0 +1,95 @@
+"""Rows without padding: runs of equal lengths, blocks, and the attention of a row to itself alone, against plain loops."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModel, BertConfig
+
+from tasks.core.encoding.packed import LANES, PAD, Packed, _attended, _blocks, _runs, _whole
+from tasks.core.models.bi_encoder import Encoder
+from tasks.core.models.folder import Shape
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(_same_torch_everywhere: None) -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("lengths", [[1], [16], [21, 21, 16, 16, 16, 5, 1, 1], [33, 17, 16, 15, 2]])
+def test_a_row_attends_to_itself_alone(lengths: list[int], alone: bool) -> None:
+    """Windows reach into the next row, and past the last one, where all is large: it must not show."""
+    heads, width = 2, 6
+    total = sum(lengths)
+    rows = max(total + LANES, PAD)
+    draw = torch.Generator().manual_seed(3)
+    qkv_TK = torch.randn(rows, 3 * width, generator=draw, dtype=torch.float64)
+    qkv_TK[total:] = 50
+    x_TH, context_TH = torch.randn(rows, width, generator=draw, dtype=torch.float64), torch.zeros(rows, width, dtype=torch.float64)
+    wanted = torch.zeros(total, width, dtype=torch.float64)
+    starts = np.cumsum([0, *lengths])
+    for start, end in pairwise(starts):
+        for head in range(heads):
+            part = slice(head * width // heads, (head + 1) * width // heads)
+            query, key, value = (qkv_TK[start:end, n * width : (n + 1) * width][:, part] for n in range(3))
+            wanted[start:end, part] = torch.softmax(query @ key.T / math.sqrt(width // heads), 1) @ value
+    runs = _runs(np.array(lengths), torch.float64)
+    found_x, found = _attended(qkv_TK, runs, heads, x_TH, context_TH, alone)
+    if alone:
+        assert len(found) == len(found_x) == PAD, "a row for each text, and spare ones"
+        wanted, x_TH = wanted[starts[:-1]], x_TH[starts[:-1]]
+        found, found_x = found[: len(lengths)], found_x[: len(lengths)]
+    torch.testing.assert_close(found[: len(wanted)], wanted)
+    assert torch.equal(found_x, x_TH)
+
+
+def test_rows_of_one_length_are_a_run_with_a_mask_to_whole_lanes() -> None:
+    runs = _runs(np.array([37, 32, 32, 32, 3, 3, 1]), torch.float32)
+    assert [(run.start, run.count, run.length) for run in runs] == [(0, 1, 37), (37, 3, 32), (133, 2, 3), (139, 1, 1)]
+    for run in runs:
+        if run.length == 32:
+            assert run.mask is None
+            continue
+        lanes = LANES * math.ceil(run.length / LANES)
+        assert run.mask is not None and run.mask.shape == (1, 1, run.length, lanes) and run.mask.dtype == torch.float32
+        assert run.mask[0, 0].tolist() == [[0.0] * run.length + [-math.inf] * (lanes - run.length)] * run.length
+
+
+@pytest.mark.parametrize("most", [16, 100, 512, 1024])
+def test_blocks_are_few_and_of_similar_size(most: int) -> None:
+    for rows in range(PAD, 3000, PAD):
+        bounds = _blocks(rows, most)
+        sizes = np.diff(bounds)
+        assert bounds[0] == 0 and bounds[-1] == rows and len(sizes) == math.ceil(rows / most)
+        assert (sizes % PAD == 0).all() and sizes.min() > 0 and sizes.max() - sizes.min() <= PAD and sizes.max() < most + PAD
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rows_are_rounded_up_and_at_least_some_for_each_thread(threads: int) -> None:
+    torch.set_num_threads(threads)
+    for rows in range(1, 200):
+        assert _whole(rows) == min(size for size in range(0, 300, PAD) if size >= max(rows, PAD * threads))
+
+
+def test_what_is_not_packed() -> None:
+    """Another pooling, prompts that are not pooled, tokens that do not see later ones, adapted layers, and a training."""
+    cpu = torch.device("cpu")
+
+    def encoder(shape: Shape, **values: bool) -> Encoder:
+        config = BertConfig(vocab_size=60, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, **values)
+        return Encoder(AutoModel.from_config(config), shape).eval()
+
+    for pooling in ("cls", "mean"):
+        assert Packed.of(encoder(Shape(pooling=pooling)), cpu) is not None
+    for pooling in ("last", "cls+mean"):
+        assert Packed.of(encoder(Shape(pooling=pooling)), cpu) is None
+    assert Packed.of(encoder(Shape(pooling="mean", pools_prompt=False)), cpu) is None
+    assert Packed.of(encoder(Shape(pooling="mean"), is_decoder=True), cpu) is None
+    assert Packed.of(encoder(Shape(pooling="mean")).train(), cpu) is None
+    adapted = encoder(Shape(pooling="mean"))
+    adapted.transformer = get_peft_model(adapted.transformer, LoraConfig(target_modules=["query"])).base_model.model
+    assert Packed.of(adapted.eval(), cpu) is None
