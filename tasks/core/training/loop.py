@@ -30,7 +30,7 @@ from tasks.core.training.optimizers import linear_schedule
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang
 
-POINTS = 500  # points per curve at most
+POINTS = 500  # points per curve, about, from 1,000 steps on
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 Drawn = TypeVar("Drawn", bound=object)  # never None
