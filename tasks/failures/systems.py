@@ -55,8 +55,8 @@ def opponents(
     for key, name in (("model", params.model), ("against", params.against)):
         if name is not None and name not in means:
             raise UserError(f"params.yaml: failures.{key}: found {name!r}, expected one of {', '.join(means)}")
-    split = next(split for split in MEASURED if any(split in found for found in means.values()))
-    values = {name: found[split][metric] for name, found in means.items() if split in found}
+    split = next(split for split in MEASURED if any(split in splits for splits in means.values()))
+    values = {name: splits[split][metric] for name, splits in means.items() if split in splits}
     model = params.model or best_system(values, sections)
     if params.against == model:
         raise UserError(f"params.yaml: failures.against: found {model!r}, the model itself; expected another system")
@@ -80,6 +80,6 @@ def load_values(
         tables.append(read_table(folder / name / f"{split}.parquet", schema, ["query", metric]))
     queries: list[str] = tables[0]["query"].to_pylist()
     if tables[-1]["query"].to_pylist() != queries:
-        raise UserError(f"{folder}: {' and '.join(names)} have different {split} queries, expected the same; run evaluate again")
+        raise UserError(f"{folder}: {' and '.join(names)} have different {split} queries, expected the same; re-run evaluate")
     columns = [table[metric].to_numpy() for table in tables]
     return Values(queries, columns[0], columns[1] if len(columns) > 1 else None)
