@@ -74,9 +74,9 @@ class Corpus:
 
         def best(documents: Sequence[Ints]) -> list[Ints]:
             sizes_B = np.array([*map(len, documents)])
-            wanted = np.concatenate(documents).astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
-            first = np.searchsorted(self.owners, wanted, "left").astype(np.int64)
-            count = np.searchsorted(self.owners, wanted, "right") - first
+            ordinals = np.concatenate(documents).astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
+            first = np.searchsorted(self.owners, ordinals, "left").astype(np.int64)
+            count = np.searchsorted(self.owners, ordinals, "right") - first
             ends = np.cumsum(sizes_B)[:-1]
             if count.max(initial=1) == 1:
                 return np.split(first, ends)

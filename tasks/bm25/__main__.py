@@ -50,7 +50,7 @@ def main() -> None:
         corpus="corpus folder",
         index="index folder to write",
         candidates="folder to write: ranked documents of every split's queries",
-        negatives="folder to write: the training queries' candidates without known positives, and these beside them",
+        negatives="folder to write: the training queries' candidates without known positives, and a table of these",
     ).parse_args()
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
@@ -62,7 +62,7 @@ def main() -> None:
     built_index = scratch / "index"
     if not whole_index(built_index):
         with new_folder(built_index) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as postings:
-            documents = track(texts(path, text), "bm25: documents analysed", count_rows(path))
+            documents = track(texts(path, text), "bm25: documents analyzed", count_rows(path))
             save(folder, build(documents, terms, bm25, Path(postings)), document_ids(path), bm25)
         seal_index(built_index)
     with new_folder(arguments.index) as folder:

@@ -45,11 +45,13 @@ def worst_entries(
     """The entries of worst.json for the queries of `relevant`, in its order."""
     shown = {doc for docs in relevant.values() for doc in docs[:RELEVANT]}
     shown |= {first for lists in found.values() for first, _ in lists.values() if first}
-    read, settings = read_documents(documents, shown), load(Text, "text")
+    shown_documents, settings = read_documents(documents, shown), load(Text, "text")
     places = {query: place for place, query in enumerate(values.queries)}
     entries = []
     for query, docs in relevant.items():
-        entry = describe(texts[query], docs, {name: lists.get(query, (None, None)) for name, lists in found.items()}, read, settings, words)
+        entry = describe(
+            texts[query], docs, {name: lists.get(query, (None, None)) for name, lists in found.items()}, shown_documents, settings, words
+        )
         against = None if values.against is None else float(values.against[places[query]])
         entries.append({"query": query, "model": float(values.model[places[query]]), "against": against, **entry})
     return entries

@@ -63,11 +63,11 @@ def grid_means(
     (name,) = measure
     fused_depth = min(depth, cutoff(name) or depth)
     values: dict[float, list[float]] = {setting: [] for setting in GRIDS[method]}
-    judged = ((query, two) for query, two in pairs if query in qrels)
+    judged = ((query, query_pair) for query, query_pair in pairs if query in qrels)
     while block := dict(islice(judged, QUERY_BLOCK)):
         block_qrels = {query: qrels[query] for query in block}
         for setting, query_values in values.items():
-            lists = {query: [document for document, _ in fuse(two, setting, fused_depth)] for query, two in block.items()}
+            lists = {query: [document for document, _ in fuse(query_pair, setting, fused_depth)] for query, query_pair in block.items()}
             query_values += [row[name] for row in per_query(measure, block_qrels, lists).values()]
     return {setting: math.fsum(query_values) / len(qrels) for setting, query_values in values.items()}
 
@@ -82,4 +82,4 @@ def fused_batches(pairs: Iterable[tuple[str, Pair]], setting: float, depth: int)
     """The fused run (schema RANKED), QUERY_BLOCK queries at a time."""
     remaining = iter(pairs)
     while block := list(islice(remaining, QUERY_BLOCK)):
-        yield ranked_batch([(query, fuse(two, setting, depth)) for query, two in block])
+        yield ranked_batch([(query, fuse(query_pair, setting, depth)) for query, query_pair in block])

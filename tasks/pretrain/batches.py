@@ -78,8 +78,8 @@ def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretr
     clean = [chunks.row(row) for row in chosen]
     spans = None
     if params.objective == "costa":
-        drawn = epoch if params.redraw else 0
-        rngs = [np.random.default_rng(draw_seed(params.seed, SPANS, drawn, row)) for row in chosen]
+        span_epoch = epoch if params.redraw else 0
+        rngs = [np.random.default_rng(draw_seed(params.seed, SPANS, span_epoch, row)) for row in chosen]
         spans = np.stack([draw_spans(ids, vocabulary, params, rng) for ids, rng in zip(clean, rngs, strict=True)])
     if params.objective == "ict":
         pairs = []

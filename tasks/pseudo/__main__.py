@@ -157,7 +157,7 @@ def main() -> None:
         corpus="corpus folder",
         encoder="encoder folder: a judge",
         tokenizer="tokenizer folder",
-        out="corpus folder to write: the same documents, other queries and qrels",
+        out="corpus folder to write: the same documents, with new queries and qrels",
     ).parse_args()
     params, bm25, text, tokenize = load(Pseudo, "pseudo"), load(BM25, "bm25"), load(Text, "text"), load(Tokenize, "tokenize")
     corpus, documents = arguments.corpus, arguments.corpus / "documents.parquet"

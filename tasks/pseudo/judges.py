@@ -71,9 +71,9 @@ def search_bm25(queries: Sequence[Candidate], documents: Path, bm25: BM25, text:
         for path in (index_folder, postings):
             path.mkdir()
         texts = (body for _, bodies in _documents(documents, text) for body in bodies)
-        analysed = track(texts, "pseudo: documents analysed", count_rows(documents))
+        tracked_texts = track(texts, "pseudo: documents analyzed", count_rows(documents))
         ids = (batch["id"] for batch in read_batches(documents, DOCUMENTS, ["id"]))
-        save(index_folder, build(analysed, terms, bm25, postings), ids, bm25)
+        save(index_folder, build(tracked_texts, terms, bm25, postings), ids, bm25)
         index, indexed_ids, _ = load(index_folder)
         query_terms = (
             (query.id, term_ids(terms(query.text), index.vocab_dict))
@@ -111,12 +111,12 @@ def search_dense(
                     seal(path)
                 yield first, np.load(path, mmap_mode="r", allow_pickle=False)
 
-        scores, found = best_passages(
-            lambda asked, rows: exact_search(asked, Reread(blocks), rows, device), vectors, passages.owners, depth
+        scores, rows_QK = best_passages(
+            lambda block, rows: exact_search(block, Reread(blocks), rows, device), vectors, passages.owners, depth
         )
         progress.close()
         ids = StoredIds(token_folder / "documents" / "ids.parquet")
-        yield from ranked_tables(scores, found, queries.ids(), ids, passages.owners, depth)
+        yield from ranked_tables(scores, rows_QK, queries.ids(), ids, passages.owners, depth)
 
 
 def _documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:
