@@ -95,7 +95,7 @@ def test_a_judged_query_without_answers_is_refused(tmp_path: Path) -> None:
 
 def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None:
     for lines, told in (
-        (["q Q0 d 1 2 x", "q Q0 e 2 1 x", "q Q0 d 3 0 x"], "found document d for query q again"),
+        (["q Q0 d 1 2 x", "q Q0 e 2 1 x", "q Q0 d 3 0 x"], "found document d twice for query q"),
         (["q Q0 d 1 2 x", "p Q0 d 1 1 x", "q Q0 e 2 1 x"], "found lines of query q in two places"),
     ):
         (tmp_path / "test.trec").write_text("\n".join(lines) + "\n")
