@@ -38,15 +38,15 @@ def read_data(queries: Tokens, documents: Tokens, qrels: Path, negatives: Path |
         raise UserError(
             f"{qrels}: no training query has a relevant document; add a train split to the data set, or remove the entry of adore"
         )
-    given = None
+    negative_lists = None
     if negatives is not None:
-        given = ranked_lists(negatives, query_ids, document_ids, (1, depth), scratch)
-        if not len(given.values):
+        negative_lists = ranked_lists(negatives, query_ids, document_ids, (1, depth), scratch)
+        if not len(negative_lists.values):
             raise UserError(f"{negatives}: no negatives at ranks 1 to {depth}; for random ones set lists: random")
-    same = same_texts(queries, q), same_texts(documents, d)
-    pairs = with_same_texts(q, d, *same)
-    known = lists_of(*pairs, count_rows(query_ids), grades_of(pairs, (q, d), grades, *same).astype(np.float32))
-    return Data(np.flatnonzero(positives.counts), positives, given, count_rows(document_ids), known)
+    duplicates = same_texts(queries, q), same_texts(documents, d)
+    pairs = with_same_texts(q, d, *duplicates)
+    known = lists_of(*pairs, count_rows(query_ids), grades_of(pairs, (q, d), grades, *duplicates).astype(np.float32))
+    return Data(np.flatnonzero(positives.counts), positives, negative_lists, count_rows(document_ids), known)
 
 
 def steps_of(data: Data, params: QuerySide) -> int:

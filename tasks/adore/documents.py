@@ -73,19 +73,22 @@ class Exact:
     def _hold(self) -> None:
         """Move the vectors to the GPU, if they and (of float32 ones) their float16 copy take at most half of its free memory."""
         embeddings, width, sizes = self.embeddings, self.embeddings.manifest.width, self.embeddings.manifest.shards
-        halves = embeddings.manifest.dtype == "float16"
-        each = (2 if halves else 6) * width  # float32 vectors (4) also need a float16 copy (2), which is searched
-        room = torch.cuda.mem_get_info(self.device)[0] // 2
-        if len(embeddings) * each > room:
-            found = f"vectors of {len(embeddings) * each / 2**30:,.1f} GiB, half of the GPU's free memory is {room / 2**30:,.1f} GiB"
-            remedy = "" if halves else "; encode.dtype: float16 takes a third"
-            print(f"{embeddings.folder}: {found}: every step reads them from disk, which takes seconds{remedy}")
+        is_float16 = embeddings.manifest.dtype == "float16"
+        row_bytes = (2 if is_float16 else 6) * width  # float32 vectors (4) also need a float16 copy (2), which is searched
+        limit_bytes = torch.cuda.mem_get_info(self.device)[0] // 2
+        if len(embeddings) * row_bytes > limit_bytes:
+            size, limit = f"{len(embeddings) * row_bytes / 2**30:,.1f} GiB", f"{limit_bytes / 2**30:,.1f} GiB"
+            remedy = "" if is_float16 else "; encode.dtype: float16 takes a third"
+            print(
+                f"{embeddings.folder}: the vectors take {size} of GPU memory, expected at most {limit}, half of what is free; every step "
+                f"reads them from disk, which takes seconds{remedy}"
+            )
             return
-        self.resident = torch.empty(len(embeddings), width, device=self.device, dtype=torch.float16 if halves else torch.float32)
+        self.resident = torch.empty(len(embeddings), width, device=self.device, dtype=torch.float16 if is_float16 else torch.float32)
         for first, block in embeddings.blocks():  # not checked here: a search refuses values that are not finite
             self.resident[first : first + len(block)] = torch.from_numpy(np.array(block)).to(self.device)
-        few = max(1, rows_at_once(width, self.device) // max(sizes, default=1))  # each group is copied, and there is room for few
-        self.at_once = max(1, len(sizes)) if halves else few
+        copied = max(1, rows_at_once(width, self.device) // max(sizes, default=1))  # each group is copied, and there is room for few
+        self.at_once = max(1, len(sizes)) if is_float16 else copied
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
         """Yield (first row, vectors) in order: one shard at a time, or several if the GPU holds them."""
@@ -99,13 +102,13 @@ class Exact:
             first += rows
 
     def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
-        keep = min(depth, len(self.embeddings)) + MARGIN
+        count = min(depth, len(self.embeddings)) + MARGIN
         if self.device.type != "cuda":
             queries = torch.from_numpy(np.ascontiguousarray(queries_BD))
-            return search_cpu(queries, self.kept, keep, compute_dtype(self.device, "bf16"))
-        held = self.resident is not None
-        rows = 1 if held else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: the blocks as they are
-        return search(queries_BD, Reread(self.blocks), keep, self.device, rows=rows, known=self.halved if held else None)
+            return search_cpu(queries, self.kept, count, compute_dtype(self.device, "bf16"))
+        is_resident = self.resident is not None
+        rows = 1 if is_resident else rows_at_once(self.embeddings.manifest.width, self.device)  # 1: the blocks as they are
+        return search(queries_BD, Reread(self.blocks), count, self.device, rows=rows, known=self.halved if is_resident else None)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         return torch.einsum("bd,bld->bl", queries_BD, self.vectors(np.maximum(rows_BL, 0).ravel()).view(*rows_BL.shape, -1))
@@ -121,26 +124,26 @@ class Exact:
 class Part(Embeddings):
     """Consecutive shards of a folder of embeddings, from shard `first` on, as if the folder had no others."""
 
-    whole: Embeddings | None = None
+    source: Embeddings | None = None
     first: int = 0
 
     @classmethod
-    def of(cls, whole: Embeddings, first: int, end: int) -> "Part":
-        """Shards `first` to `end` - 1 of `whole`."""
-        manifest = whole.manifest
+    def of(cls, source: Embeddings, first: int, end: int) -> "Part":
+        """Shards `first` to `end` - 1 of `source`."""
+        manifest = source.manifest
         sizes, others = manifest.shards[first:end], set(range(len(manifest.shards))) - set(range(first, end))
-        own = replace(manifest, rows=sum(sizes), shards=sizes, digests=manifest.digests[first:end])
-        return cls(whole.folder, own, whole=Embeddings(whole.folder, manifest, others), first=first)  # not read, so not verified
+        part = replace(manifest, rows=sum(sizes), shards=sizes, digests=manifest.digests[first:end])
+        return cls(source.folder, part, source=Embeddings(source.folder, manifest, others), first=first)  # not read, so not verified
 
     def blocks(self) -> Iterator[tuple[int, Any]]:
-        assert self.whole is not None
-        before = int(self.whole.starts[self.first])
-        for start, block in islice(self.whole.blocks(), self.first, self.first + len(self.manifest.shards)):
-            yield start - before, block
+        assert self.source is not None
+        first_row = int(self.source.starts[self.first])
+        for start, block in islice(self.source.blocks(), self.first, self.first + len(self.manifest.shards)):
+            yield start - first_row, block
 
     def take(self, rows: Ints) -> Floats:
-        assert self.whole is not None
-        return self.whole.take(rows + self.whole.starts[self.first])
+        assert self.source is not None
+        return self.source.take(rows + self.source.starts[self.first])
 
 
 class Shared:
@@ -152,31 +155,31 @@ class Shared:
 
     def __init__(self, embeddings: Embeddings, device: torch.device, scratch: Path, gang: "Gang") -> None:
         self.device, self.gang, self.rows, self.width = device, gang, len(embeddings), embeddings.manifest.width
-        begins = embeddings.starts
-        ranks = begins[:-1] * gang.size // max(1, self.rows)  # the rank of each shard
-        shards = np.searchsorted(ranks, np.arange(gang.size + 1))  # the first shard of each rank
-        self.starts = begins[shards]  # [R + 1]: the first row of each rank
-        self.own = Exact(Part.of(embeddings, *shards[gang.rank : gang.rank + 2].tolist()), device, scratch)
+        shard_starts = embeddings.starts
+        shard_ranks = shard_starts[:-1] * gang.size // max(1, self.rows)  # the rank of each shard
+        first_shards = np.searchsorted(shard_ranks, np.arange(gang.size + 1))  # the first shard of each rank
+        self.starts = shard_starts[first_shards]  # [R + 1]: the first row of each rank
+        self.part = Exact(Part.of(embeddings, *first_shards[gang.rank : gang.rank + 2].tolist()), device, scratch)
 
     def search(self, queries_BD: Vectors | torch.Tensor, depth: int) -> tuple[Floats, Ints]:
-        kept = min(depth, self.rows) + MARGIN
-        scores_BK = torch.full((len(queries_BD), kept), -torch.inf)
-        rows_BK = torch.full((len(queries_BD), kept), -1, dtype=torch.int64)
-        scores, rows = self.own.search(queries_BD, depth)
+        count = min(depth, self.rows) + MARGIN
+        scores_BK = torch.full((len(queries_BD), count), -torch.inf)
+        rows_BK = torch.full((len(queries_BD), count), -1, dtype=torch.int64)
+        scores, rows = self.part.search(queries_BD, depth)
         scores_BK[:, : scores.shape[1]] = torch.from_numpy(scores)
         rows_BK[:, : rows.shape[1]] = torch.from_numpy(np.where(rows < 0, rows, rows + self.starts[self.gang.rank]))
-        scores_BM, rows_BM = (torch.cat(list(self.gang.all_gather(found)), dim=1).numpy() for found in (scores_BK, rows_BK))
-        best = np.argsort(-scores_BM, axis=1, kind="stable")[:, :kept]  # ties by row: rows ascend from rank to rank, and within each
+        scores_BM, rows_BM = (torch.cat(list(self.gang.all_gather(values_BK)), dim=1).numpy() for values_BK in (scores_BK, rows_BK))
+        best = np.argsort(-scores_BM, axis=1, kind="stable")[:, :count]  # ties by row: rows ascend from rank to rank, and within each
         return np.take_along_axis(scores_BM, best, axis=1), np.take_along_axis(rows_BM, best, axis=1)
 
     def scores(self, queries_BD: torch.Tensor, rows_BL: Ints) -> torch.Tensor:
         rows, places = np.unique(np.maximum(rows_BL, 0).ravel(), return_inverse=True)
         ends = np.searchsorted(rows, self.starts)
         parts = [np.arange(first, end) for first, end in pairwise(ends.tolist())]
-        own = parts[self.gang.rank]
-        vectors_ND = self.gang.gather_vectors(self.own.vectors(rows[own] - self.starts[self.gang.rank]), [[part] for part in parts])
-        wanted = vectors_ND[to_tensor(places.ravel(), self.device)]
-        return torch.einsum("bd,bld->bl", queries_BD, wanted.view(*rows_BL.shape, -1))
+        own_rows = rows[parts[self.gang.rank]]
+        vectors_ND = self.gang.gather_vectors(self.part.vectors(own_rows - self.starts[self.gang.rank]), [[part] for part in parts])
+        row_vectors = vectors_ND[to_tensor(places.ravel(), self.device)]
+        return torch.einsum("bd,bld->bl", queries_BD, row_vectors.view(*rows_BL.shape, -1))
 
 
 class Compressed:
@@ -242,12 +245,12 @@ class Centroids(nn.Module):
     @classmethod
     def of(cls, index: Any, trained: Trained | None, device: torch.device, key: str) -> "Centroids":
         """Start from the centroids of `trained`, an earlier training, if it has some; otherwise from the index's own."""
-        made = cls(index, device, key)
+        centroids = cls(index, device, key)
         if trained and trained.centroids is not None:
             with torch.no_grad():
-                made.weight.copy_(torch.from_numpy(trained.centroids))
-            made.write_back()
-        return made
+                centroids.weight.copy_(torch.from_numpy(trained.centroids))
+            centroids.write_back()
+        return centroids
 
     def write_back(self) -> None:
         """Write the current centroids into the index."""

@@ -55,5 +55,5 @@ def replay(paths: Mapping[str, Path], params: Adore, scratch: Path) -> Replay:
                 },
             )
 
-    beside = {SEARCHED: np.arange(data.documents)} if params.lists in FOUND else {}
-    return Replay(documents.folder / "ids.parquet", queries.folder / "ids.parquet", total, steps(), beside)
+    constant_roles = {SEARCHED: np.arange(data.documents)} if params.lists in FOUND else {}
+    return Replay(documents.folder / "ids.parquet", queries.folder / "ids.parquet", total, steps(), constant_roles)

@@ -65,8 +65,8 @@ def complete_lists(
 
     `known`: `positives` and the documents with their texts, which get the same labels. `grades`: the grades of `known`.
     """
-    kept: list[tuple[Ints, Ints]] = []
-    more: list[Ints] = []
+    retrieved: list[tuple[Ints, Ints]] = []
+    additions: list[Ints] = []
     for b, found in enumerate(found_BN):
         rows = found[found >= 0]
         documents = owners[rows].astype(np.int64)
@@ -80,9 +80,9 @@ def complete_lists(
                 rows, labels = rows[:-1], labels[:-1]
         else:
             added = absent
-        kept.append((rows, np.concatenate([labels, look_up_grades(added, known[b], grades[b])])))
-        more.append(added)
-    return pad_lists([(np.concatenate([rows, best]), labels) for (rows, labels), best in zip(kept, best_rows(more), strict=True)])
+        retrieved.append((rows, np.concatenate([labels, look_up_grades(added, known[b], grades[b])])))
+        additions.append(added)
+    return pad_lists([(np.concatenate([rows, best]), labels) for (rows, labels), best in zip(retrieved, best_rows(additions), strict=True)])
 
 
 def look_up_grades(documents: Ints, known: Ints, grades: Floats) -> Ints:
@@ -103,8 +103,9 @@ def unranked_lists(
 
     Negatives that are `known` (positives, and documents with their texts) are left out.
     """
-    lists = [np.concatenate([own, np.setdiff1d(given, alike)]) for own, alike, given in zip(positives, known, negatives, strict=True)]
-    labels = [look_up_grades(documents, alike, own) for documents, alike, own in zip(lists, known, grades, strict=True)]
+    unknown = [np.setdiff1d(documents, excluded) for documents, excluded in zip(negatives, known, strict=True)]
+    lists = [np.concatenate(parts) for parts in zip(positives, unknown, strict=True)]
+    labels = [look_up_grades(documents, ids, known_grades) for documents, ids, known_grades in zip(lists, known, grades, strict=True)]
     return pad_lists(list(zip(best_rows(lists), labels, strict=True)))
 
 
@@ -120,12 +121,12 @@ def pad_lists(lists: Sequence[tuple[Ints, Ints]]) -> Lists:
 def search_metrics(found_BN: Ints, owners: npt.NDArray[np.int32], positives: Sequence[Ints], cut: int = 10) -> dict[str, float]:
     """MRR and hit rate at `cut` of a step's search, as DRhard logs them, and recall of the whole lists. All are means over queries."""
     ranks, hits, recalls = [], [], []
-    for found, own in zip(found_BN, positives, strict=True):
-        relevant = np.isin(owners[found[found >= 0]], own)
+    for found, query_positives in zip(found_BN, positives, strict=True):
+        relevant = np.isin(owners[found[found >= 0]], query_positives)
         places = np.flatnonzero(relevant[:cut])
         ranks.append(1 / (places[0] + 1) if len(places) else 0.0)
         hits.append(float(len(places) > 0))
-        recalls.append(relevant.sum() / len(own))
+        recalls.append(relevant.sum() / len(query_positives))
     return {f"mrr_{cut}": float(np.mean(ranks)), f"hit_{cut}": float(np.mean(hits)), "recall": float(np.mean(recalls))}
 
 
@@ -136,8 +137,8 @@ def overlap(lists: Lists, found_BN: Ints, owners: npt.NDArray[np.int32], known: 
     `known` are excluded; 1 if all queries are.
     """
     shares = []
-    for rows, positive, found, own in zip(lists.rows, lists.positive, found_BN, known, strict=True):
-        dynamic = np.setdiff1d(owners[found[found >= 0]], own)
+    for rows, positive, found, query_known in zip(lists.rows, lists.positive, found_BN, known, strict=True):
+        dynamic = np.setdiff1d(owners[found[found >= 0]], query_known)
         if len(dynamic):
             shares.append(np.isin(dynamic, owners[rows[(rows >= 0) & ~positive]]).mean())
     return float(np.mean(shares)) if shares else 1.0

@@ -42,7 +42,7 @@ def pairwise(
     """
     query_P, place_P = ((grades_BL > 0) & valid_BL).nonzero(as_tuple=True)
     weight_PL = pair_weights(query_P, place_P, grades_BL, valid_BL, gains_L, ideal_B)
-    query_P, place_P, weight_PL = (to_device(given, scores_BL.device) for given in (query_P, place_P, weight_PL))
+    query_P, place_P, weight_PL = (to_device(tensor, scores_BL.device) for tensor in (query_P, place_P, weight_PL))
     losses_PL = F.softplus(scores_BL[query_P] - scores_BL[query_P, place_P].unsqueeze(1))
     return (losses_PL * weight_PL).sum() / len(scores_BL)
 
@@ -63,6 +63,6 @@ def pair_weights(
     if gains_L is not None:
         weight_PL = weight_PL * (gains_L[place_P].unsqueeze(1) - gains_L).abs()
     if ideal_B is not None:
-        of_grade_BL = grades_BL.float().exp2()
-        weight_PL = weight_PL * (of_grade_BL[query_P, place_P].unsqueeze(1) - of_grade_BL[query_P]).abs() / ideal_B[query_P].unsqueeze(1)
+        power_BL = grades_BL.float().exp2()
+        weight_PL = weight_PL * (power_BL[query_P, place_P].unsqueeze(1) - power_BL[query_P]).abs() / ideal_B[query_P].unsqueeze(1)
     return weight_PL

@@ -9,7 +9,7 @@ from tasks.core.retrieval.factories import Factory, trains_centroids
 from tasks.core.stage.numbers import Count, Epochs, Seed
 from tasks.core.stage.params import Params, TrainingTokens
 
-NOT_PQ = "centroids: true trains those of PQ{M}, OPQ{M},PQ{M} or OPQ{M},IVF1,PQ{M}x8, with 8 bits a code; change index, or centroids: false"
+NOT_PQ = "centroids: true requires PQ{M}, OPQ{M},PQ{M}, or OPQ{M},IVF1,PQ{M}x8, with 8 bits per code; change index, or set centroids: false"
 
 
 class QuerySide(Params):
@@ -32,8 +32,8 @@ class QuerySide(Params):
     )
     missing: Literal["drhard", "jpq", "ltre"] | None = Field(
         None,
-        description="positives that were not retrieved. drhard: if no positive was retrieved, all are appended, else they are "
-        "ignored (ADORE as released); jpq: each is appended; ltre: if no positive was retrieved, one takes the last rank; "
+        description="what happens to positives that were not retrieved. drhard: if no positive was retrieved, all are appended, else they "
+        "are ignored (ADORE as released); jpq: each is appended; ltre: if no positive was retrieved, one takes the last rank; "
         "null: drhard, or jpq with centroids: true",
     )
     scores: Literal["exact", "decoded"] | None = Field(
@@ -175,5 +175,5 @@ class Study(QuerySide):
             raise ValueError(f"measures {texts[0]}: reads texts, which a study does not; remove it")
         for name in self.measures:
             if cutoff(name) > self.serve_depth:
-                raise ValueError(f"measures {name}: expected a cutoff of serve_depth ({self.serve_depth}) at most; raise serve_depth")
+                raise ValueError(f"measures {name}: expected a cutoff of at most serve_depth ({self.serve_depth}); raise serve_depth")
         return self

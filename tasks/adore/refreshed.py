@@ -34,9 +34,9 @@ class Refreshed:
         self._first, self._documents = -1, np.empty((0, 0), dtype=np.int32)
         if gang is not None and not gang.is_first:
             return
-        resumed = checkpoint_step(folder / CHECKPOINT)
-        if resumed % steps and not is_sealed(self._path(resumed - resumed % steps)):
-            print(f"{folder}: the lists for step {resumed} are corrupt and their tower is gone; starting again from the first step")
+        resumed_step = checkpoint_step(folder / CHECKPOINT)
+        if resumed_step % steps and not is_sealed(self._path(resumed_step - resumed_step % steps)):
+            print(f"{folder}: the lists for step {resumed_step} are corrupt and their tower is gone; starting again from the first step")
             (folder / CHECKPOINT).unlink()
 
     def of(self, step: int, size: int) -> Ints:
@@ -54,8 +54,8 @@ class Refreshed:
     def _load(self, first: int) -> Ordinals:
         path = self._path(first)
         writes = self.gang is None or self.gang.is_first
-        found = writes and is_sealed(path)
-        if not (found if self.gang is None else self.gang.broadcast(found)):
+        intact = writes and is_sealed(path)
+        if not (intact if self.gang is None else self.gang.broadcast(intact)):
             documents = self.retrieve(first, first + self.steps)
             with first_rank_first(self.gang):
                 if writes:
@@ -67,7 +67,7 @@ class Refreshed:
         with new_file(path) as temporary, temporary.open("wb") as handle:
             np.save(handle, documents)
         seal(path)
-        resumed = checkpoint_step(self.folder / CHECKPOINT)
-        for old in self.folder.glob("lists-*"):  # and their seals
-            if int(old.name.removeprefix("lists-").split(".")[0]) < resumed - resumed % self.steps:
-                old.unlink()
+        resumed_step = checkpoint_step(self.folder / CHECKPOINT)
+        for stale in self.folder.glob("lists-*"):  # and their seals
+            if int(stale.name.removeprefix("lists-").split(".")[0]) < resumed_step - resumed_step % self.steps:
+                stale.unlink()

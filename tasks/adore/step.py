@@ -58,7 +58,7 @@ class Corpus:
     depth: int  # documents in a list
     rows: int  # to retrieve, so that they always hold `depth` documents
     gang: "Gang | None" = None
-    told: Callable[[Ints], object] = lambda _: None  # called after a search, with the number of documents found for each query
+    on_search: Callable[[Ints], object] = lambda _: None  # called after a search, with the number of documents found for each query
 
     def found(self, queries_BD: torch.Tensor) -> Ints:
         """Rows of the best documents, [B, depth]."""
@@ -66,7 +66,7 @@ class Corpus:
             partial(search_documents, self.documents, gang=self.gang), queries_BD, self.owners, self.depth, self.rows
         )
         best = best_documents(scores, rows, self.owners, self.place, self.depth)
-        self.told((best >= 0).sum(axis=1))
+        self.on_search((best >= 0).sum(axis=1))
         return best
 
     def best_rows(self, queries_BD: torch.Tensor) -> BestRows:
@@ -74,9 +74,9 @@ class Corpus:
 
         def best(documents: Sequence[Ints]) -> list[Ints]:
             sizes_B = np.array([*map(len, documents)])
-            wanted = np.concatenate(documents).astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
-            first = np.searchsorted(self.owners, wanted, "left").astype(np.int64)
-            count = np.searchsorted(self.owners, wanted, "right") - first
+            ordinals = np.concatenate(documents).astype(self.owners.dtype)  # otherwise numpy makes a wider copy of the whole array
+            first = np.searchsorted(self.owners, ordinals, "left").astype(np.int64)
+            count = np.searchsorted(self.owners, ordinals, "right") - first
             ends = np.cumsum(sizes_B)[:-1]
             if count.max(initial=1) == 1:
                 return np.split(first, ends)
@@ -98,8 +98,8 @@ class Corpus:
         step = max(1, ROWS // rows_BL.shape[1])
         with torch.no_grad():
             parts = [self.documents.scores(queries_BD[q : q + step], rows_BL[q : q + step]) for q in range(0, len(rows_BL), step)]
-        found: Floats = torch.cat(parts).cpu().numpy()[query_R, place_R]
-        return found
+        scores_R: Floats = torch.cat(parts).cpu().numpy()[query_R, place_R]
+        return scores_R
 
 
 def make_corpus(documents: Documents, owners: npt.NDArray[np.int32], place: Ints, depth: int, gang: "Gang | None" = None) -> Corpus:
@@ -155,10 +155,10 @@ class Unretrieved:
         progress = Progress("retrieve lists", len(rows), "queries")
         for start in range(0, len(rows), QUERY_BLOCK):
             vectors = encode(self.tower, self.queries, rows[start : start + QUERY_BLOCK], self.batch_tokens, self.device)
-            found = self.corpus.found(torch.from_numpy(vectors))
+            rows_BK = self.corpus.found(torch.from_numpy(vectors))
             first_place, end_place = np.searchsorted(places, [start, start + QUERY_BLOCK], sorter=order)
-            here = order[first_place:end_place]
-            documents[here] = np.where(found < 0, -1, self.corpus.owners[np.maximum(found, 0)])[places[here] - start]
+            positions = order[first_place:end_place]
+            documents[positions] = np.where(rows_BK < 0, -1, self.corpus.owners[np.maximum(rows_BK, 0)])[places[positions] - start]
             progress.advance(len(vectors))
         progress.close()
         self.tower.train()
@@ -170,8 +170,8 @@ def draw(data: Data, params: QuerySide, step: int) -> Drawn:
     batch = batch_of(data, params, step)
     positives, known = ([lists.of(query) for query in batch.tolist()] for lists in (data.positives, data.known))
     labels = [data.known.scores_of(query) for query in batch.tolist()]
-    most = max(map(len, positives))
-    grades_BK = np.stack([np.pad(data.positives.scores_of(query), (0, most))[:most] for query in batch.tolist()]).astype(np.int64)
+    width = max(map(len, positives))
+    grades_BK = np.stack([np.pad(data.positives.scores_of(query), (0, width))[:width] for query in batch.tolist()]).astype(np.int64)
     return Drawn(batch, positives, known, labels, grades_BK)
 
 
@@ -192,25 +192,25 @@ def make_step(
     """
     unpadded = unpadded_towers([tower], compute.device, compute.dtype)
     batch_tokens = params.batch_tokens or best_training_tokens([tower], compute.device, compute.dtype, compute.gang)
-    others = Unretrieved(tower, queries, data, corpus, params, scratch, compute)
+    unretrieved = Unretrieved(tower, queries, data, corpus, params, scratch, compute)
 
     def backward(step: int, drawn: Drawn) -> Figures:
-        fresh = others.of(step, drawn.queries)  # by the current tower
+        candidates = unretrieved.of(step, drawn.queries)  # by the current tower
 
         def loss(queries_BD: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
             best_rows = corpus.best_rows(queries_BD)
-            found = corpus.found(queries_BD) if others.kind == "retrieved" or plotted(step) else None
-            if others.kind == "retrieved":
-                assert found is not None
+            found_BN = corpus.found(queries_BD) if unretrieved.kind == "retrieved" or plotted(step) else None
+            if unretrieved.kind == "retrieved":
+                assert found_BN is not None
                 rng = np.random.default_rng(draw_seed(params.seed, 2, step))
                 known, handling = drawn.known, params.handling
-                lists = complete_lists(found, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
+                lists = complete_lists(found_BN, corpus.owners, drawn.positives, known, best_rows, handling, rng, drawn.labels)
             else:
-                lists = unranked_lists(drawn.positives, drawn.known, fresh, best_rows, drawn.labels)
+                lists = unranked_lists(drawn.positives, drawn.known, candidates, best_rows, drawn.labels)
             metrics: Metrics = {}
-            if found is not None and plotted(step):
-                metrics = search_metrics(found, corpus.owners, drawn.positives) | {
-                    "overlap": overlap(lists, found, corpus.owners, drawn.known)
+            if found_BN is not None and plotted(step):
+                metrics = search_metrics(found_BN, corpus.owners, drawn.positives) | {
+                    "overlap": overlap(lists, found_BN, corpus.owners, drawn.known)
                 }
             return list_loss(queries_BD, lists, corpus, drawn.grades, params), metrics
 

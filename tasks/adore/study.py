@@ -32,7 +32,6 @@ from tasks.core.stage.params import read_parameters
 from tasks.core.text.tokens import Tokens, open_tokens
 
 UNTRAINED = "none"
-Measured = dict[str, float]
 
 
 class Recipe:
@@ -47,9 +46,9 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     """Run the study and return the content of table.json. Training curves go to `out`, indexes and checkpoints to `scratch`."""
     splits = {split: open_tokens(queries / split) for split in params.splits}
     sections = read_parameters()
-    least = {split: least_grade(split, sections) for split in splits}
-    measures = {split: parse(params.measures, grade) for split, grade in least.items()}
-    judged = {split: load_qrels(qrels / f"{split}.parquet", split, grade) for split, grade in least.items()}
+    min_grades = {split: least_grade(split, sections) for split in splits}
+    measures = {split: parse(params.measures, grade) for split, grade in min_grades.items()}
+    judged = {split: load_qrels(qrels / f"{split}.parquet", split, grade) for split, grade in min_grades.items()}
     for split in splits:
         if not judged[split]:
             raise UserError(f"params.yaml: study.{name}.splits: {qrels / split}.parquet has no relevant document; name another split")
@@ -78,19 +77,19 @@ def run_study(setting: Setting, params: Study, scratch: Path, out: Path, queries
     indexes = []
     for factory, path in paths.items():
         index = open_index(path, threads=torch.get_num_threads())
-        size = {"factory": factory, "bytes": path.stat().st_size, "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1)}
+        index_figures = {"factory": factory, "bytes": path.stat().st_size, "bytes_per_vector": round(path.stat().st_size / index.ntotal, 1)}
         short = ShortLists(min(params.serve_depth, len(setting.embeddings.ids())))
         for split, tokens in splits.items():
-            before = vectors[split][UNTRAINED]
+            untrained_vectors = vectors[split][UNTRAINED]
             k = min(params.serve_depth, index.ntotal)
-            size[f"recall@{k} {split}"] = round(_recall(index, exact, before, k), 6)
+            index_figures[f"recall@{k} {split}"] = round(_recall(index, exact, untrained_vectors, k), 6)
             for trained, encoded in vectors[split].items():
                 run = _run(index, encoded, tokens, setting, params.serve_depth)
                 short.count(np.array([len(run.get(query, [])) for query in tokens.ids().to_pylist()]))
                 values = per_query(measures[split], judged[split], run)
-                found = {measure: round(value, 6) for measure, value in means(params.measures, values).items()}
-                cells.append({"split": split, "trained": trained, "served": factory} | found)
-        indexes.append(size)
+                figures = {measure: round(value, 6) for measure, value in means(params.measures, values).items()}
+                cells.append({"split": split, "trained": trained, "served": factory} | figures)
+        indexes.append(index_figures)
         short.tell(f"study {name}, served by {factory}", index, f"study.{name}.")
     return {"round": params.round, "measures": list(params.measures), "indexes": indexes, "cells": cells}
 
@@ -101,12 +100,12 @@ def study_markdown(table: Mapping[str, Any]) -> str:
     blocks = [_grid(list(indexes[0]), [[str(value) for value in index.values()] for index in indexes])]
     served = [index["factory"] for index in indexes]
     for split in dict.fromkeys(cell["split"] for cell in cells):
-        here = {(cell["trained"], cell["served"]): cell for cell in cells if cell["split"] == split}
+        split_cells = {(cell["trained"], cell["served"]): cell for cell in cells if cell["split"] == split}
         for measure in table["measures"]:
-            best = {column: max(cell[measure] for (_, s), cell in here.items() if s == column) for column in served}
+            best = {column: max(cell[measure] for (_, s), cell in split_cells.items() if s == column) for column in served}
             rows = [
-                [trained, *(_marked(here[trained, column][measure], best[column]) for column in served)]
-                for trained in dict.fromkeys(trained for trained, _ in here)
+                [trained, *(_marked(split_cells[trained, column][measure], best[column]) for column in served)]
+                for trained in dict.fromkeys(trained for trained, _ in split_cells)
             ]
             blocks.append(f"{measure} on {split}, trained over (rows) x served (columns)\n\n" + _grid(["", *served], rows))
     return "\n\n".join(blocks) + "\n"

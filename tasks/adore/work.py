@@ -66,76 +66,76 @@ class Outs:
 
 
 def read_setting(
-    given: Namespace, params: Adore | Study, key: str, runtime: Runtime, scratch: Path, device: torch.device, gang: "Gang | None" = None
+    args: Namespace, params: Adore | Study, key: str, runtime: Runtime, scratch: Path, device: torch.device, gang: "Gang | None" = None
 ) -> Setting:
-    """Read everything that the trainings share, from the folders on the command line `given`."""
-    documents, queries = open_tokens(given.tokens / "documents"), open_tokens(given.tokens / "queries" / "train")
-    negatives = given.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
-    data = read_data(queries, documents, given.corpus / "qrels" / "train.parquet", negatives, params.depth, scratch)
+    """Read everything that the trainings share, from the folders on the command line `args`."""
+    documents, queries = open_tokens(args.tokens / "documents"), open_tokens(args.tokens / "queries" / "train")
+    negatives = args.negatives / "train.parquet" if isinstance(params, Adore) and params.lists == "given" else None
+    data = read_data(queries, documents, args.corpus / "qrels" / "train.parquet", negatives, params.depth, scratch)
     replay, ids = params.replay if isinstance(params, Adore) else 1, queries.folder / "ids.parquet"
-    queries_N, line = replayed_from(given.round_state, data.queries, ids, share=replay, seed=params.seed, key=key)
+    queries_N, line = replayed_from(args.round_state, data.queries, ids, share=replay, seed=params.seed, key=key)
     if line:
         print(f"{key}: {line}")
     data, dtype = replace(data, queries=queries_N), compute_dtype(device, params.precision)
-    return Setting(load_towers(given.round), open_embeddings(given.embeddings), queries, data, runtime, device, dtype, gang)
+    return Setting(load_towers(args.round), open_embeddings(args.embeddings), queries, data, runtime, device, dtype, gang)
 
 
 def adore(
-    given: Namespace, params: Adore, runtime: Runtime, scratch: Path, outs: Outs, device: torch.device, gang: "Gang | None" = None
+    args: Namespace, params: Adore, runtime: Runtime, scratch: Path, outs: Outs, device: torch.device, gang: "Gang | None" = None
 ) -> None:
-    """Run the entry `given.name` of `adore` on `device`, alone or as a rank of `gang`. In a gang, only the first rank writes."""
-    key = f"adore.{given.name}"
+    """Run the entry `args.name` of `adore` on `device`, alone or as a rank of `gang`. In a gang, only the first rank writes."""
+    key = f"adore.{args.name}"
     if params.steps == 0:
-        write_untrained(given, params, scratch, outs, key)
+        write_untrained(args, params, scratch, outs, key)
         return
-    setting = read_setting(given, params, key, runtime, scratch, device, gang)
-    documents = open_documents(setting, params, scratch, key, given_index(given, params, setting.embeddings, key))
-    what = f"adore {given.name} ({device.type}, {str(setting.dtype).removeprefix('torch.')})"
+    setting = read_setting(args, params, key, runtime, scratch, device, gang)
+    documents = open_documents(setting, params, scratch, key, given_index(args, params, setting.embeddings, key))
+    label = f"adore {args.name} ({device.type}, {str(setting.dtype).removeprefix('torch.')})"
     if line := temperature_warning(setting.towers.document.shape, params.temperature):
-        print(f"adore {given.name}: {line}")
-    tower, steps = train_tower(setting, params, documents, scratch, outs.curves, what)
+        print(f"adore {args.name}: {line}")
+    tower, steps = train_tower(setting, params, documents, scratch, outs.curves, label)
     if gang is not None and not gang.is_first:
         return
-    write_outs(given, params, scratch, outs, steps, Towers(tower, setting.towers.document), documents)
+    write_outs(args, params, scratch, outs, steps, Towers(tower, setting.towers.document), documents)
 
 
-def write_untrained(given: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
+def write_untrained(args: Namespace, params: Adore, scratch: Path, outs: Outs, key: str) -> None:
     """Write the outs of an entry with steps: 0: the round's towers, untrained, over the index of `params`."""
-    embeddings, documents = open_embeddings(given.embeddings), None
+    embeddings, documents = open_embeddings(args.embeddings), None
     if params.index != FLAT:
-        trained = given_index(given, params, embeddings, key)
+        trained = given_index(args, params, embeddings, key)
         index = built_index(embeddings, params, scratch / INDEX, f"{key}.index", trained)
         documents = Centroids.of(index, trained, torch.device("cpu"), f"{key}.index") if params.centroids else None
-    write_outs(given, params, scratch, outs, 0, load_towers(given.round), documents)
-    copy_companions(given.round_state, given.state)
-    copy_companions(outs.index, given.state)  # the trained part of this entry's own index, if it has one
+    write_outs(args, params, scratch, outs, 0, load_towers(args.round), documents)
+    copy_companions(args.round_state, args.state)
+    copy_companions(outs.index, args.state)  # the trained part of this entry's own index, if it has one
 
 
-def write_outs(given: Namespace, params: Adore, scratch: Path, outs: Outs, steps: int, towers: Towers, documents: Documents | None) -> None:
+def write_outs(args: Namespace, params: Adore, scratch: Path, outs: Outs, steps: int, towers: Towers, documents: Documents | None) -> None:
     """Write the curves, the index that is searched, its trained part, and the encoder.
 
     Index and trained part come from scratch, except for trained centroids.
     """
     write_json(outs.curves / "round.json", {"steps": steps})
-    served, centroids = scratch / INDEX, None
+    index_path, centroids = scratch / INDEX, None
     if isinstance(documents, Centroids):
         centroids = documents.weight.detach().cpu().numpy()
         save_index(documents.index, outs.index / INDEX)
-    elif served.exists():
-        shutil.copyfile(served, outs.index / INDEX)
-    if served.exists():
-        learned = read_trained(scratch / LEARNED, params.index, key=f"adore.{given.name}")
-        write_trained(outs.index / LEARNED, replace(learned, centroids=centroids))
-    told = {"round": params.round, "factory": params.index, "centroids": params.centroids}
-    write_json(outs.index / "index.json", told | ({"trained": True} if served.exists() else {}))
-    save_towers(towers, load_tokenizer(given.round), outs.encoder, open_tokens(given.tokens / "queries" / "train").max_length)
+    elif index_path.exists():
+        shutil.copyfile(index_path, outs.index / INDEX)
+    if index_path.exists():
+        trained = read_trained(scratch / LEARNED, params.index, key=f"adore.{args.name}")
+        write_trained(outs.index / LEARNED, replace(trained, centroids=centroids))
+    description = {"round": params.round, "factory": params.index, "centroids": params.centroids}
+    write_json(outs.index / "index.json", description | ({"trained": True} if index_path.exists() else {}))
+    save_towers(towers, load_tokenizer(args.round), outs.encoder, open_tokens(args.tokens / "queries" / "train").max_length)
 
 
-def given_index(given: Namespace, params: Adore, embeddings: Embeddings, key: str) -> Trained | None:
+def given_index(args: Namespace, params: Adore, embeddings: Embeddings, key: str) -> Trained | None:
     """The trained index that came with the round's encoder, or None if `params` asks for a new one."""
     if params.quantizer == "trained":
         return None
-    return read_trained((given.round_state or given.round) / LEARNED, params.index, embeddings.manifest.width, key=key)
+    return read_trained((args.round_state or args.round) / LEARNED, params.index, embeddings.manifest.width, key=key)
 
 
 def built_index(embeddings: Embeddings, recipe: Recipe, path: Path, key: str, trained: Trained | None = None) -> Any:
@@ -182,13 +182,13 @@ def centroid_lr(params: Adore, documents: Centroids) -> float:
     return params.centroid_lr or (5e-6 if size <= 24 else 2e-5 if size <= 32 else 1e-4)
 
 
-def _tell_first(short: ShortLists, what: str, index: Any, lengths_B: Ints) -> None:
+def _tell_first(short: ShortLists, label: str, index: Any, lengths_B: Ints) -> None:
     """Print a warning the first time that a search finds too few documents."""
     if not short.short:
-        short.count(lengths_B).tell(what, index)
+        short.count(lengths_B).tell(label, index)
 
 
-def train_tower(setting: Setting, params: QuerySide, documents: Documents, scratch: Path, curves: Path, what: str) -> tuple[Encoder, int]:
+def train_tower(setting: Setting, params: QuerySide, documents: Documents, scratch: Path, curves: Path, label: str) -> tuple[Encoder, int]:
     """Train a copy of the round's query tower; return it and its steps. Centroids of `documents`, if trained, change in place."""
     tower = copy.deepcopy(setting.towers.query).to(setting.device).train()
     optimizer = make_optimizer(params.optimizer, tower, params.lr, params.weight_decay)
@@ -199,15 +199,15 @@ def train_tower(setting: Setting, params: QuerySide, documents: Documents, scrat
     embeddings = setting.embeddings
     corpus = make_corpus(documents, embeddings.owners(), id_order(embeddings.ids()), params.depth, setting.gang)
     if corpus.depth < params.depth:
-        print(f"{what}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
+        print(f"{label}: depth {params.depth} exceeds the corpus; every list contains all {corpus.depth} documents")
     if isinstance(documents, Compressed | Rescored) and (setting.gang is None or setting.gang.is_first):
-        corpus = replace(corpus, told=partial(_tell_first, ShortLists(corpus.depth), what, documents.index))
+        corpus = replace(corpus, on_search=partial(_tell_first, ShortLists(corpus.depth), label, documents.index))
     steps = steps_of(setting.data, params)
     runtime, device = setting.runtime, setting.device
     compute = Compute(device, setting.dtype, kept_tokens(runtime, device, tower, tower.transformer.config), setting.gang)
-    each = make_step(tower, setting.queries, setting.data, corpus, params, lambda step: is_plotted(step, steps), scratch, compute)
-    journal = Journal(what, scratch, curves, runtime.checkpoint_seconds)
-    fit(module, optimizer, each, Schedule(steps, params.warmup, params.clip), journal, clipped=tower, gang=setting.gang)
+    training_steps = make_step(tower, setting.queries, setting.data, corpus, params, lambda step: is_plotted(step, steps), scratch, compute)
+    journal = Journal(label, scratch, curves, runtime.checkpoint_seconds)
+    fit(module, optimizer, training_steps, Schedule(steps, params.warmup, params.clip), journal, clipped=tower, gang=setting.gang)
     if isinstance(documents, Centroids):
         documents.write_back()
     return tower.eval(), steps

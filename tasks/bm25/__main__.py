@@ -50,7 +50,7 @@ def main() -> None:
         corpus="corpus folder",
         index="index folder to write",
         candidates="folder to write: ranked documents of every split's queries",
-        negatives="folder to write: the training queries' candidates without known positives, and these beside them",
+        negatives="folder to write: the training queries' candidates without known positives, and a table of these",
     ).parse_args()
     bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
@@ -59,15 +59,15 @@ def main() -> None:
     code = code_digest("bm25")
     digest = work_digest(bm25.model_dump(), text.model_dump(), code, libraries, path, arguments.corpus / "queries")
     scratch = scratch_folder("bm25", digest)
-    built = scratch / "index"
-    if not whole_index(built):
-        with new_folder(built) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as postings:
-            documents = track(texts(path, text), "bm25: documents analysed", count_rows(path))
+    built_index = scratch / "index"
+    if not whole_index(built_index):
+        with new_folder(built_index) as folder, TemporaryDirectory(dir=folder, prefix=".postings") as postings:
+            documents = track(texts(path, text), "bm25: documents analyzed", count_rows(path))
             save(folder, build(documents, terms, bm25, Path(postings)), document_ids(path), bm25)
-        seal_index(built)
+        seal_index(built_index)
     with new_folder(arguments.index) as folder:
-        copytree(built, folder, dirs_exist_ok=True)
-    vocabulary = load(built)[0].vocab_dict
+        copytree(built_index, folder, dirs_exist_ok=True)
+    vocabulary = load(built_index)[0].vocab_dict
     with new_folder(arguments.candidates) as folder, open_each(cores()) as each:
         for split in SPLITS:
             depth = bm25.depth if split == "train" else bm25.run_depth
@@ -75,14 +75,14 @@ def main() -> None:
                 write_table(folder / f"{split}.parquet", RANKED, [])
                 continue
             path = arguments.corpus / "queries" / f"{split}.parquet"
-            asked = ((name, term_ids(terms(query), vocabulary)) for name, query in queries(path))
+            query_terms = ((name, term_ids(terms(query), vocabulary)) for name, query in queries(path))
             progress = Progress(f"bm25: {split} queries searched", count_rows(path), "queries")
-            write_table(folder / f"{split}.parquet", RANKED, search_all(asked, built, depth, scratch / split, progress, each))
+            write_table(folder / f"{split}.parquet", RANKED, search_all(query_terms, built_index, depth, scratch / split, progress, each))
     with new_folder(arguments.negatives) as folder:
         qrels = read_table(arguments.corpus / "qrels" / "train.parquet", QRELS)
-        for name, part in (("train", without_positives), ("positives", only_positives)):
+        for name, select in (("train", without_positives), ("positives", only_positives)):
             candidates = join_batches(read_batches(arguments.candidates / "train.parquet", RANKED), ROWS)
-            write_table(folder / f"{name}.parquet", RANKED, part(candidates, qrels))
+            write_table(folder / f"{name}.parquet", RANKED, select(candidates, qrels))
     mark_finished(scratch)
 
 

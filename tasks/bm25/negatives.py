@@ -37,8 +37,8 @@ def _parted(candidates: Iterable[pa.RecordBatch | pa.Table], qrels: pa.Table) ->
     for batch in candidates:
         if not batch.num_rows:
             continue
-        asked = relevant.filter(pc.is_in(relevant["query"], value_set=pc.unique(batch["query"])))
-        positives = _keys(asked["query"], asked["doc"]).combine_chunks()  # only of this batch's queries
+        batch_relevant = relevant.filter(pc.is_in(relevant["query"], value_set=pc.unique(batch["query"])))
+        positives = _keys(batch_relevant["query"], batch_relevant["doc"]).combine_chunks()  # only of this batch's queries
         positive = pc.is_in(_keys(batch["query"], batch["doc"]), value_set=positives).to_numpy(zero_copy_only=False)
         rank = batch["rank"].to_numpy()
         removed = np.concatenate([[0], np.cumsum(positive)])  # before each row, within this batch

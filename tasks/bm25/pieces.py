@@ -56,8 +56,8 @@ def search_all(queries: Iterable[Query], index: Path, depth: int, scratch: Path,
     paths: list[Path] = []
 
     def missing() -> Iterator[Piece]:
-        rest = iter(queries)
-        while part := list(islice(rest, QUERIES)):
+        remaining = iter(queries)
+        while part := list(islice(remaining, QUERIES)):
             paths.append(scratch / f"{len(paths):06}.parquet")
             if is_sealed(paths[-1]):
                 progress.skip(len(part))

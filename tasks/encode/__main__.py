@@ -39,8 +39,10 @@ def main() -> None:
         tower = DocumentTower(arguments.encoder, params, workers.runtime)
         arithmetic = workers.agreed(tower.arithmetic)
         if params.precision == "int8" and not arithmetic.int8:
-            needs = "needs a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls or mean of all tokens, those of prefixes, too"
-            print(f"encode.precision: int8: {needs}; encodes in {arithmetic.name}")
+            needs = (
+                "requires a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
+            )
+            print(f"encode.precision: int8: {needs}; encoding in {arithmetic.name} instead")
         tokens = open_tokens(arguments.tokens)
         weights = folder_digest(document_folder(arguments.encoder))
         made_by = json.dumps(

@@ -54,9 +54,9 @@ def known_rows(store: ShardStore, family: str) -> KnownRows:
     """The rows of all kept shards of `family` that have row digests."""
     names: list[str] = []
     parts: list[Digests] = []
-    for name, held in store.row_digests(family):
+    for name, content in store.row_digests(family):
         names.append(name)
-        parts.append(np.frombuffer(held[: len(held) // 16 * 16], dtype=np.uint64).reshape(-1, 2))
+        parts.append(np.frombuffer(content[: len(content) // 16 * 16], dtype=np.uint64).reshape(-1, 2))
     digests = np.concatenate([np.empty((0, 2), dtype=np.uint64), *parts])
     shard = np.repeat(np.arange(len(names), dtype=np.int32), [len(part) for part in parts])
     row = np.concatenate([np.empty(0, dtype=np.int32), *(np.arange(len(part), dtype=np.int32) for part in parts)])
@@ -70,22 +70,22 @@ def encode_touched(wanted: Digests, known: KnownRows, store: ShardStore, encode:
     `wanted`: the digests of its rows. `encode` encodes a subset of them.
     """
     shard, row = known.find(wanted)
-    everything = np.arange(len(wanted))
-    taken: Block | None = None
+    all_rows = np.arange(len(wanted))
+    vectors: Block | None = None
     for number in np.unique(shard[shard >= 0]).tolist():
-        block, here = store.read(known.names[number]), shard == number
-        if block is None or row[here].max() >= len(block):
-            shard[here] = -1
+        block, in_block = store.read(known.names[number]), shard == number
+        if block is None or row[in_block].max() >= len(block):
+            shard[in_block] = -1
         else:
-            taken = np.zeros((len(wanted), block.shape[1]), dtype=block.dtype) if taken is None else taken
-            taken[here] = block[row[here]]
-    held = np.flatnonzero(shard >= 0)
-    if taken is None or len(held) <= PROBES:
-        return encode(everything), len(wanted)
-    probes = held[np.linspace(0, len(held) - 1, PROBES).astype(np.int64)]
-    again = np.union1d(np.flatnonzero(shard < 0), probes)
-    fresh = encode(again)
-    if fresh[np.searchsorted(again, probes)].tobytes() != taken[probes].tobytes():
-        return encode(everything), len(again) + len(wanted)
-    taken[again] = fresh
-    return taken, len(again)
+            vectors = np.zeros((len(wanted), block.shape[1]), dtype=block.dtype) if vectors is None else vectors
+            vectors[in_block] = block[row[in_block]]
+    known_places = np.flatnonzero(shard >= 0)
+    if vectors is None or len(known_places) <= PROBES:
+        return encode(all_rows), len(wanted)
+    probes = known_places[np.linspace(0, len(known_places) - 1, PROBES).astype(np.int64)]
+    to_encode = np.union1d(np.flatnonzero(shard < 0), probes)
+    fresh = encode(to_encode)
+    if fresh[np.searchsorted(to_encode, probes)].tobytes() != vectors[probes].tobytes():
+        return encode(all_rows), len(to_encode) + len(wanted)
+    vectors[to_encode] = fresh
+    return vectors, len(to_encode)

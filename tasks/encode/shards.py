@@ -39,8 +39,8 @@ def boundaries(ids: pa.Array | StoredIds, owners: npt.NDArray[np.int32], mean_ro
     for cut in [*last.tolist(), len(owners)]:
         while cut - cuts[-1] > 4 * mean_rows:
             document = owners[cuts[-1] + 4 * mean_rows]
-            before = int(np.searchsorted(owners, document))
-            cuts.append(before if before > cuts[-1] else int(np.searchsorted(owners, document, side="right")))
+            document_start = int(np.searchsorted(owners, document))
+            cuts.append(document_start if document_start > cuts[-1] else int(np.searchsorted(owners, document, side="right")))
         if cut > cuts[-1]:
             cuts.append(cut)
     return np.array(cuts, dtype=np.int64)
@@ -60,7 +60,7 @@ class View:
 
     bytes_held: int = 0
     oldest_last: list[tuple[float, int, Path]] = field(default_factory=list)  # (last use, bytes, file), the oldest at the end
-    asked: int = 0
+    requests: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,27 +74,27 @@ class ShardStore:
 
     def fetch(self, digest: str, to: Path) -> bool:
         """Copy a kept shard to `to`. Return False if it is not kept or is corrupt."""
-        kept = self.folder / f"{digest}.npy"
+        shard = self.folder / f"{digest}.npy"
         try:
-            if hashlib.sha256(kept.read_bytes()).hexdigest() != kept.with_suffix(".sha256").read_text(errors="replace"):
+            if hashlib.sha256(shard.read_bytes()).hexdigest() != shard.with_suffix(".sha256").read_text(errors="replace"):
                 return False
-            shutil.copyfile(kept, to)
-            kept.touch()
+            shutil.copyfile(shard, to)
+            shard.touch()
         except FileNotFoundError:
             return False
-        self.used.add(kept)
+        self.used.add(shard)
         return True
 
     def read(self, digest: str) -> Block | None:
         """The vectors of a kept shard; None if it is not kept or is corrupt."""
-        kept = self.folder / f"{digest}.npy"
+        shard = self.folder / f"{digest}.npy"
         try:
-            held = kept.read_bytes()
-            if hashlib.sha256(held).hexdigest() != kept.with_suffix(".sha256").read_text(errors="replace"):
+            content = shard.read_bytes()
+            if hashlib.sha256(content).hexdigest() != shard.with_suffix(".sha256").read_text(errors="replace"):
                 return None
         except FileNotFoundError:
             return None
-        vectors: Block = np.load(io.BytesIO(held), allow_pickle=False)
+        vectors: Block = np.load(io.BytesIO(content), allow_pickle=False)
         return vectors
 
     def row_digests(self, family: str) -> Iterator[tuple[str, bytes]]:
@@ -120,18 +120,18 @@ class ShardStore:
         To make room, the least recently used shards of other encodes are removed, but never those of this encode. The next encode asks
         for these in the same order; with a corpus larger than the store, it would find none if the first were removed first.
         """
-        kept = self.folder / f"{digest}.npy"
+        shard = self.folder / f"{digest}.npy"
         if not self._make_room(vectors.nbytes):
             return
         with suppress(FileNotFoundError):  # another encode is keeping the same shard
-            with new_file(kept) as temporary, temporary.open("wb") as handle:
+            with new_file(shard) as temporary, temporary.open("wb") as handle:
                 np.save(handle, vectors)
-            with new_file(kept.with_suffix(".sha256")) as temporary:
-                temporary.write_text(hashlib.sha256(kept.read_bytes()).hexdigest())
+            with new_file(shard.with_suffix(".sha256")) as temporary:
+                temporary.write_text(hashlib.sha256(shard.read_bytes()).hexdigest())
             if rows:
-                with new_file(kept.with_suffix(".rows")) as temporary:
+                with new_file(shard.with_suffix(".rows")) as temporary:
                     temporary.write_bytes(rows)
-        self.used.add(kept)
+        self.used.add(shard)
 
     def _make_room(self, size: int) -> bool:
         """Remove shards that this encode has not used until `size` more bytes fit. Return whether they do.
@@ -139,13 +139,13 @@ class ShardStore:
         The store is listed once every LISTED shards. In between, shards that other encodes keep may exceed the limit.
         """
         view = self.view
-        if view.asked % LISTED == 0:
+        if view.requests % LISTED == 0:
             self._list()
-        view.asked += 1
+        view.requests += 1
         while view.bytes_held + size > self.limit_bytes >= size and view.oldest_last:
-            when, bytes_held, file = view.oldest_last.pop()
+            last_use, bytes_held, file = view.oldest_last.pop()
             with suppress(FileNotFoundError):  # another encode may remove it first
-                if file in self.used or file.stat().st_mtime != when:  # used since
+                if file in self.used or file.stat().st_mtime != last_use:  # used since
                     continue
                 _remove(file)
             view.bytes_held -= bytes_held
@@ -154,12 +154,12 @@ class ShardStore:
         return fits
 
     def _list(self) -> None:
-        held: list[tuple[float, int, Path]] = []
+        shards: list[tuple[float, int, Path]] = []
         for file in self.folder.glob("*.npy"):
             with suppress(FileNotFoundError):
-                held.append((file.stat().st_mtime, file.stat().st_size, file))
-        self.view.bytes_held = sum(bytes_held for _, bytes_held, _ in held)
-        self.view.oldest_last = sorted(held, reverse=True)
+                shards.append((file.stat().st_mtime, file.stat().st_size, file))
+        self.view.bytes_held = sum(bytes_held for _, bytes_held, _ in shards)
+        self.view.oldest_last = sorted(shards, reverse=True)
 
 
 def _remove(shard: Path) -> None:

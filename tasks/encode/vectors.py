@@ -84,8 +84,8 @@ class DocumentTower:
         compute = compute_dtype(device, "fp32" if int8 or self.params.precision == "fp32" else "bf16")
         name, layers = int8 or (str(compute).removeprefix("torch."), None)
         tokens = self.params.batch_tokens or best_batch_tokens(device, compute)
-        found = Arithmetic(device.type, name, str(compute), hardware(device), tokens, tower.width)
-        return move_module(tower, device, compute), layers, device, found
+        arithmetic = Arithmetic(device.type, name, str(compute), hardware(device), tokens, tower.width)
+        return move_module(tower, device, compute), layers, device, arithmetic
 
 
 def _ignore(_: int) -> None:

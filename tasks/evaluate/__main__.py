@@ -14,34 +14,34 @@ def main() -> None:
     arguments = parser(
         __doc__ or "",
         runs="folder of the system's runs, SPLIT.trec",
-        corpus="corpus folder; of its documents and queries, only coverage reads texts",
+        corpus="corpus folder; only Coverage reads the texts of its documents and queries",
         values="folder to write: measures of every query, SPLIT.parquet",
         metrics="JSON file to write: {split: {measure: mean}}",
     )
     arguments.add_argument("--name", required=True, help="the system's name")
-    given, params = arguments.parse_args(), load(Evaluate, "evaluate")
+    args, params = arguments.parse_args(), load(Evaluate, "evaluate")
     metrics = {}
-    with new_folder(given.values) as folder:
-        judged = {split: load_qrels(given.corpus / "qrels" / f"{split}.parquet", split, least) for split, least in params.relevance.items()}
+    with new_folder(args.values) as folder:
+        judged = {split: load_qrels(args.corpus / "qrels" / f"{split}.parquet", split, least) for split, least in params.relevance.items()}
         for split, qrels in judged.items():
             if not qrels:
-                print(f"{given.name}: {split} has no judged queries, skipped")
+                print(f"{args.name}: {split} has no judged queries, skipped")
                 continue
             measures = parse(params.measures, params.relevance[split])
-            run, values = given.runs / f"{split}.trec", folder / f"{split}.parquet"
-            metrics[split], queries = evaluate_split(run, qrels, measures, corpus=given.corpus, split=split, values=values)
+            run, values = args.runs / f"{split}.trec", folder / f"{split}.parquet"
+            metrics[split], queries = evaluate_split(run, qrels, measures, corpus=args.corpus, split=split, values=values)
             if empty := sum(max(grades.values()) < params.relevance[split] for grades in qrels.values()):
-                print(f"{given.name}: {split}, queries without a relevant document, which count 0: {empty:,}")
+                print(f"{args.name}: {split}, {counted(empty, 'queries')} without a relevant document, counted as 0")
             print(
-                f"{given.name}: {split}, {counted(queries, 'queries')}: "
+                f"{args.name}: {split}, {counted(queries, 'queries')}: "
                 + ", ".join(f"{name} {value:.4f}" for name, value in metrics[split].items())
             )
         if not metrics:
             raise UserError(
-                f"{given.corpus / 'qrels'}: found no relevant document in dev.parquet or test.parquet, "
+                f"{args.corpus / 'qrels'}: found no relevant document in dev.parquet or test.parquet, "
                 "expected at least one to evaluate on; add qrels"
             )
-    write_json(given.metrics, metrics)
+    write_json(args.metrics, metrics)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ def read_answers(path: Path, judged: Collection[str]) -> dict[str, list[list[str
     """The answers of every judged query, as tokens. UserError for a judged query without one."""
     table = read_table(path, QUERIES, ["id", "answers"])
     answers: dict[str, list[list[str]]] = {}
-    for query, given in zip(table["id"].to_pylist(), table["answers"].to_pylist(), strict=True):
+    for query, query_answers in zip(table["id"].to_pylist(), table["answers"].to_pylist(), strict=True):
         if query in judged:
-            answers[query] = [tokens for tokens in map(normalized_tokens, given or []) if tokens]
+            answers[query] = [tokens for tokens in map(normalized_tokens, query_answers or []) if tokens]
             if not answers[query]:
                 raise UserError(
                     f"{path}: query {query} has no answers, expected at least one for Coverage; add `answers` to the source's queries, "
@@ -56,9 +56,9 @@ def first_hits(run: Path, documents: Path, answers: Mapping[str, list[list[str]]
     hits: dict[str, int] = {}
     for batch in read_batches(documents, DOCUMENTS, ["id", "text"]):
         for doc, text in zip(batch["id"].to_pylist(), batch["text"], strict=True):
-            if asked := ranked.get(doc):
+            if places := ranked.get(doc):
                 tokens = normalized_tokens(text.as_py())
-                for query, rank in asked:
+                for query, rank in places:
                     if rank < hits.get(query, rank + 1) and any(contains(tokens, answer) for answer in answers[query]):
                         hits[query] = rank
     return hits

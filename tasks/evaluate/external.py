@@ -31,8 +31,8 @@ def main() -> None:
     arguments = parser(__doc__, run="TREC run, plain or .gz", qrels="TREC qrels, plain or .gz")
     arguments.add_argument("--measures", nargs="+", default=["nDCG@10", "RR@10", "R@100", "AP"])
     arguments.add_argument("--relevance", type=int, default=1, help="lowest grade that counts as relevant in binary measures")
-    given = arguments.parse_args()
-    print(json.dumps(evaluate_files(given.run, given.qrels, given.measures, given.relevance), indent=2))
+    args = arguments.parse_args()
+    print(json.dumps(evaluate_files(args.run, args.qrels, args.measures, args.relevance), indent=2))
 
 
 if __name__ == "__main__":

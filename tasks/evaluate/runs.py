@@ -24,11 +24,11 @@ def _checked(path: Path) -> Iterator[tuple[str, list[str]]]:
     seen: set[str] = set()
     for query, docs in read_run(path):
         if query in seen:
-            raise UserError(
-                f"{path}: found query {query} again after another one, expected its lines together; re-run the stage that makes it"
-            )
+            raise UserError(f"{path}: found lines of query {query} in two places, expected them together; re-run the stage that writes it")
         seen.add(query)
         if len(set(docs)) < len(docs):
-            twice = next(doc for place, doc in enumerate(docs) if doc in docs[:place])
-            raise UserError(f"{path}: found document {twice} for query {query} again, expected each once; re-run the stage that makes it")
+            duplicate = next(doc for place, doc in enumerate(docs) if doc in docs[:place])
+            raise UserError(
+                f"{path}: found document {duplicate} twice for query {query}, expected it once; re-run the stage that writes it"
+            )
         yield query, docs

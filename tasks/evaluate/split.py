@@ -17,15 +17,15 @@ def evaluate_split(
     The run is read once, a block of queries at a time. Coverage reads it once more, with the texts of `corpus`.
     """
     ranked = {name: measure for name, measure in measures.items() if name not in needs_texts(measures)}
-    found: dict[str, Values] = {}
+    measured: dict[str, Values] = {}
     for block in read_rankings(run):
-        found |= per_query(ranked, {query: qrels[query] for query in block if query in qrels}, block)
-    found |= per_query(ranked, {query: grades for query, grades in qrels.items() if query not in found}, {})
-    if covers := {name: measures[name].cutoff for name in needs_texts(measures)}:
+        measured |= per_query(ranked, {query: qrels[query] for query in block if query in qrels}, block)
+    measured |= per_query(ranked, {query: grades for query, grades in qrels.items() if query not in measured}, {})
+    if cutoffs := {name: measures[name].cutoff for name in needs_texts(measures)}:
         answers = read_answers(corpus / "queries" / f"{split}.parquet", qrels)
-        hits = first_hits(run, corpus / "documents.parquet", answers, max(covers.values()))
-        for query, row in found.items():
-            row |= {name: float(hits.get(query, cutoff + 1) <= cutoff) for name, cutoff in covers.items()}
+        hits = first_hits(run, corpus / "documents.parquet", answers, max(cutoffs.values()))
+        for query, row in measured.items():
+            row |= {name: float(hits.get(query, cutoff + 1) <= cutoff) for name, cutoff in cutoffs.items()}
     names = list(measures)
-    write_table(values, value_schema(names), value_tables(names, found))
-    return means(names, found), len(found)
+    write_table(values, value_schema(names), value_tables(names, measured))
+    return means(names, measured), len(measured)

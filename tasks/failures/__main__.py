@@ -45,11 +45,13 @@ def worst_entries(
     """The entries of worst.json for the queries of `relevant`, in its order."""
     shown = {doc for docs in relevant.values() for doc in docs[:RELEVANT]}
     shown |= {first for lists in found.values() for first, _ in lists.values() if first}
-    read, settings = read_documents(documents, shown), load(Text, "text")
+    shown_documents, settings = read_documents(documents, shown), load(Text, "text")
     places = {query: place for place, query in enumerate(values.queries)}
     entries = []
     for query, docs in relevant.items():
-        entry = describe(texts[query], docs, {name: lists.get(query, (None, None)) for name, lists in found.items()}, read, settings, words)
+        entry = describe(
+            texts[query], docs, {name: lists.get(query, (None, None)) for name, lists in found.items()}, shown_documents, settings, words
+        )
         against = None if values.against is None else float(values.against[places[query]])
         entries.append({"query": query, "model": float(values.model[places[query]]), "against": against, **entry})
     return entries
@@ -63,12 +65,12 @@ def group_lines(groups: Sequence[Group], model: str, against: str | None, metric
     for group in groups:
         figures = f"{group.model:10.4f}" + ("" if group.against is None else f" {group.against:10.4f} {group.difference:+10.4f}")
         interval = "" if group.low is None or group.high is None else f" [{group.low:+.4f}, {group.high:+.4f}]"
-        lost = f" {model} loses" if group.p_holm is not None and group.p_holm <= alpha and group.difference < 0 else ""
-        yield f"{group.dimension:<18} {group.name:<16} {group.queries:>7,} {figures}{interval}{lost}"
+        verdict = f" {model} loses" if group.p_holm is not None and group.p_holm <= alpha and group.difference < 0 else ""
+        yield f"{group.dimension:<18} {group.name:<16} {group.queries:>7,} {figures}{interval}{verdict}"
 
 
 def main() -> None:
-    given = parser(
+    args = parser(
         __doc__ or "",
         metrics="folder of the systems' metrics",
         values="folder of their measures for every query",
@@ -79,47 +81,47 @@ def main() -> None:
     ).parse_args()
     params, sections = load(Failures, "failures"), read_parameters()
     metric, tests = metric_of(sections), tests_of(sections, "params.yaml")
-    means = read_means(given.metrics, metric)
+    means = read_means(args.metrics, metric)
     model, against = opponents(means, metric, params, sections)
     names = [name for name in (model, against) if name]
-    words, documents = Words(given.index), given.corpus / "documents.parquet"
-    made = {name for section in MADE for name in sections.get(section) or {}}
-    compared = {"metric": metric, "model": model, "against": against, "alpha": params.alpha}
+    words, documents = Words(args.index), args.corpus / "documents.parquet"
+    derived = {name for section in MADE for name in sections.get(section) or {}}
+    header = {"metric": metric, "model": model, "against": against, "alpha": params.alpha}
     groups: dict[str, list[dict[str, Any]]] = {}
-    lost: dict[str, Any] = {}
-    with new_folder(given.out) as out:
+    worst: dict[str, Any] = {}
+    with new_folder(args.out) as out:
         for split in MEASURED:
-            values = load_values(given.values, split, metric, means, names)
+            values = load_values(args.values, split, metric, means, names)
             if values is None:
                 continue
             least = least_grade(split, sections)
-            qrels, texts = load_qrels(given.corpus / "qrels" / f"{split}.parquet", split, least), questions(given.corpus, split)
-            asked = dimensions(
+            qrels, texts = load_qrels(args.corpus / "qrels" / f"{split}.parquet", split, least), questions(args.corpus, split)
+            groupings = dimensions(
                 {query: texts[query] for query in values.queries},
-                read_columns(given.corpus / "columns" / f"{split}.parquet"),
+                read_columns(args.corpus / "columns" / f"{split}.parquet"),
                 words,
                 params.bins,
             )
-            drawn = tests.drawn(values.queries, read_groups(given.corpus / "qrels" / f"{split}.parquet"))
-            found = compare(asked, values.model, values.against, drawn=drawn, least=params.least_queries, alpha=params.alpha)
-            groups[split] = [dataclasses.asdict(group) for group in found]
-            runs = {name: given.runs / name / f"{split}.trec" for name in means if split in means[name]}
-            if not lost:  # errors are studied on dev, not on test
-                print("\n".join(group_lines(found, model, against, metric, split, params.alpha)))
+            drawn = tests.drawn(values.queries, read_groups(args.corpus / "qrels" / f"{split}.parquet"))
+            split_groups = compare(groupings, values.model, values.against, drawn=drawn, least=params.least_queries, alpha=params.alpha)
+            groups[split] = [dataclasses.asdict(group) for group in split_groups]
+            runs = {name: args.runs / name / f"{split}.trec" for name in means if split in means[name]}
+            if not worst:  # errors are studied on dev, not on test
+                print("\n".join(group_lines(split_groups, model, against, metric, split, params.alpha)))
                 relevant = relevant_of(qrels, values.queries, least)
                 relevant = {query: relevant[query] for query in losers(values, params.worst, relevant)}
                 entries = worst_entries(values, texts, relevant, found_by({name: runs[name] for name in names}, relevant), documents, words)
-                lost = {"split": split, "queries": entries}
-            searched = {name: path for name, path in runs.items() if name not in made}
+                worst = {"split": split, "queries": entries}
+            searched = {name: path for name, path in runs.items() if name not in derived}
             suspected = suspects(searched, qrels, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)
             path = f"suspects/{split}.csv"
-            write_suspects(out / path, suspected, texts, read_documents(documents, {one.doc for one in suspected}))
+            write_suspects(out / path, suspected, texts, read_documents(documents, {suspect.doc for suspect in suspected}))
             print(
-                f"{split}: {len(suspected):,} unjudged documents that {params.suspect_systems} or more systems rank in their first "
-                f"{params.suspect_depth}, to be judged: {given.out / path}"
+                f"{split}: {len(suspected):,} unjudged documents in the top {params.suspect_depth} of {params.suspect_systems} or more "
+                f"systems, to be judged: {args.out / path}"
             )
-        write_json(out / "groups.json", compared | {"splits": groups})
-        write_json(out / "worst.json", compared | lost)
+        write_json(out / "groups.json", header | {"splits": groups})
+        write_json(out / "worst.json", header | worst)
 
 
 if __name__ == "__main__":

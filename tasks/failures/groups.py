@@ -50,7 +50,7 @@ def compare(
 
     Tests and intervals treat two queries as independent if their numbers in `drawn` [Q] differ.
     """
-    found = [
+    members = [
         (dimension, name, np.asarray([label == name for label in labels]))
         for dimension, (labels, order) in dimensions.items()
         if len(order) > 1
@@ -58,12 +58,12 @@ def compare(
     ]
     tests = {
         place: _test(model[rows], None if against is None else against[rows], np.unique(drawn[rows], return_inverse=True)[1], alpha)
-        for place, (_, _, rows) in enumerate(found)
+        for place, (_, _, rows) in enumerate(members)
         if rows.sum() >= least
     }
     corrected = dict(zip(tests, holm([p for p, _, _ in tests.values()]), strict=True)) if against is not None else {}
     groups = []
-    for place, (dimension, name, rows) in enumerate(found):
+    for place, (dimension, name, rows) in enumerate(members):
         mean, other = float(model[rows].mean()), None if against is None else float(against[rows].mean())
         _, low, high = tests.get(place, (None, None, None))
         groups.append(Group(dimension, name, int(rows.sum()), mean, other, mean - (other or 0.0), low, high, corrected.get(place)))

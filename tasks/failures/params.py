@@ -22,9 +22,9 @@ class Failures(Params):
     least_queries: Count = Field(5, ge=2, description="minimum queries per group; smaller groups are counted, not tested")
     worst: Count = Field(20, ge=0, description="number of queries shown, largest losses against the other system first")
     suspect_depth: Count = Field(
-        3, ge=1, description="ranks in which unjudged documents are looked for: one that several systems rank so high may be relevant"
+        3, ge=1, description="top ranks to search for unjudged documents: one that several systems rank that high may be relevant"
     )
     suspect_systems: Count = Field(
-        2, ge=1, description="systems that must rank it so high; fused and reordered runs do not count, being made from others"
+        2, ge=1, description="systems that must rank it that high; fused and reordered runs do not count, since they are made from others"
     )
     suspects: Count = Field(200, ge=0, description="pairs of query and document listed per split, the best ranked first")

@@ -28,15 +28,15 @@ class Words:
         return rarity([term], self.frequencies([term]), self.documents)
 
 
-def dimensions(texts: Mapping[str, str], own: Mapping[str, Mapping[str, str]], words: Words, bins: int) -> dict[str, Dimension]:
-    """Group queries in several ways. `texts`: by id; `own`: the source's columns, as values by name and id."""
-    analysed = [words.terms(text) for text in texts.values()]
-    found = {
+def dimensions(texts: Mapping[str, str], columns: Mapping[str, Mapping[str, str]], words: Words, bins: int) -> dict[str, Dimension]:
+    """Group queries in several ways. `texts`: by id; `columns`: the source's columns, as values by name and id."""
+    query_terms = [words.terms(text) for text in texts.values()]
+    groupings = {
         "words": by_range([len(text.split()) for text in texts.values()], bins),
-        "rarity (mean idf)": by_range([rarity(terms, words.frequencies(terms), words.documents) for terms in analysed], bins),
+        "rarity (mean idf)": by_range([rarity(terms, words.frequencies(terms), words.documents) for terms in query_terms], bins),
         "question word": by_value([question_word(text) for text in texts.values()]),
     }
-    for name, values in own.items():
+    for name, values in columns.items():
         if dimension := by_column([values.get(query, "") for query in texts], bins):
-            found[f"column {name}"] = dimension
-    return found
+            groupings[f"column {name}"] = dimension
+    return groupings

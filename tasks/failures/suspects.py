@@ -38,16 +38,16 @@ def suspects(runs: Mapping[str, Path], judged: Mapping[str, Iterable[str]], *, d
             for rank, doc in enumerate(docs, 1):
                 if query in known and doc not in known[query]:
                     ranks[query, doc][name] = rank
-    found = [Suspect(query, doc, systems) for (query, doc), systems in ranks.items() if len(systems) >= least]
-    return sorted(found, key=lambda one: (-one.weight, one.query, one.doc))[:most]
+    candidates = [Suspect(query, doc, systems) for (query, doc), systems in ranks.items() if len(systems) >= least]
+    return sorted(candidates, key=lambda suspect: (-suspect.weight, suspect.query, suspect.doc))[:most]
 
 
-def write_suspects(path: Path, found: Sequence[Suspect], questions: Mapping[str, str], documents: Mapping[str, tuple[str, str]]) -> None:
+def write_suspects(path: Path, pairs: Sequence[Suspect], questions: Mapping[str, str], documents: Mapping[str, tuple[str, str]]) -> None:
     """Write a CSV file in which people fill in `score`; `retemper judgments` reads it."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(HEADER)
-        for one in found:
-            ranks = ", ".join(f"{name} {rank}" for name, rank in one.ranks.items())
-            writer.writerow([one.query, one.doc, "", ranks, questions[one.query], truncate(" ".join(documents[one.doc]))])
+        for suspect in pairs:
+            ranks = ", ".join(f"{name} {rank}" for name, rank in suspect.ranks.items())
+            writer.writerow([suspect.query, suspect.doc, "", ranks, questions[suspect.query], truncate(" ".join(documents[suspect.doc]))])

@@ -55,8 +55,8 @@ def opponents(
     for key, name in (("model", params.model), ("against", params.against)):
         if name is not None and name not in means:
             raise UserError(f"params.yaml: failures.{key}: found {name!r}, expected one of {', '.join(means)}")
-    split = next(split for split in MEASURED if any(split in found for found in means.values()))
-    values = {name: found[split][metric] for name, found in means.items() if split in found}
+    split = next(split for split in MEASURED if any(split in splits for splits in means.values()))
+    values = {name: splits[split][metric] for name, splits in means.items() if split in splits}
     model = params.model or best_system(values, sections)
     if params.against == model:
         raise UserError(f"params.yaml: failures.against: found {model!r}, the model itself; expected another system")

@@ -55,13 +55,13 @@ def matched_words(query: str, document: str, words: Words) -> list[str]:
 
     In scripts without blanks between words, the term itself is listed: text between two blanks is not a word there.
     """
-    inside = set(words.terms(document))
-    found: dict[str, str] = {}
+    document_terms = set(words.terms(document))
+    words_by_term: dict[str, str] = {}
     for word in query.split():
         for term in words.terms(word):
-            if term in inside:
-                found.setdefault(term, term if unspaced(word) else word.strip(".,;:!?\"'()[]"))
-    return list(dict.fromkeys(found[term] for term in sorted(found, key=lambda term: (-words.idf(term), term))))
+            if term in document_terms:
+                words_by_term.setdefault(term, term if unspaced(word) else word.strip(".,;:!?\"'()[]"))
+    return list(dict.fromkeys(words_by_term[term] for term in sorted(words_by_term, key=lambda term: (-words.idf(term), term))))
 
 
 def describe(

@@ -41,29 +41,31 @@ def choose_setting(first: Path, second: Path, params: Fuse, *, queries: Path, qr
     if params.queries == "selection":
         groups = read_groups(qrels / "dev.parquet")
         judged = {query: grades for query, grades in judged.items() if is_selection_query(query, groups)}
-    told: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
-    what = NAMES[params.method]
+    record: dict[str, Any] = {"first": params.first, "second": params.second, "method": params.method, "depth": params.depth}
+    setting_name = NAMES[params.method]
     if params.setting is not None:
-        return told | {what: params.setting, "measure": name, "chosen_on": "params.yaml", "grid": []}
+        return record | {setting_name: params.setting, "measure": name, "chosen_on": "params.yaml", "grid": []}
     if not judged:
-        return told | {what: UNTUNED[params.method], "measure": name, "chosen_on": None, "grid": []}
+        return record | {setting_name: UNTUNED[params.method], "measure": name, "chosen_on": None, "grid": []}
     pairs = side_by_side(queries_of(queries, "dev"), first / "dev.trec", second / "dev.trec", params.method)
     means = grid_means(pairs, params.method, params.depth, qrels=judged, measure=measure)
-    grid = [{what: setting, name: mean} for setting, mean in means.items()]
-    return told | {what: best_setting(means), "measure": name, "chosen_on": CHOSEN_ON[params.queries], "grid": grid}
+    grid = [{setting_name: setting, name: mean} for setting, mean in means.items()]
+    return record | {setting_name: best_setting(means), "measure": name, "chosen_on": CHOSEN_ON[params.queries], "grid": grid}
 
 
 def setting_line(name: str, record: dict[str, Any]) -> str:
     """A line to print: the chosen setting, its value on dev, and those at both ends of the grid."""
-    what = NAMES[record["method"]]
-    setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {what} {record[what]:g}"
+    setting_name = NAMES[record["method"]]
+    setting = f"fuse {name}: {record['method']} of {record['first']} and {record['second']}, {setting_name} {record[setting_name]:g}"
     if record["chosen_on"] == "params.yaml":
         return f"{setting}, as in params.yaml"
     if not record["grid"]:
         return f"{setting}, not chosen: there are no judged dev queries"
-    measure, means = record["measure"], {point[what]: point[record["measure"]] for point in record["grid"]}
+    measure, means = record["measure"], {point[setting_name]: point[record["measure"]] for point in record["grid"]}
     ends = ", ".join(f"{end:g}: {means[end]:.4f}" for end in (min(means), max(means)))
-    return f"{setting}: {measure} {means[record[what]]:.4f} on {record['chosen_on']}, the best of {len(means)} ({ends}; all: {RECORD})"
+    return (
+        f"{setting}: {measure} {means[record[setting_name]]:.4f} on {record['chosen_on']}, the best of {len(means)} ({ends}; all: {RECORD})"
+    )
 
 
 def main() -> None:

@@ -61,15 +61,15 @@ def grid_means(
     A query without a list counts as 0. Lists are fused only as deep as the measure goes, and at most to `depth`.
     """
     (name,) = measure
-    deep = min(depth, cutoff(name) or depth)
+    fused_depth = min(depth, cutoff(name) or depth)
     values: dict[float, list[float]] = {setting: [] for setting in GRIDS[method]}
-    judged = ((query, two) for query, two in pairs if query in qrels)
+    judged = ((query, query_pair) for query, query_pair in pairs if query in qrels)
     while block := dict(islice(judged, QUERY_BLOCK)):
-        here = {query: qrels[query] for query in block}
-        for setting, found in values.items():
-            lists = {query: [document for document, _ in fuse(two, setting, deep)] for query, two in block.items()}
-            found += [row[name] for row in per_query(measure, here, lists).values()]
-    return {setting: math.fsum(found) / len(qrels) for setting, found in values.items()}
+        block_qrels = {query: qrels[query] for query in block}
+        for setting, query_values in values.items():
+            lists = {query: [document for document, _ in fuse(query_pair, setting, fused_depth)] for query, query_pair in block.items()}
+            query_values += [row[name] for row in per_query(measure, block_qrels, lists).values()]
+    return {setting: math.fsum(query_values) / len(qrels) for setting, query_values in values.items()}
 
 
 def best_setting(means: Mapping[float, float]) -> float:
@@ -80,6 +80,6 @@ def best_setting(means: Mapping[float, float]) -> float:
 
 def fused_batches(pairs: Iterable[tuple[str, Pair]], setting: float, depth: int) -> Iterator[pa.RecordBatch]:
     """The fused run (schema RANKED), QUERY_BLOCK queries at a time."""
-    rest = iter(pairs)
-    while block := list(islice(rest, QUERY_BLOCK)):
-        yield ranked_batch([(query, fuse(two, setting, depth)) for query, two in block])
+    remaining = iter(pairs)
+    while block := list(islice(remaining, QUERY_BLOCK)):
+        yield ranked_batch([(query, fuse(query_pair, setting, depth)) for query, query_pair in block])

@@ -25,15 +25,19 @@ SAMPLE = 1000  # the first dev queries, to measure recall with
 
 def latencies(index: Any, queries_QD: Floats, k: int) -> dict[str, float]:
     """Milliseconds per query to search the top `k`: one query at a time (median, 99th percentile), and all queries at once."""
-    taken = []
+    milliseconds = []
     for query_1D in np.split(queries_QD[:TIMED], min(TIMED, len(queries_QD))):
-        began = time.perf_counter()
+        start = time.perf_counter()
         search_index(index, query_1D, k)
-        taken.append(1000 * (time.perf_counter() - began))
-    began = time.perf_counter()
+        milliseconds.append(1000 * (time.perf_counter() - start))
+    start = time.perf_counter()
     search_index(index, queries_QD, k)
-    together = 1000 * (time.perf_counter() - began) / len(queries_QD)
-    return {"search_p50_ms": float(np.median(taken)), "search_p99_ms": float(np.quantile(taken, 0.99)), "search_batched_ms": together}
+    batched = 1000 * (time.perf_counter() - start) / len(queries_QD)
+    return {
+        "search_p50_ms": float(np.median(milliseconds)),
+        "search_p99_ms": float(np.quantile(milliseconds, 0.99)),
+        "search_batched_ms": batched,
+    }
 
 
 def main() -> None:
@@ -64,9 +68,9 @@ def main() -> None:
         queries = encode_queries(arguments.encoder, tokens, "fp32", device, most=SAMPLE)
         k = min(params.recall_at, len(embeddings))
         scores, rows = search_embeddings(queries, embeddings, k, device)
-        found = search_index(on_device(index, device), queries, k)[1]
-        figures[f"recall@{k}"] = round(recall(found, scores, rows, k), 6)
-        ShortLists(k).count((found >= 0).sum(axis=1)).tell(f"recall@{k}", index, "index.")
+        found_rows = search_index(on_device(index, device), queries, k)[1]
+        figures[f"recall@{k}"] = round(recall(found_rows, scores, rows, k), 6)
+        ShortLists(k).count((found_rows >= 0).sum(axis=1)).tell(f"recall@{k}", index, "index.")
         record_cost(**latencies(index, queries, k))
     write_json(arguments.metrics, figures)
 

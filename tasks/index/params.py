@@ -15,8 +15,8 @@ class Index(Params):
     factory: Factory = Field("Flat", description="faiss factory string; the metric is the inner product")
     build: Literal["cpu", "gpu"] = Field(
         "cpu",
-        description="where inverted lists are clustered and filled; gpu: faster; needs a GPU and the extra gpu. "
-        "Both write the same kind of file, but other bits",
+        description="where inverted lists are clustered and filled; gpu: faster; requires a GPU and the extra gpu. "
+        "Both write the same kind of file, but not the same bits",
     )
     nprobe: Count = Field(16, ge=1, description="IVF indexes: inverted lists probed per query")
     ef_search: Count = Field(128, ge=1, description="HNSW indexes: candidates kept per query; for centroids (IVF..._HNSW), always 16")

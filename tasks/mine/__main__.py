@@ -30,7 +30,7 @@ from tasks.mine.positives import Positives
 
 def arguments() -> ArgumentParser:
     """The command line."""
-    known = parser(
+    command_line = parser(
         __doc__ or "",
         vectors="embedding folder (exact search) or index folder",
         encoder="encoder folder",
@@ -39,8 +39,8 @@ def arguments() -> ArgumentParser:
         qrels="training qrels",
         out="folder of negatives to write",
     )
-    known.add_argument("--name", required=True, help="the entry of `mine`")
-    return known
+    command_line.add_argument("--name", required=True, help="the entry of `mine`")
+    return command_line
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ def known_positives(args: Namespace, documents: Tokens, queries: Tokens, ids: St
     return Known(query, document, known_query * len(ids) + known_document, len(ids))
 
 
-def mining_scratch(args: Namespace, params: Mine, size: int, made: Machine) -> Path:
+def mining_scratch(args: Namespace, params: Mine, size: int, worker_machine: Machine) -> Path:
     """The scratch folder for finished parts of `size` queries, keyed by a digest of everything that they depend on."""
     digest = work_digest(
         params.model_dump(),
         size,
-        made.dtype,
-        made.hardware,
+        worker_machine.dtype,
+        worker_machine.hardware,
         code_digest("mine"),
         args.vectors / ("index.faiss" if params.search == "indexes" else "manifest.json"),  # the manifest has the digests of shards
         args.encoder,
@@ -92,10 +92,10 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
     indexed = params.search == "indexes"
     depth = params.depth + params.skip + known.most
     with open_workers(searchers(read_runtime(), indexed=indexed)) as workers, ExitStack() as files:
-        made = workers.agreed(partial(machine, workers.runtime, params.precision))
-        size = size_of_parts(rows_at_first(depth, documents.owners), len(queries), "cpu" if indexed else made.device, workers)
+        worker_machine = workers.agreed(partial(machine, workers.runtime, params.precision))
+        size = size_of_parts(rows_at_first(depth, documents.owners), len(queries), "cpu" if indexed else worker_machine.device, workers)
         # With a single part, a kill costs less than a digest of all inputs.
-        scratch = mining_scratch(args, params, size, made) if len(queries) > size else None
+        scratch = mining_scratch(args, params, size, worker_machine) if len(queries) > size else None
         search = QuerySearch(
             encoder=args.encoder,
             queries=args.queries,
@@ -114,8 +114,8 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
         positives = Positives(search, known.query, known.document)
         for make in (search.encode, positives.scores):
             make_once(workers, make)
-        own = positives.scores()
-        bound = thresholds(known.query, own, len(queries), params.relative_margin, params.absolute_margin)
+        positive_scores = positives.scores()
+        bound = thresholds(known.query, positive_scores, len(queries), params.relative_margin, params.absolute_margin)
         with new_folder(args.out) as out:
             tables = search_all(workers, search, len(queries))
             rows = write_table(out / "train.parquet", RANKED, filter_negatives(tables, bound, queries.ids(), params.depth, params.skip))
@@ -124,7 +124,9 @@ def mine(args: Namespace, params: Mine, known: Known, *, documents: Tokens, quer
                     f"params.yaml: mine.{args.name}: found no negative for any of {len(queries):,} queries in {len(ids):,} documents, "
                     "expected some; lower skip or the margins"
                 )
-            write_table(out / "positives.parquet", RANKED, [ranked_positives(known.query, known.document, own, queries.ids(), ids)])
+            write_table(
+                out / "positives.parquet", RANKED, [ranked_positives(known.query, known.document, positive_scores, queries.ids(), ids)]
+            )
     return rows, scratch
 
 
@@ -140,8 +142,8 @@ def main() -> None:
             f"mine {args.name}: depth {params.depth} exceeds the corpus ({counted(len(ids), 'documents')}); "
             "all but known positives are kept"
         )
-    if same := len(known.keys) - len(known.query):
-        print(f"mine {args.name}: {counted(same, 'pairs excluded for having the texts of known positives')}")
+    if duplicates := len(known.keys) - len(known.query):
+        print(f"mine {args.name}: {counted(duplicates, 'pairs excluded for having the texts of known positives')}")
     print(f"mine {args.name}: {counted(rows, 'negatives')} for {counted(len(queries), 'queries')}")
     if scratch:
         mark_finished(scratch)

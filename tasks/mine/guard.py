@@ -30,18 +30,18 @@ def thresholds(query: Ints, scores: Floats, queries: int, relative: float | None
     best = np.full(queries, -np.inf)
     np.maximum.at(best, query, scores.astype(np.float64))
     bound = np.full(queries, np.inf)
-    known = np.isfinite(best)
-    for margin in ([] if relative is None else [relative * np.abs(best[known])]) + ([] if absolute is None else [absolute]):
-        bound[known] = np.minimum(bound[known], best[known] - margin)
+    has_positive = np.isfinite(best)
+    for margin in ([] if relative is None else [relative * np.abs(best[has_positive])]) + ([] if absolute is None else [absolute]):
+        bound[has_positive] = np.minimum(bound[has_positive], best[has_positive] - margin)
     return bound
 
 
 def _ordinals(names: pa.ChunkedArray, query_ids: pa.Array, start: int) -> Ints:
     """The ordinals of `names`. All are `start` or later, and usually close to it, so only some ids are searched for each table."""
     count = QUERY_BLOCK
-    while (found := pc.index_in(names, value_set=query_ids.slice(start, count))).null_count and start + count < len(query_ids):
+    while (places := pc.index_in(names, value_set=query_ids.slice(start, count))).null_count and start + count < len(query_ids):
         count *= 2
-    ordinals: Ints = found.to_numpy() + start
+    ordinals: Ints = places.to_numpy() + start
     return ordinals
 
 
@@ -56,8 +56,8 @@ def filter_negatives(
     for table in tables:
         query = _ordinals(table["query"], query_ids, start)
         start = int(query[-1]) + 1 if len(query) else start
-        kept = table["score"].to_numpy() <= bound[query]
-        query, table = query[kept], table.filter(pa.array(kept))
+        is_kept = table["score"].to_numpy() <= bound[query]
+        query, table = query[is_kept], table.filter(pa.array(is_kept))
         begin = np.flatnonzero(np.diff(query, prepend=-1))
         rank = np.arange(len(query)) - np.repeat(begin, np.diff(begin, append=len(query))) + 1 - skip
         table = table.set_column(2, RANKED.field("rank"), pa.array(rank, pa.int32()))

@@ -40,8 +40,8 @@ def main() -> None:
     params = load(Mix, f"mix.{args.name}")
     ids = args.queries / "ids.parquet"
     tables = {name: Table(folder / "train.parquet") for name, folder in ((params.first, args.first), (params.second, args.second))}
-    drawn = random_of(args.documents / "ids.parquet", ids, args.qrels, params) if "random" in tables else None
-    first, second = (drawn if name == "random" and drawn else tables[name] for name in (params.first, params.second))
+    random_negatives = random_of(args.documents / "ids.parquet", ids, args.qrels, params) if "random" in tables else None
+    first, second = (random_negatives if name == "random" and random_negatives else tables[name] for name in (params.first, params.second))
     with new_folder(args.out) as out:
         queries = track(read_ids(ids).to_pylist(), f"mix {args.name}", count_rows(ids), "queries")
         rows = write_table(out / "train.parquet", RANKED, mix_negatives(queries, first, second, params.ratio, params.depth))

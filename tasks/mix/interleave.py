@@ -34,7 +34,9 @@ class Table:
     def close(self) -> None:
         """UserError if rows were left unread, because the table has a different order of queries."""
         if self._next is not None:
-            raise UserError(f"{self.path}: query {self._next[0]!r} is out of the order of the training queries; run its stage again")
+            raise UserError(
+                f"{self.path}: found query {self._next[0]!r} out of order, expected the order of the training queries; re-run its stage"
+            )
 
     def _read(self) -> Iterator[tuple[str, list[Entry]]]:
         query, entries = "", list[Entry]()
@@ -74,14 +76,14 @@ def interleave(first: list[Entry], second: list[Entry], ratio: float, depth: int
     """
     lists = (iter(first), iter(second))
     mixed: dict[str, float] = {}
-    taken = 0
+    first_count = 0
     while len(mixed) < depth:
-        from_first = taken + 0.5 <= ratio * (len(mixed) + 1)
+        from_first = first_count + 0.5 <= ratio * (len(mixed) + 1)
         entry = next((e for e in lists[0 if from_first else 1] if e[0] not in mixed), None)
         if entry is None:
             break
         mixed[entry[0]] = entry[1]
-        taken += from_first
+        first_count += from_first
     return list(mixed.items())
 
 

@@ -30,7 +30,7 @@ class Batch:
     hidden: list[Bools]  # the positions to predict
     spans: Ints | None  # [K, S, 2], COSTA only
     visible: list[Bools]  # [L, L] of each text: the decoder's attention mask, RetroMAE only
-    told: list[Bools]  # the positions that the decoder predicts, RetroMAE only
+    decoded: list[Bools]  # the positions that the decoder predicts, RetroMAE only
 
     @property
     def lengths(self) -> Ints:
@@ -78,8 +78,8 @@ def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretr
     clean = [chunks.row(row) for row in chosen]
     spans = None
     if params.objective == "costa":
-        drawn = epoch if params.redraw else 0
-        rngs = [np.random.default_rng(draw_seed(params.seed, SPANS, drawn, row)) for row in chosen]
+        span_epoch = epoch if params.redraw else 0
+        rngs = [np.random.default_rng(draw_seed(params.seed, SPANS, span_epoch, row)) for row in chosen]
         spans = np.stack([draw_spans(ids, vocabulary, params, rng) for ids, rng in zip(clean, rngs, strict=True)])
     if params.objective == "ict":
         pairs = []
@@ -92,12 +92,12 @@ def draw_batch(chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretr
         mask_tokens(ids, vocabulary, params.mask_share, np.random.default_rng(draw_seed(params.seed, MASKS, epoch, place, number)))
         for number, ids in enumerate(clean if params.masked else [])
     ]
-    shown, told = list[Bools](), list[Bools]()
+    visible, decoded = list[Bools](), list[Bools]()
     if params.objective == "retromae":
         rngs = [np.random.default_rng(draw_seed(params.seed, DECODED, epoch, row)) for row in chosen]
-        shown = [decoder_mask(ids, vocabulary, params.decoder_mask_share, rng) for ids, rng in zip(clean, rngs, strict=True)]
-        told = [~vocabulary.special[ids] for ids in clean]
-    return Batch(clean, [seen for seen, _ in masked], [hidden for _, hidden in masked], spans, shown, told)
+        visible = [decoder_mask(ids, vocabulary, params.decoder_mask_share, rng) for ids, rng in zip(clean, rngs, strict=True)]
+        decoded = [~vocabulary.special[ids] for ids in clean]
+    return Batch(clean, [seen for seen, _ in masked], [hidden for _, hidden in masked], spans, visible, decoded)
 
 
 def take_out_sentence(ids: Ints, bounds: Ints, number: int) -> tuple[Ints, Ints]:

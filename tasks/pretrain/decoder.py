@@ -92,7 +92,7 @@ def decoder_inputs(transformer: Any, ids_BL: torch.Tensor, text_BH: torch.Tensor
 def refuse_unlike_bert(transformer: Any) -> None:
     """UserError if the model has no position embeddings, or its configuration lacks a setting that the decoder's layer needs."""
     config, embeddings = transformer.config, getattr(transformer, "embeddings", None)
-    missing = ["table of positions"] if getattr(embeddings, "position_embeddings", None) is None else []
+    missing = ["position embeddings"] if getattr(embeddings, "position_embeddings", None) is None else []
     missing += [name for name in SETTINGS if not hasattr(config, name)]
     if missing:
         raise UserError(f"objective retromae: a {config.model_type} model has no {missing[0]}; expected one like BERT or RoBERTa")

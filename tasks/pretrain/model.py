@@ -97,11 +97,11 @@ def random_towers(config: dict[str, Any], shape: Shape, scratch: Scratch, seed: 
     if missing := [name for name in size if name not in config]:
         raise UserError(f"scratch: a {config.get('model_type')} model has no {missing[0]}; expected a BERT-like model")
     size |= {name: scratch.heads for name in ("num_key_value_heads",) if name in config}
-    kept = {name: value for name, value in config.items() if name not in PER_LAYER} | size
+    settings = {name: value for name, value in config.items() if name not in PER_LAYER} | size
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(draw_seed(seed, WEIGHTS))
-            transformer = AutoModel.from_config(AutoConfig.for_model(**kept), dtype=torch.float32)
+            transformer = AutoModel.from_config(AutoConfig.for_model(**settings), dtype=torch.float32)
     except (*FAILURES, StrictDataclassError) as error:
         raise UserError(f"scratch: a {config.get('model_type')} model cannot have this size ({one_line(error)}); choose another") from None
     encoder = Encoder(transformer, replace(shape, head="none", layers=(), width=None))

@@ -55,8 +55,7 @@ class Pretrain(Params):
     pooling: Literal["encoder", "cls", "mean"] = Field(
         "encoder",
         description="the text vector, before the head that the encoder may have (base.head). encoder: as the encoder pools, so that "
-        "without "
-        "a head the vector that is trained is the one that retrieves; cls: the first token's (the paper); mean: over tokens",
+        "without a head, training and retrieval use the same vector; cls: the first token's (the paper); mean: over tokens",
     )
     projector: Literal["nonlinear", "linear", "none"] = Field(
         "nonlinear", description="a layer over the text vector (Eq. 5), discarded afterwards"

@@ -38,16 +38,16 @@ def draw_spans(ids: Ints, vocabulary: Vocabulary, params: Pretrain, rng: np.rand
     text without words, single tokens are drawn instead.
     """
     n = len(ids) - 2
-    found = []
+    spans = []
     for granularity in params.granularities:
         if granularity == "word":
             words = whole_words(ids, vocabulary)
             if not len(words):
                 words = np.stack([np.arange(1, n + 1), np.arange(2, n + 2)], axis=1)
-            found.append(words[rng.integers(0, len(words), size=params.spans)])
+            spans.append(words[rng.integers(0, len(words), size=params.spans)])
         else:
             least, most = getattr(params, granularity)
             lengths = draw_lengths(least, most, n, params.beta, params.spans, rng)
             starts = draw_starts(lengths, n, rng)
-            found.append(np.stack([starts, starts + lengths], axis=1))
-    return np.concatenate(found)
+            spans.append(np.stack([starts, starts + lengths], axis=1))
+    return np.concatenate(spans)

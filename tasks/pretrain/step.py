@@ -72,9 +72,9 @@ def pad_rows(rows: list[Ints], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(ids_BL), torch.from_numpy(mask_BL.astype(np.int64))
 
 
-def reduce_losses(losses: torch.Tensor, how: str) -> torch.Tensor:
+def reduce_losses(losses: torch.Tensor, reduction: str) -> torch.Tensor:
     """The mean or the sum of losses; 0 if there are none."""
-    return losses.sum() if how == "sum" else losses.sum() / max(1, losses.numel())
+    return losses.sum() if reduction == "sum" else losses.sum() / max(1, losses.numel())
 
 
 def contrastive(module: Pretrainer, vectors: Vectors, params: Pretrain) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -182,17 +182,17 @@ class Step:
         length = hidden_BLH.shape[1]
         visible_BLL = np.zeros((len(cut), length, length), dtype=np.bool_)
         visible_BLL[:, :, 0] = True  # padding positions are queries too, and must see something
-        told_BL = np.zeros((len(cut), length), dtype=np.bool_)
+        decoded_BL = np.zeros((len(cut), length), dtype=np.bool_)
         for place, text in enumerate(cut):
             size = len(self.batch.clean[text])
-            visible_BLL[place, :size, :size], told_BL[place, :size] = self.batch.visible[text], self.batch.told[text]
+            visible_BLL[place, :size, :size], decoded_BL[place, :size] = self.batch.visible[text], self.batch.decoded[text]
         ids_BL = to_device(pad_rows([self.batch.clean[text] for text in cut], self.work.pad)[0], self.work.device)
-        told = tuple(to_tensor(places, self.work.device) for places in told_BL.nonzero())
+        decoded = tuple(to_tensor(places, self.work.device) for places in decoded_BL.nonzero())
         with torch.autocast(self.work.device.type, torch.bfloat16, enabled=self.work.dtype == torch.bfloat16):
             asking_BLH, context_BLH = decoder_inputs(module.encoder.transformer, ids_BL, module.pool(hidden_BLH, mask_BL))
             decoded_BLH = module.decoder(asking_BLH, context_BLH, to_tensor(visible_BLL, self.work.device))
-        losses_M, _ = self.predicted(decoded_BLH[told], ids_BL[told])
-        count = sum(int(one.sum()) for one in self.batch.told)
+        losses_M, _ = self.predicted(decoded_BLH[decoded], ids_BL[decoded])
+        count = sum(int(mask.sum()) for mask in self.batch.decoded)
         return losses_M.sum() if self.params.mlm_reduction == "sum" else losses_M.sum() / max(1, count)
 
     def gathered(self, parts: dict[int, Vectors]) -> Vectors:
@@ -211,17 +211,17 @@ class Step:
         places = [[self.cuts[number] for number in share] for share in self.shares]
         return gather_vectors(own_MD, places, self.work.gang).view(shape)
 
-    def contrast(self, kept: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
+    def contrast(self, graph_cuts: set[int]) -> tuple[Vectors, dict[int, Encoded], dict[str, torch.Tensor]]:
         """Compute the contrastive loss.
 
-        Return all vectors of the step as leaves that hold its gradient, the encoded cuts in `kept`, with their graphs, and metrics.
+        Return all vectors of the step as leaves that hold its gradient, the encoded cuts in `graph_cuts`, with their graphs, and metrics.
         """
         graphs: dict[int, Encoded] = {}
         parts: dict[int, Vectors] = {}
         for number in self.own:
-            with torch.set_grad_enabled(number in kept):
+            with torch.set_grad_enabled(number in graph_cuts):
                 encoded = self.encode(number, self.one_pass)
-            if number in kept:
+            if number in graph_cuts:
                 graphs[number] = encoded
             with torch.no_grad():
                 parts[number] = self.vectors(number, *encoded).detached()  # a view would keep its graph even here
@@ -242,41 +242,41 @@ class Step:
         """Leave the step's gradients in the module (in a gang, this rank's share of them), and return the metrics to plot."""
         params, own = self.params, self.own
         fits = {number for place, number in enumerate(own) if sum(self.sizes[later] for later in own[place:]) <= self.work.graph_tokens}
-        kept = fits if params.contrastive else set()
-        leaves, graphs, metrics = self.contrast(kept) if params.contrastive else (None, {}, dict[str, torch.Tensor]())
+        graph_cuts = fits if params.contrastive else set()
+        leaves, graphs, metrics = self.contrast(graph_cuts) if params.contrastive else (None, {}, dict[str, torch.Tensor]())
         parts: dict[int, Vectors] = {}
-        mlm, decoded, found = torch.zeros(3, dtype=torch.float64, device=self.work.device).unbind()
+        mlm, decoder_loss, correct = torch.zeros(3, dtype=torch.float64, device=self.work.device).unbind()
         for number in reversed(own):  # kept graphs come first, so that they are freed
             terms: list[torch.Tensor] = []
             encoded: Encoded | None = None
             if leaves is not None:
-                encoded = graphs.pop(number) if number in kept else self.encode(number, self.one_pass)
+                encoded = graphs.pop(number) if number in graph_cuts else self.encode(number, self.one_pass)
                 terms.append(self.through(number, encoded, leaves))
                 if params.masked and not self.one_pass:  # finish the clean pass, and free its memory for the masked one
                     self.leave(terms.pop())
                     encoded = None
             if params.masked:
                 encoded = encoded or self.encode(number, True)
-                share, right = self.predict(number, encoded[0])
+                share, cut_correct = self.predict(number, encoded[0])
                 terms.append(params.mlm_weight * share)
-                mlm, found = mlm + share.detach(), found + right
+                mlm, correct = mlm + share.detach(), correct + cut_correct
                 if params.objective == "retromae":
                     terms.append(self.decode(number, *encoded))
-                    decoded = decoded + terms[-1].detach()
+                    decoder_loss = decoder_loss + terms[-1].detach()
             if leaves is None and encoded is not None:
                 parts[number] = self.vectors(number, *encoded).detached()
             self.leave(torch.stack(terms).sum())
         if self.work.gang is not None:
-            mlm, decoded, found = self.work.gang.sum_figures({"mlm": mlm, "decoded": decoded, "found": found}).values()
+            mlm, decoder_loss, correct = self.work.gang.sum_figures({"mlm": mlm, "decoder": decoder_loss, "correct": correct}).values()
         if params.masked:
-            metrics |= {"mlm_loss": mlm, "token_accuracy": found / max(1, self.masked_count)}
+            metrics |= {"mlm_loss": mlm, "token_accuracy": correct / max(1, self.masked_count)}
         if params.objective == "retromae":
-            metrics |= {"decoder_loss": decoded}
+            metrics |= {"decoder_loss": decoder_loss}
         contrasted = metrics["contrastive_loss"].double() if params.contrastive else 0.0
-        loss = params.contrastive_weight * contrasted + params.mlm_weight * mlm + decoded
+        loss = params.contrastive_weight * contrasted + params.mlm_weight * mlm + decoder_loss
         with torch.no_grad():
-            shown = self.gathered(parts) if leaves is None else leaves.detached()
-            return {"loss": loss, **metrics, **geometry_metrics(shown, params)}
+            vectors = self.gathered(parts) if leaves is None else leaves.detached()
+            return {"loss": loss, **metrics, **geometry_metrics(vectors, params)}
 
 
 def make_step(module: Pretrainer, chunks: Chunks, rows: Ints, vocabulary: Vocabulary, params: Pretrain, work: Work) -> Steps[Batch]:

@@ -43,18 +43,18 @@ def read_vocabulary(tokenizer: Any, where: str) -> Vocabulary:
     """The tables of a WordPiece, byte-level BPE or SentencePiece tokenizer. UserError if it has no mask token."""
     if tokenizer.mask_token_id is None:
         raise UserError(f"{where}: the tokenizer has no mask token, which pre-training requires; choose another encoder")
-    numbers: dict[str, int] = tokenizer.get_vocab()
+    ids: dict[str, int] = tokenizer.get_vocab()
     pieces = [""] * (largest_id(tokenizer) + 1)  # gaps in the ids stay empty, and are in no word
-    for piece, number in numbers.items():
+    for piece, number in ids.items():
         pieces[number] = piece
     special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
-    space = next((sign for sign in SPACES if sum(piece.startswith(sign) for piece in pieces) > len(numbers) / 10), None)
+    space = next((sign for sign in SPACES if sum(piece.startswith(sign) for piece in pieces) > len(ids) / 10), None)
     first = [piece.startswith(space) or BARE.match(piece) is not None if space else not piece.startswith("##") for piece in pieces]
     text = [piece.removeprefix(space or "##") for piece in pieces]
-    wordy = np.array([any(map(str.isalnum, piece)) for piece in text]) & ~special
-    begins = np.array(first) & wordy
+    alphanumeric = np.array([any(map(str.isalnum, piece)) for piece in text]) & ~special
+    begins = np.array(first) & alphanumeric
     stops = begins & np.array([piece.lower() in STOPWORDS for piece in text])
-    return Vocabulary(begins, wordy & ~begins, stops, special, int(tokenizer.mask_token_id), np.unique(list(numbers.values())))
+    return Vocabulary(begins, alphanumeric & ~begins, stops, special, int(tokenizer.mask_token_id), np.unique(list(ids.values())))
 
 
 def whole_words(ids: Ints, vocabulary: Vocabulary) -> Ints:
@@ -63,5 +63,5 @@ def whole_words(ids: Ints, vocabulary: Vocabulary) -> Ints:
     bounds = np.flatnonzero(np.append(~vocabulary.continues[ids], True))
     ends = bounds[np.searchsorted(bounds, starts + 1)]
     words = np.stack([starts, ends], axis=1)
-    kept: Ints = words[~(vocabulary.stops[ids[starts]] & (ends == starts + 1))]
-    return kept
+    content_words: Ints = words[~(vocabulary.stops[ids[starts]] & (ends == starts + 1))]
+    return content_words

@@ -47,25 +47,25 @@ def pretrain(
     towers = initial_towers(args.init, params.scratch, params.seed)
     transformer = towers.document.transformer
     check_length(chunks, transformer)
-    head, new = initial_head(args.init, transformer, params) if params.masked else (None, False)
-    if new:
+    head, is_new = initial_head(args.init, transformer, params) if params.masked else (None, False)
+    if is_new:
         print(f"{where}: a new MLM head, tied to the word embeddings" + ("" if params.scratch else f": {args.init} has none"))
     module = make_pretrainer(towers, head, params)
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
     steps = steps_of(rows, params)
-    what = f"pretrain {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+    label = f"pretrain {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
     work = Work(device, dtype, kept_tokens(runtime, device, module, transformer.config), chunks.tokens.pad, gang)
-    each = make_step(module, chunks, rows, vocabulary, params, work)
+    training_steps = make_step(module, chunks, rows, vocabulary, params, work)
     schedule = Schedule(steps, params.warmup, params.clip)
-    fit(module, optimizer, each, schedule, Journal(what, scratch, outs.curves, runtime.checkpoint_seconds), gang=gang)
+    fit(module, optimizer, training_steps, schedule, Journal(label, scratch, outs.curves, runtime.checkpoint_seconds), gang=gang)
     if gang is not None and not gang.is_first:
         return
-    write_json(outs.curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": new})
+    write_json(outs.curves / "pretrain.json", {"steps": steps, "chunks": len(rows), "new_head": is_new})
     module.to("cpu")
     save_towers(towers, tokenizer, outs.encoder)
-    kept = find_head(args.init) if params.scratch is None else {}  # if no head is trained, pass on the one of `init`
-    if tensors := kept if head is None else head.state_dict():
+    inherited = find_head(args.init) if params.scratch is None else {}  # if no head is trained, pass on the one of `init`
+    if tensors := inherited if head is None else head.state_dict():
         save_head(tensors, outs.encoder)
     if module.projector is not None:
         save_projector(module.projector, outs.encoder)

@@ -41,19 +41,19 @@ KINDS = pa.schema([("query", pa.string()), ("kind", pa.string())])
 
 def make_queries(path: Path, params: Pseudo, text: Text, write: Writer | None = None) -> list[Candidate]:
     """Make the queries of the chosen documents, in the order of the file. `write`: the generator, if any. UserError if no query is made."""
-    last = _last_chosen(path, params)
-    made: list[Candidate] = []
+    last_hash = _last_chosen(path, params)
+    queries: list[Candidate] = []
     for batch in read_batches(path, DOCUMENTS):
-        rows = [row for row in batch.to_pylist() if last is None or id_hash(row["id"], params.seed, CHOICE) <= last]
+        rows = [row for row in batch.to_pylist() if last_hash is None or id_hash(row["id"], params.seed, CHOICE) <= last_hash]
         written = write([document_text(row["title"], row["text"], text) for row in rows]) if write else [[]] * len(rows)
         for row, generated in zip(rows, written, strict=True):
-            made += candidates(row["id"], row["title"], row["text"], params, generated)
-    if not made:
+            queries += candidates(row["id"], row["title"], row["text"], params, generated)
+    if not queries:
         raise UserError(
             f"{path}: no document gives a query of pseudo.kinds ({', '.join(params.kinds)}), expected titles, or texts of at least "
             f"{params.least_words} words; decrease pseudo.least_words, or add a kind"
         )
-    return made
+    return queries
 
 
 def _last_chosen(path: Path, params: Pseudo) -> int | None:
@@ -87,26 +87,26 @@ def texts(split: Split) -> set[str]:
 
 def dev_from(params: Pseudo, corpus: Path) -> str:
     """The origin of dev, `corpus` or `pseudo`. UserError if pseudo.dev asks for the source's dev and it has none."""
-    own = bool(count_rows(corpus / "qrels" / "dev.parquet"))
-    if params.dev == "corpus" and not own:
+    has_dev = bool(count_rows(corpus / "qrels" / "dev.parquet"))
+    if params.dev == "corpus" and not has_dev:
         raise UserError("params.yaml: pseudo.dev: found corpus, but the source has no dev qrels; add them, or set pseudo.dev=pseudo")
-    return params.dev or ("corpus" if own else "pseudo")
+    return params.dev or ("corpus" if has_dev else "pseudo")
 
 
 def divide_queries(
-    made: list[Candidate], lexical: set[str], dense: set[str], params: Pseudo, *, corpus: Path
+    queries: list[Candidate], lexical: set[str], dense: set[str], params: Pseudo, *, corpus: Path
 ) -> tuple[dict[str, Split], dict[str, Any]]:
     """Divide the queries that BM25 (`lexical`) and the encoder (`dense`) kept into splits, and count each kind.
 
     UserError if no query was kept by both, or if train or dev is empty.
     """
     source = dev_from(params, corpus)
-    kinds, both = count_kept(made, lexical, dense), lexical & dense
-    kept = [one for one in made if one.id in both]
-    if not kept:
+    kinds, agreed = count_kept(queries, lexical, dense), lexical & dense
+    consistent = [query for query in queries if query.id in agreed]
+    if not consistent:
         raise UserError(
-            f"pseudo: none of {len(made):,} queries was found by both judges ({len(lexical):,} by BM25, {len(dense):,} by encoders/base), "
-            f"expected some at rank {params.agree_depth} or above; raise pseudo.agree_depth, or pseudo.most_words"
+            f"pseudo: both judges kept none of {len(queries):,} queries ({len(lexical):,} by BM25, {len(dense):,} by encoders/base), "
+            f"expected some with their document in the top {params.agree_depth}; raise pseudo.agree_depth, or pseudo.most_words"
         )
     splits = {"test": read_split(corpus, "test")}
     merged = 0
@@ -114,41 +114,41 @@ def divide_queries(
         splits["dev"] = read_split(corpus, "dev")
     else:
         splits["dev"], merged, _ = make_split(
-            (one for one in made if one.id in lexical | dense and is_dev(one.doc, params)), texts(splits["test"])
+            (query for query in queries if query.id in lexical | dense and is_dev(query.doc, params)), texts(splits["test"])
         )
-        kept = [one for one in kept if not is_dev(one.doc, params)]
-    splits["train"], more, barred = make_split(kept, texts(splits["dev"]) | texts(splits["test"]))
+        consistent = [query for query in consistent if not is_dev(query.doc, params)]
+    splits["train"], merged_in_train, excluded = make_split(consistent, texts(splits["dev"]) | texts(splits["test"]))
     for name in ("train", "dev"):
         if not len(splits[name].queries):
             raise UserError(
-                f"pseudo: {len(both):,} queries were kept, none for {name}; raise pseudo.documents, or change pseudo.dev_share "
+                f"pseudo: {len(agreed):,} queries were kept, none for {name}; raise pseudo.documents, or change pseudo.dev_share "
                 f"({params.dev_share:g})"
             )
     splits = {name: splits[name] for name in SPLITS}
     for kind, row in kinds.items():
         row |= {name: splits[name].kinds.count(kind) for name in ("train", "dev")}
-    return splits, {"kinds": kinds, "merged": merged + more, "in_dev_or_test": barred, "dev": source}
+    return splits, {"kinds": kinds, "merged": merged + merged_in_train, "in_dev_or_test": excluded, "dev": source}
 
 
-def statistics(corpus: Path, splits: dict[str, Split], told: dict[str, Any]) -> dict[str, Any]:
+def statistics(corpus: Path, splits: dict[str, Split], counts: dict[str, Any]) -> dict[str, Any]:
     """The content of stats.json: as prepare writes it, for these splits, with `pseudo`, the counts of how they were made."""
     rows = {}
     for name, split in splits.items():
         lengths = Lengths()
         lengths.add(split.queries["text"].to_pylist())
         rows[name] = split_stats(lengths, split.qrels)
-    return {"documents": read_json(corpus / "stats.json")["documents"], "splits": rows, "dropped": {}, "pseudo": told}
+    return {"documents": read_json(corpus / "stats.json")["documents"], "splits": rows, "dropped": {}, "pseudo": counts}
 
 
-def summary_lines(told: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:
+def summary_lines(counts: dict[str, Any], splits: dict[str, Split]) -> Iterator[str]:
     """The numbers of queries made and kept, as lines for the terminal."""
     names = ("made", "bm25", "encoder", "both", "train", "dev")
     yield f"{'kind':<9} " + " ".join(f"{'BM25' if name == 'bm25' else name:>10}" for name in names)
-    for kind, row in told["kinds"].items():
+    for kind, row in counts["kinds"].items():
         yield f"{kind:<9} " + " ".join(f"{row[name]:>10,}" for name in names)
-    yield f"equal texts merged: {told['merged']:,}; left out of train because dev or test has them: {told['in_dev_or_test']:,}"
-    counts = ", ".join(f"{name} {len(split.queries):,}" for name, split in splits.items())
-    yield f"queries: {counts}; dev is {'held-out documents, so no human judged it' if told['dev'] == 'pseudo' else 'from the source'}"
+    yield f"equal texts merged: {counts['merged']:,}; excluded from train because dev or test has them: {counts['in_dev_or_test']:,}"
+    sizes = ", ".join(f"{name} {len(split.queries):,}" for name, split in splits.items())
+    yield f"queries: {sizes}; dev is {'held-out documents, without human judgments' if counts['dev'] == 'pseudo' else 'from the source'}"
 
 
 def main() -> None:
@@ -157,7 +157,7 @@ def main() -> None:
         corpus="corpus folder",
         encoder="encoder folder: a judge",
         tokenizer="tokenizer folder",
-        out="corpus folder to write: the same documents, other queries and qrels",
+        out="corpus folder to write: the same documents, with new queries and qrels",
     ).parse_args()
     params, bm25, text, tokenize = load(Pseudo, "pseudo"), load(BM25, "bm25"), load(Text, "text"), load(Tokenize, "tokenize")
     corpus, documents = arguments.corpus, arguments.corpus / "documents.parquet"
@@ -165,25 +165,27 @@ def main() -> None:
     device = choose_device(read_runtime())
     arithmetic = str(compute_dtype(device, params.precision)), hardware(device), code_digest("pseudo")
     generator = encoder_folder(params.generator) if params.generator else None
-    written = scratch_folder("pseudo-generated", work_digest(params.model_dump(), text.model_dump(), *arithmetic, documents, generator))
+    generated_scratch = scratch_folder(
+        "pseudo-generated", work_digest(params.model_dump(), text.model_dump(), *arithmetic, documents, generator)
+    )
     settings = tokenize.model_dump(), text.model_dump(), *arithmetic
     scratch = scratch_folder("pseudo", work_digest(*settings, documents, arguments.encoder, arguments.tokenizer))
-    with open_generator(generator, params, documents, device, written) if generator else nullcontext() as write:
-        made = make_queries(documents, params, text, write)
+    with open_generator(generator, params, documents, device, generated_scratch) if generator else nullcontext() as write:
+        queries = make_queries(documents, params, text, write)
     depth = params.agree_depth
-    lexical = consistent_ids(made, search_bm25(made, documents, bm25, text, depth=depth, scratch=scratch))
+    lexical = consistent_ids(queries, search_bm25(queries, documents, bm25, text, depth=depth, scratch=scratch))
     encoder = Encoder(arguments.encoder, arguments.tokenizer, tokenize, params.precision, device)
-    dense = consistent_ids(made, search_dense(made, documents, encoder, text, depth=depth, scratch=scratch))
-    splits, told = divide_queries(made, lexical, dense, params, corpus=corpus)
+    dense = consistent_ids(queries, search_dense(queries, documents, encoder, text, depth=depth, scratch=scratch))
+    splits, counts = divide_queries(queries, lexical, dense, params, corpus=corpus)
     with new_folder(arguments.out) as out:
         shutil.copyfile(documents, out / "documents.parquet")
         for name, split in splits.items():
             write_table(out / "queries" / f"{name}.parquet", QUERIES, [split.queries])
             write_table(out / "qrels" / f"{name}.parquet", QRELS, [split.qrels])
             write_table(out / "kinds" / f"{name}.parquet", KINDS, [pa.table([split.queries["id"], split.kinds], schema=KINDS)])
-        write_json(out / "stats.json", statistics(corpus, splits, told))
-    print("\n".join(summary_lines(told, splits)))
-    mark_finished(written)
+        write_json(out / "stats.json", statistics(corpus, splits, counts))
+    print("\n".join(summary_lines(counts, splits)))
+    mark_finished(generated_scratch)
     mark_finished(scratch)
 
 

@@ -68,7 +68,7 @@ def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch
     size, numbers = BATCH if device.type == "cpu" else GPU_BATCH, itertools.count()
 
     def write(texts: Sequence[str]) -> Written:
-        found: Written = []
+        queries: Written = []
         with torch.inference_mode(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _tolerant():
             for start in range(0, len(texts), size):
                 part, number = list(texts[start : start + size]), next(numbers)
@@ -79,13 +79,13 @@ def make_writer(folder: Path, params: Pseudo, device: torch.device, dtype: torch
                     progress.advance(len(part))
                 else:
                     progress.skip(len(part))
-                found += written
-        return found
+                queries += written
+        return queries
 
     def of_batch(part: list[str]) -> Written:
-        given = tokenizer(part, truncation=True, max_length=params.generator_tokens, padding=True, return_tensors="pt").to(device)
+        inputs = tokenizer(part, truncation=True, max_length=params.generator_tokens, padding=True, return_tensors="pt").to(device)
         torch.manual_seed(draw_seed(params.seed, int.from_bytes(blake2b(part[0].encode(), digest_size=8).digest(), "little")))
-        ids = model.generate(given["input_ids"], attention_mask=given["attention_mask"], generation_config=sampling)
+        ids = model.generate(inputs["input_ids"], attention_mask=inputs["attention_mask"], generation_config=sampling)
         written = [" ".join(text.split()) for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
         return [written[n * params.generated : (n + 1) * params.generated] for n in range(len(part))]
 

@@ -53,47 +53,48 @@ class Encoder:
     device: torch.device
 
 
-def consistent_ids(made: Sequence[Candidate], found: Iterable[pa.Table]) -> set[str]:
-    """The ids of the queries whose own document is in their list. `found` has schema RANKED."""
-    source = {candidate.id: candidate.doc for candidate in made}
-    kept: set[str] = set()
-    for table in found:
+def consistent_ids(queries: Sequence[Candidate], lists: Iterable[pa.Table]) -> set[str]:
+    """The ids of the queries whose own document is in their list. `lists` has schema RANKED."""
+    source = {candidate.id: candidate.doc for candidate in queries}
+    consistent: set[str] = set()
+    for table in lists:
         rows = zip(table["query"].to_pylist(), table["doc"].to_pylist(), strict=True)
-        kept.update(query for query, doc in rows if source[query] == doc)
-    return kept
+        consistent.update(query for query, doc in rows if source[query] == doc)
+    return consistent
 
 
-def search_bm25(made: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
+def search_bm25(queries: Sequence[Candidate], documents: Path, bm25: BM25, text: Text, *, depth: int, scratch: Path) -> Iterator[pa.Table]:
     """The `depth` best documents of every query, ties by id, from an index of the corpus as stage bm25 builds it."""
     terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
     with TemporaryDirectory(dir=scratch, prefix=".bm25") as folder:
-        built, postings = Path(folder, "index"), Path(folder, "postings")
-        for path in (built, postings):
+        index_folder, postings = Path(folder, "index"), Path(folder, "postings")
+        for path in (index_folder, postings):
             path.mkdir()
-        texts = (one for _, some in _documents(documents, text) for one in some)
-        analysed = track(texts, "pseudo: documents analysed", count_rows(documents))
+        texts = (body for _, bodies in _documents(documents, text) for body in bodies)
+        tracked_texts = track(texts, "pseudo: documents analyzed", count_rows(documents))
         ids = (batch["id"] for batch in read_batches(documents, DOCUMENTS, ["id"]))
-        save(built, build(analysed, terms, bm25, postings), ids, bm25)
-        index, stored, _ = load(built)
-        asked = (
-            (one.id, term_ids(terms(one.text), index.vocab_dict)) for one in track(made, "pseudo: queries searched by BM25", len(made))
+        save(index_folder, build(tracked_texts, terms, bm25, postings), ids, bm25)
+        index, indexed_ids, _ = load(index_folder)
+        query_terms = (
+            (query.id, term_ids(terms(query.text), index.vocab_dict))
+            for query in track(queries, "pseudo: queries searched by BM25", len(queries))
         )
-        yield from ranked(asked, index, stored, depth)
+        yield from ranked(query_terms, index, indexed_ids, depth)
 
 
 def search_dense(
-    made: Sequence[Candidate], documents: Path, encoder: Encoder, text: Text, *, depth: int, scratch: Path
+    candidates: Sequence[Candidate], documents: Path, encoder: Encoder, text: Text, *, depth: int, scratch: Path
 ) -> Iterator[pa.Table]:
     """The `depth` best documents of every query, by exact search with `encoder`, ties by id. `scratch` keeps finished blocks of vectors."""
     device, tokenize = encoder.device, encoder.tokenize
     tokenizer, digest = load_tokenizer(encoder.tokenizer), folder_digest(encoder.tokenizer)
     with TemporaryDirectory(dir=scratch, prefix=".tokens") as folder:
-        place_of = Path(folder)
-        texts = [([one.id for one in made], [one.text for one in made])]
-        write_tokens(place_of / "queries", texts, tokenizer, tokenize.query, digest=digest, total=len(made))
-        everything = _documents(documents, text)
-        write_tokens(place_of / "documents", everything, tokenizer, tokenize.document, digest=digest, total=count_rows(documents))
-        queries, passages = open_tokens(place_of / "queries"), open_tokens(place_of / "documents")
+        token_folder = Path(folder)
+        texts = [([candidate.id for candidate in candidates], [candidate.text for candidate in candidates])]
+        write_tokens(token_folder / "queries", texts, tokenizer, tokenize.query, digest=digest, total=len(candidates))
+        document_texts = _documents(documents, text)
+        write_tokens(token_folder / "documents", document_texts, tokenizer, tokenize.document, digest=digest, total=count_rows(documents))
+        queries, passages = open_tokens(token_folder / "queries"), open_tokens(token_folder / "documents")
         vectors = encode_queries(encoder.folder, queries, encoder.precision, device)
         tower = move_module(load_towers(encoder.folder).document, device, compute_dtype(device, encoder.precision))
         progress = Progress("pseudo: documents encoded", len(passages), "passages")
@@ -110,12 +111,12 @@ def search_dense(
                     seal(path)
                 yield first, np.load(path, mmap_mode="r", allow_pickle=False)
 
-        scores, found = best_passages(
-            lambda asked, rows: exact_search(asked, Reread(blocks), rows, device), vectors, passages.owners, depth
+        scores, rows_QK = best_passages(
+            lambda block, rows: exact_search(block, Reread(blocks), rows, device), vectors, passages.owners, depth
         )
         progress.close()
-        ids = StoredIds(place_of / "documents" / "ids.parquet")
-        yield from ranked_tables(scores, found, queries.ids(), ids, passages.owners, depth)
+        ids = StoredIds(token_folder / "documents" / "ids.parquet")
+        yield from ranked_tables(scores, rows_QK, queries.ids(), ids, passages.owners, depth)
 
 
 def _documents(path: Path, text: Text) -> Iterator[tuple[list[str], list[str]]]:

@@ -56,13 +56,13 @@ def words_of(text: str) -> list[str]:
     """The words of a text, each with the blank before it, if any. Joined, a run of words is a text again (`joined`)."""
     if not unspaced(text):
         return [f" {word}" for word in text.split()]
-    most = 0 if 3 * _count(BARE_LETTER, text) > _count(LETTER, text) else NAME  # a third is enough: such a letter carries more meaning
-    found = list[str]()
+    limit = 0 if 3 * _count(BARE_LETTER, text) > _count(LETTER, text) else NAME  # a third is enough: such a letter carries more meaning
+    words = list[str]()
     for word in text.split():
-        starts = [match.start() for match in UNIT.finditer(word)][1:] if _count(BARE_LETTER, word) > most else []
+        starts = [match.start() for match in UNIT.finditer(word)][1:] if _count(BARE_LETTER, word) > limit else []
         bounds = [0, *starts, len(word)]
-        found += [" " * (start == 0) + word[start:end] for start, end in pairwise(bounds)]
-    return found
+        words += [" " * (start == 0) + word[start:end] for start, end in pairwise(bounds)]
+    return words
 
 
 def _count(pattern: regex.Pattern[str], text: str) -> int:
@@ -77,8 +77,8 @@ def joined(words: Sequence[str]) -> str:
 def first_sentence(text: str) -> str:
     """The text up to its first full stop, question or exclamation mark before white space (in CJK also without); else all of it."""
     text = text.strip()
-    found = SENTENCE_END.search(text)
-    return text[: found.end()].strip() if found else text
+    match = SENTENCE_END.search(text)
+    return text[: match.end()].strip() if match else text
 
 
 def spans(words: list[str], doc: str, params: Pseudo) -> Iterator[str]:
@@ -100,15 +100,15 @@ def candidates(doc: str, title: str, text: str, params: Pseudo, generated: Seque
     `generated`: the queries from pseudo.generator.
     """
     words, opening = words_of(text), words_of(first_sentence(text))
-    made = {
+    texts_by_kind = {
         "title": [" ".join(title.split())],
         "sentence": [joined(opening[: params.most_sentence_words])] if len(opening) >= params.least_words else [],
         "span": spans(words, doc, params),
         "generated": generated,
     }
-    found: dict[str, Candidate] = {}
+    unique: dict[str, Candidate] = {}
     for kind in dict.fromkeys(params.kinds):
-        for number, query in enumerate(made[kind]):
+        for number, query in enumerate(texts_by_kind[kind]):
             if query:
-                found.setdefault(plain(query), Candidate(f"pseudo-{kind}-{number}-{doc}", kind, query, doc))
-    return list(found.values())
+                unique.setdefault(plain(query), Candidate(f"pseudo-{kind}-{number}-{doc}", kind, query, doc))
+    return list(unique.values())

@@ -25,7 +25,7 @@ class Pseudo(Params):
         description="a sequence-to-sequence model that writes queries for documents, as docTTTTTquery's T5: a folder or Hugging Face id",
     )
     generated: Count = Field(3, ge=1, description="queries that the generator writes per document (GPL, arXiv:2112.07577, has 3)")
-    generator_tokens: Count = Field(350, ge=8, description="tokens of a document that the generator reads (GPL: 350); the rest is cut off")
+    generator_tokens: Count = Field(350, ge=8, description="maximum tokens of a document that the generator reads (GPL: 350)")
     top_k: Count = Field(25, ge=0, description="the generator draws each token from this many most likely ones (GPL: 25); 0: from all")
     top_p: float = Field(
         0.95, gt=0, le=1, description="the generator draws only from the most likely tokens that together have this probability (GPL: .95)"
@@ -38,7 +38,7 @@ class Pseudo(Params):
         "Myanmar text, two characters count as a word",
     )
     most_words: Count = Field(12, ge=1, description="maximum words of a span")
-    most_sentence_words: Count = Field(24, ge=1, description="maximum words of a sentence; the rest is cut off")
+    most_sentence_words: Count = Field(24, ge=1, description="maximum words of a sentence; longer ones are truncated")
     documents: Count | None = Field(
         20_000, ge=1, description="documents that queries are made from, chosen by a hash of their ids; null: all. Bounds memory and time"
     )
@@ -53,8 +53,8 @@ class Pseudo(Params):
         description="where dev queries come from. pseudo: held-out documents; corpus: the source; null: corpus if it has some, else pseudo",
     )
     dev_share: float = Field(0.1, gt=0, lt=1, description="share of the documents, chosen by a hash of their ids, held out for dev: pseudo")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="arithmetic of the start encoder as a judge: bf16 | fp32")
-    seed: Seed = Field(42, ge=0, description="seed for the choice of documents, of dev, and of spans")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="precision of the start encoder as a judge, and of the generator")
+    seed: Seed = Field(42, ge=0, description="seeds the choice of documents and dev, spans, and the generator")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

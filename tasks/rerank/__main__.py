@@ -37,16 +37,16 @@ def read_lists(run: Path, corpus: Path, depth: int) -> list[Listed]:
 def rerank_lists(lists: list[Listed], split: str, model: Model, workers: Workers, seconds: list[float]) -> Iterator[pa.RecordBatch]:
     """The reranked run (schema RANKED), one query at a time. The time of each is appended to `seconds`."""
     pieces = [lists[first : first + QUERIES] for first in range(0, len(lists), QUERIES)]
-    found = (one for made in workers.each(model, pieces) for one in made)
-    for (query, _, docs, _), (scores, taken) in zip(lists, track(found, f"rerank {split}", len(lists), "queries"), strict=True):
-        seconds.append(taken)
+    results = (result for piece_results in workers.each(model, pieces) for result in piece_results)
+    for (query, _, docs, _), (scores, duration) in zip(lists, track(results, f"rerank {split}", len(lists), "queries"), strict=True):
+        seconds.append(duration)
         yield ranked_batch([(query, best_first(docs, scores))])
 
 
 def latency(seconds: list[float]) -> dict[str, float]:
     """Mean, median, and 95th percentile, in milliseconds per query."""
-    taken = 1000 * np.array(seconds)
-    return {"mean": float(taken.mean()), "p50": float(np.quantile(taken, 0.5)), "p95": float(np.quantile(taken, 0.95))}
+    milliseconds = 1000 * np.array(seconds)
+    return {"mean": float(milliseconds.mean()), "p50": float(np.quantile(milliseconds, 0.5)), "p95": float(np.quantile(milliseconds, 0.95))}
 
 
 def main() -> None:
@@ -61,13 +61,13 @@ def main() -> None:
     arguments.add_argument("--name", required=True, help="the entry of `rerank`")
     args = arguments.parse_args()
     params, text = load(Rerank, f"rerank.{args.name}"), load(Text, "text")
-    taken: dict[str, dict[str, float]] = {}
+    latencies: dict[str, dict[str, float]] = {}
     with (
         open_workers(read_runtime()) as workers,
         new_folder(args.out) as out,
         TemporaryDirectory(dir=out, prefix=".texts") as scratch,
     ):
-        made = workers.agreed(partial(machine, workers.runtime, params.precision))
+        worker_machine = workers.agreed(partial(machine, workers.runtime, params.precision))
         file = Path(scratch) / "texts.bin"
         corpus_texts(args.corpus, text, file, lasting=True)
         model = Model(args.reranker, args.corpus, file, params, text, workers.runtime)
@@ -78,8 +78,8 @@ def main() -> None:
             lists = read_lists(run, args.corpus, params.depth)
             write_run(out / run.name, rerank_lists(lists, split, model, workers, seconds), args.name)
             if seconds:
-                taken[split] = latency(seconds)
-    write_json(args.latency, {"device": made.hardware, "depth": params.depth, "milliseconds a query": taken})
+                latencies[split] = latency(seconds)
+    write_json(args.latency, {"device": worker_machine.hardware, "depth": params.depth, "milliseconds a query": latencies})
 
 
 if __name__ == "__main__":

@@ -45,23 +45,23 @@ def read_groups(corpus: Path, negatives: Path, window: tuple[int, int], scratch:
     positives = lists_of(q, d, count_rows(queries))
     known = lists_of(*with_same_texts(q, d, same_fields(queries, QUERIES, q), same_fields(documents, DOCUMENTS, d)), count_rows(queries))
     hard = ranked_lists(negatives, queries, documents, window, scratch)
-    listed = Groups(np.flatnonzero((positives.counts > 0) & (hard.counts > 0)), positives, hard, known)
+    groups = Groups(np.flatnonzero((positives.counts > 0) & (hard.counts > 0)), positives, hard, known)
     more = known.counts > positives.counts  # for other queries, the table has no known documents
-    both = np.array([query for query in listed.queries.tolist() if not more[query] or len(listed.negatives_of(query))], dtype=np.int64)
-    if not len(both):
+    complete = np.array([query for query in groups.queries.tolist() if not more[query] or len(groups.negatives_of(query))], dtype=np.int64)
+    if not len(complete):
         raise UserError(
             f"{negatives}: no training query has both a positive and a negative at ranks {window[0]} to {window[1]}; change window "
             "or negatives"
         )
-    return replace(listed, queries=both)
+    return replace(groups, queries=complete)
 
 
-def same_fields(path: Path, schema: pa.Schema, of: Ints) -> SameTexts:
-    """Group the documents (or queries) whose `text` equals that of one of `of`, whatever their titles. Reads the file twice, in parts."""
-    of, texts, start = np.unique(of), list[pa.Array](), 0
+def same_fields(path: Path, schema: pa.Schema, ordinals: Ints) -> SameTexts:
+    """Group the documents (or queries) whose `text` equals that of one in `ordinals`, whatever the titles. Reads the file twice."""
+    ordinals, texts, start = np.unique(ordinals), list[pa.Array](), 0
     for batch in read_batches(path, schema, ["text"]):
-        own = of[np.searchsorted(of, start) : np.searchsorted(of, start + len(batch))] - start
-        texts.append(batch["text"].cast(pa.large_string()).take(pa.array(own)))
+        rows = ordinals[np.searchsorted(ordinals, start) : np.searchsorted(ordinals, start + len(batch))] - start
+        texts.append(batch["text"].cast(pa.large_string()).take(pa.array(rows)))
         start += len(batch)
     wanted = pa.chunked_array(texts, pa.large_string()).unique()
     members, groups, start = list[Ints](), list[Ints](), 0
@@ -71,8 +71,8 @@ def same_fields(path: Path, schema: pa.Schema, of: Ints) -> SameTexts:
         members.append(places + start)
         groups.append(group[places])
         start += len(table)
-    member = np.concatenate([of[:0], *members])
-    _, first, place = np.unique(np.concatenate([of[:0], *groups]), return_index=True, return_inverse=True)
+    member = np.concatenate([ordinals[:0], *members])
+    _, first, place = np.unique(np.concatenate([ordinals[:0], *groups]), return_index=True, return_inverse=True)
     return SameTexts(member, member[first[place]])
 
 

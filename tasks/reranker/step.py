@@ -69,7 +69,7 @@ def make_step(
         return Drawn(len(drawn), [(parts[number][0], tokens_of(drawn[slice(*parts[number])])) for number in own])
 
     def backward(step: int, drawn: Drawn) -> Figures:
-        total, first = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
+        total, correct = (torch.zeros((), dtype=dtype, device=device) for dtype in (torch.float64, torch.int64))
         for start, part in drawn.parts:
             torch.manual_seed(draw_seed(params.seed, 3, step, start))
             tensors = {name: to_device(tensor, device) for name, tensor in part.items()}
@@ -79,9 +79,9 @@ def make_step(
             loss = F.cross_entropy(logits_BG, target_B, reduction="sum") / drawn.groups
             torch.autograd.backward(loss)
             total = total + loss.detach()
-            first = first + (logits_BG.argmax(1) == 0).sum()
+            correct = correct + (logits_BG.argmax(1) == 0).sum()
         if gang is not None:
-            total, first = gang.sum_figures({"loss": total, "first": first}).values()
-        return {"loss": total, "accuracy": first.double() / drawn.groups}
+            total, correct = gang.sum_figures({"loss": total, "correct": correct}).values()
+        return {"loss": total, "accuracy": correct.double() / drawn.groups}
 
     return Steps(draw, backward)

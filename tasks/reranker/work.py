@@ -54,10 +54,10 @@ def train(work: Work, device: torch.device, gang: "Gang | None" = None) -> None:
             texts = corpus_texts(args.corpus, work.text, scratch / "texts.bin", lasting=True)
         queries = [query for _, query in query_texts(args.corpus, "train")]
         optimizer = make_optimizer("adamw", model, params.lr, params.weight_decay)
-        each = make_step(encoder, queries, texts, groups, params, dtype, gang)
-        what = f"reranker {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+        training_steps = make_step(encoder, queries, texts, groups, params, dtype, gang)
+        label = f"reranker {args.name} ({device.type}, {str(dtype).removeprefix('torch.')})"
         schedule = Schedule(params.steps, params.warmup, params.clip)
-        fit(model, optimizer, each, schedule, Journal(what, scratch, work.curves, work.runtime.checkpoint_seconds), gang=gang)
+        fit(model, optimizer, training_steps, schedule, Journal(label, scratch, work.curves, work.runtime.checkpoint_seconds), gang=gang)
     if gang is not None and not gang.is_first:
         return
     write_json(work.curves / "round.json", {"steps": params.steps})

@@ -31,12 +31,12 @@ BLOCK = 1024  # queries whose lists are Python objects at a time
 def read_columns(run: Path, depth: int) -> tuple[pa.ChunkedArray, Ints, pa.ChunkedArray]:
     """Read a run as columns, in file order: its queries [Q], the number of documents of each (at most `depth`), and these documents [P]."""
     lists, counts = read_run(run, depth), array("q")
-    names, found = [pa.array([], pa.string())], [pa.array([], pa.string())]
+    names, documents = [pa.array([], pa.string())], [pa.array([], pa.string())]
     while block := list(islice(lists, BLOCK)):
         counts.extend(len(docs) for _, docs in block)
         names.append(pa.array([query for query, _ in block], pa.string()))
-        found.append(pa.array([doc for _, docs in block for doc in docs], pa.string()))
-    return pa.chunked_array(names), np.array(counts, dtype=np.int64), pa.chunked_array(found)
+        documents.append(pa.array([doc for _, docs in block for doc in docs], pa.string()))
+    return pa.chunked_array(names), np.array(counts, dtype=np.int64), pa.chunked_array(documents)
 
 
 def rescore_run(
@@ -46,10 +46,10 @@ def rescore_run(
 
     The time excludes startup. `tower` is the query tower of `encoder`. All of `embeddings` must have been read once before.
     """
-    names, counts, found = read_columns(run, params.depth)
+    names, counts, documents = read_columns(run, params.depth)
     queries = open_tokens(tokens)
     query = np.repeat(ordinals(names, tokens / "ids.parquet"), counts)
-    document = ordinals(found, embeddings.folder / "ids.parquet")
+    document = ordinals(documents, embeddings.folder / "ids.parquet")
     encode_queries(encoder, queries, params.precision, device, most=1, tower=tower)  # warm-up: loads the device's kernels
     started = time.perf_counter()
     vectors_QD = encode_queries(encoder, queries, params.precision, device, tower=tower)
@@ -60,7 +60,7 @@ def rescore_run(
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(names), BLOCK):
             block = zip(names.slice(start, BLOCK).to_pylist(), pairwise(ends[start : start + BLOCK + 1]), strict=True)
-            yield ranked_batch([(name, best_first(found.slice(a, b - a).to_pylist(), scores[a:b].tolist())) for name, (a, b) in block])
+            yield ranked_batch([(name, best_first(documents.slice(a, b - a).to_pylist(), scores[a:b].tolist())) for name, (a, b) in block])
 
     return batches(), milliseconds
 
@@ -86,8 +86,8 @@ def main() -> None:
         for split in MEASURED:
             run = args.run / f"{split}.trec"
             if run.exists():
-                batches, taken = rescore_run(run, args.encoder, tower, embeddings, args.queries / split, params, device)
-                latency[split] = {"milliseconds a query": taken}
+                batches, milliseconds = rescore_run(run, args.encoder, tower, embeddings, args.queries / split, params, device)
+                latency[split] = {"milliseconds a query": milliseconds}
                 write_run(out / run.name, batches, args.name)
     write_json(args.latency, {"device": hardware(device), "depth": params.depth, **latency})
 

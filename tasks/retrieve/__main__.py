@@ -18,50 +18,50 @@ from tasks.retrieve.params import Retrieve
 
 def arguments() -> Namespace:
     """Parse the command line: either --candidates and --queries, or --encoder, --embeddings, and --tokens."""
-    known = parser(__doc__, out="run folder to write, SPLIT.trec")
-    known.add_argument("--name", required=True, help="the system's name, the tag of its runs")
-    known.add_argument("--candidates", type=Path, help="folder of ranked lists, SPLIT.parquet")
-    known.add_argument("--queries", type=Path, help="folder of the splits' queries, with --candidates")
+    command_line = parser(__doc__, out="run folder to write, SPLIT.trec")
+    command_line.add_argument("--name", required=True, help="the system's name, the tag of its runs")
+    command_line.add_argument("--candidates", type=Path, help="folder of ranked lists, SPLIT.parquet")
+    command_line.add_argument("--queries", type=Path, help="folder of the splits' queries, with --candidates")
     for name, text in {"encoder": "encoder folder", "embeddings": "its document vectors", "tokens": "token folder"}.items():
-        known.add_argument(f"--{name}", type=Path, help=f"{text}, instead of --candidates")
-    known.add_argument("--index", type=Path, help="folder of an index to search instead of the document vectors, if it contains one")
-    given = known.parse_args()
-    if all((given.candidates, given.queries)) == all((given.encoder, given.embeddings, given.tokens)):
-        known.error("expected either --candidates and --queries, or --encoder, --embeddings, and --tokens")
-    return given
+        command_line.add_argument(f"--{name}", type=Path, help=f"{text}, instead of --candidates")
+    command_line.add_argument("--index", type=Path, help="folder of an index to search instead of the document vectors, if it contains one")
+    args = command_line.parse_args()
+    if all((args.candidates, args.queries)) == all((args.encoder, args.embeddings, args.tokens)):
+        command_line.error("expected either --candidates and --queries, or --encoder, --embeddings, and --tokens")
+    return args
 
 
-def queries_of(given: Namespace, split: str) -> int:
+def queries_of(args: Namespace, split: str) -> int:
     """The number of queries in `split`."""
-    if given.candidates:
-        return count_rows(given.queries / f"{split}.parquet")
-    return count_rows(given.tokens / "queries" / split / "ids.parquet")
+    if args.candidates:
+        return count_rows(args.queries / f"{split}.parquet")
+    return count_rows(args.tokens / "queries" / split / "ids.parquet")
 
 
-def ranked_lists(given: Namespace, split: str, params: Retrieve) -> Iterable[pa.RecordBatch]:
+def ranked_lists(args: Namespace, split: str, params: Retrieve) -> Iterable[pa.RecordBatch]:
     """The system's ranked documents (schema RANKED) for the queries of `split`."""
     ignore = params.ignore_identical_ids
-    if given.candidates:
-        candidates = read_batches(given.candidates / f"{split}.parquet", RANKED)
+    if args.candidates:
+        candidates = read_batches(args.candidates / f"{split}.parquet", RANKED)
         return without_identical_ids(candidates) if ignore else candidates
     from tasks.retrieve.dense import dense_run  # imports torch, which candidates do not need
 
     depth = params.depth + ignore  # one more, in case the query's own document is found
-    lists = dense_run(given.encoder, given.embeddings, given.tokens, split, params.model_copy(update={"depth": depth}), given.index)
+    lists = dense_run(args.encoder, args.embeddings, args.tokens, split, params.model_copy(update={"depth": depth}), args.index)
     return without_identical_ids(lists, params.depth) if ignore else lists
 
 
 def main() -> None:
-    given, params = arguments(), load(Retrieve, "retrieve")
-    with new_folder(given.out) as folder:
+    args, params = arguments(), load(Retrieve, "retrieve")
+    with new_folder(args.out) as folder:
         for split in MEASURED:
-            queries = queries_of(given, split)
+            queries = queries_of(args, split)
             if not queries:
-                print(f"{given.name}: {split} has no queries, skipped")
+                print(f"{args.name}: {split} has no queries, skipped")
                 continue
-            documents = write_run(folder / f"{split}.trec", ranked_lists(given, split, params), given.name)
+            documents = write_run(folder / f"{split}.trec", ranked_lists(args, split, params), args.name)
             ignored = ", identical ids excluded" if params.ignore_identical_ids else ""
-            print(f"{given.name}: {split}, {counted(queries, 'queries')}, {counted(documents, 'documents')}{ignored}")
+            print(f"{args.name}: {split}, {counted(queries, 'queries')}, {counted(documents, 'documents')}{ignored}")
 
 
 if __name__ == "__main__":

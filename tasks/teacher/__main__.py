@@ -35,12 +35,12 @@ def main() -> None:
     names, count = query_ids(ranked_groups(negatives, window))
     positives = positives_of(names, read_table(args.corpus / "qrels" / "train.parquet", QRELS), documents)
     with open_workers(read_runtime()) as workers:
-        made = workers.agreed(partial(machine, workers.runtime, params.precision))
+        worker_machine = workers.agreed(partial(machine, workers.runtime, params.precision))
         digest = work_digest(
             params.model_dump(),
             text.model_dump(),
-            made.dtype,
-            made.hardware,
+            worker_machine.dtype,
+            worker_machine.hardware,
             code_digest("teacher"),
             args.negatives,
             args.reranker,
@@ -52,10 +52,10 @@ def main() -> None:
         pieces = Pieces(len(positives) + count, documents, scratch)
         scored = pieces.scored(chain([positives], ranked_groups(negatives, window)), workers, Score(model))
         positives = replace_scores(*next(scored))
-        kept = (filter_by_margin(replace_scores(group, scores), positives, params.absolute_margin) for group, scores in scored)
+        kept_negatives = (filter_by_margin(replace_scores(group, scores), positives, params.absolute_margin) for group, scores in scored)
         with new_folder(args.out) as out:
             write_table(out / "positives.parquet", RANKED, [positives])
-            rows = write_table(out / "train.parquet", RANKED, kept)
+            rows = write_table(out / "train.parquet", RANKED, kept_negatives)
     pieces.progress.close()
     print(
         f"teacher {args.name}: {counted(len(positives) + count, 'pairs scored')}, "

@@ -90,23 +90,23 @@ class Score:
     def __call__(self, piece: Piece) -> Scored:
         if is_sealed(piece.path):
             return Scored(len(piece.places), False)
-        found = np.concatenate([self.model.scores(pairs) for pairs in self._pairs(piece)])
+        scores = np.concatenate([self.model.scores(pairs) for pairs in self._pairs(piece)])
         with new_file(piece.path) as temporary, temporary.open("wb") as handle:
-            np.save(handle, found)
+            np.save(handle, scores)
         seal(piece.path)
         return Scored(len(piece.places), True)
 
     def _pairs(self, piece: Piece) -> Iterator[list[Pair]]:
         """The texts of a piece's pairs, in order, in batches of about TEXT characters."""
-        held, size = list[Pair](), 0
+        batch, size = list[Pair](), 0
         for query, place in zip(piece.queries, piece.places, strict=True):
-            held.append(self.model.texts(query, place))
-            size += sum(map(len, held[-1]))
+            batch.append(self.model.texts(query, place))
+            size += sum(map(len, batch[-1]))
             if size >= TEXT:
-                yield held
-                held, size = [], 0
-        if held:
-            yield held
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
 
 
 @dataclass
@@ -125,35 +125,35 @@ class Pieces:
         """`total`: the number of all pairs. `documents`: the corpus's file of documents."""
         self.documents, self.scratch = documents, scratch
         self.progress = Progress("teacher", total, "pairs")
-        self.made = 0
+        self.piece_count = 0
 
     def scored(self, tables: Iterable[pa.Table], workers: Workers, score: Callable[[Piece], Scored]) -> Iterator[tuple[pa.Table, Floats]]:
         """Yield each table and the scores of its rows, [len(table)]. Tables must come in the same order every time."""
-        asked: deque[_Asked] = deque()
+        pending: deque[_Asked] = deque()
 
         def pieces() -> Iterator[Piece]:
             for table in tables:
-                made = list(self._cut(table))
-                asked.append(_Asked(table, [piece.path for piece in made], len(made)))
-                yield from made
+                table_pieces = list(self._cut(table))
+                pending.append(_Asked(table, [piece.path for piece in table_pieces], len(table_pieces)))
+                yield from table_pieces
 
-        for done in workers.each(score, pieces()):
-            (self.progress.advance if done.fresh else self.progress.skip)(done.pairs)
-            next(one for one in asked if one.missing).missing -= 1
-            yield from _whole(asked)
-        yield from _whole(asked)  # tables without rows at the end
+        for finished in workers.each(score, pieces()):
+            (self.progress.advance if finished.fresh else self.progress.skip)(finished.pairs)
+            next(entry for entry in pending if entry.missing).missing -= 1
+            yield from _whole(pending)
+        yield from _whole(pending)  # tables without rows at the end
 
     def _cut(self, table: pa.Table) -> Iterator[Piece]:
         rows = ordinals(table["doc"], self.documents)
         for start in range(0, len(table), PIECE):
             queries, places = table["query"].slice(start, PIECE).to_pylist(), rows[start : start + PIECE].tolist()
-            yield Piece(self.scratch / f"{self.made:06}.npy", queries, places)
-            self.made += 1
+            yield Piece(self.scratch / f"{self.piece_count:06}.npy", queries, places)
+            self.piece_count += 1
 
 
-def _whole(asked: deque[_Asked]) -> Iterator[tuple[pa.Table, Floats]]:
-    """Take the first tables in `asked` that have all their pieces, with their scores."""
-    while asked and not asked[0].missing:
-        first = asked.popleft()
+def _whole(pending: deque[_Asked]) -> Iterator[tuple[pa.Table, Floats]]:
+    """Take the first tables in `pending` that have all their pieces, with their scores."""
+    while pending and not pending[0].missing:
+        first = pending.popleft()
         pieces = [np.empty(0, dtype=np.float32), *(np.load(path, allow_pickle=False) for path in first.paths)]
         yield first.table, np.concatenate(pieces)

@@ -26,8 +26,8 @@ def main() -> None:
         curves="training curves to write",
     )
     arguments.add_argument("--name", required=True, help="the round")
-    arguments.add_argument("--weights", type=Path, help="folder of the training pairs' weights, whose table is empty without any")
-    arguments.add_argument("--init-state", type=Path, help="optimizer state of --init, for a round that carries it on")
+    arguments.add_argument("--weights", type=Path, help="folder of the training pairs' weights; its table is empty if there are none")
+    arguments.add_argument("--init-state", type=Path, help="optimizer state of --init, for a round that continues it")
     args = arguments.parse_args()
     params, runtime = load(Round, f"rounds.{args.name}"), read_runtime()
     with open_ranks(runtime if params.steps != 0 else single_worker(runtime), params.precision) as ranks:

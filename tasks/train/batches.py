@@ -80,20 +80,20 @@ def read_training_set(
     """
     query_ids, document_ids = queries.folder / "ids.parquet", documents.folder / "ids.parquet"
     if params.positive_ranks is not None:
-        q, d, ranked = _top_ranks(negatives, query_ids, document_ids, params.positive_ranks, scratch)
+        q, d, ranked_scores = _top_ranks(negatives, query_ids, document_ids, params.positive_ranks, scratch)
     else:
         q, d = relevant_pairs(qrels, query_ids, document_ids)
     if not len(q):
-        found = "has a relevant document" if params.positive_ranks is None else f"is listed by {params.negatives}"
-        raise UserError(f"{qrels}: no training query {found}; add a train split to the data set, or set steps: 0 in every round")
+        relation = "has a relevant document" if params.positive_ranks is None else f"is listed by {params.negatives}"
+        raise UserError(f"{qrels}: no training query {relation}; add a train split to the data set, or set steps: 0 in every round")
     total = count_rows(document_ids)
-    beside = negatives.with_name("positives.parquet")
-    scores = _positive_scores(beside, q, d, query_ids, document_ids, total) if params.positive_ranks is None else ranked
+    positives_path = negatives.with_name("positives.parquet")
+    scores = _positive_scores(positives_path, q, d, query_ids, document_ids, total) if params.positive_ranks is None else ranked_scores
     positives = lists_of(q, d, count_rows(query_ids), scores)
-    among = _mask_of(d, total) if params.hard_negatives_from == "positives" else None
-    hard = ranked_lists(negatives, query_ids, document_ids, params.window, scratch, among)
+    allowed = _mask_of(d, total) if params.hard_negatives_from == "positives" else None
+    hard = ranked_lists(negatives, query_ids, document_ids, params.window, scratch, allowed)
     known = lists_of(*with_same_texts(q, d, same_texts(queries, q), same_texts(documents, d)), count_rows(query_ids))
-    pool = None if among is None else np.flatnonzero(among)
+    pool = None if allowed is None else np.flatnonzero(allowed)
     return TrainingSet(np.flatnonzero(positives.counts), positives, hard, total, known, pool)
 
 
@@ -115,10 +115,10 @@ def with_weights(data: TrainingSet, queries: Tokens, documents: Tokens, qrels: P
         return data
     keys, first = np.unique(q * data.documents + d, return_index=True)
     judged_q, judged_d = relevant_pairs(qrels, query_ids, document_ids)
-    wanted = judged_q * data.documents + judged_d
-    place = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-    found = table["weight"].to_numpy()[known][first][place]
-    weighted = np.where(keys[place] == wanted, found, np.float32(1))
+    judged_keys = judged_q * data.documents + judged_d
+    place = np.searchsorted(keys, judged_keys).clip(max=len(keys) - 1)
+    listed_weights = table["weight"].to_numpy()[known][first][place]
+    weighted = np.where(keys[place] == judged_keys, listed_weights, np.float32(1))
     return replace(data, weights=lists_of(judged_q, judged_d, count_rows(query_ids), weighted).scores)
 
 
@@ -167,9 +167,9 @@ def _positive_scores(path: Path, queries: Ints, documents: Ints, query_ids: Path
     keys, first = np.unique(q * total + d, return_index=True)
     scores = np.full(len(queries), np.nan, dtype=np.float32)
     if len(keys):
-        wanted = queries * total + documents
-        place = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-        scores = np.where(keys[place] == wanted, table["score"].to_numpy()[known][first][place], scores)
+        pair_keys = queries * total + documents
+        place = np.searchsorted(keys, pair_keys).clip(max=len(keys) - 1)
+        scores = np.where(keys[place] == pair_keys, table["score"].to_numpy()[known][first][place], scores)
     return scores
 
 
@@ -179,18 +179,18 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     UserError if there are none (an empty table, or a single query without hard negatives), if there are too few, or if the sampling or the
     loss uses scores and the table has none.
     """
-    more = len(data.known.values) - len(data.positives.values)
-    alike = f"; {counted(more, 'pairs masked for having the texts of known positives')}" if more else ""
+    masked = len(data.known.values) - len(data.positives.values)
+    notes = f"; {counted(masked, 'pairs masked for having the texts of known positives')}" if masked else ""
     if params.positive_ranks is not None:
-        alike += f"; positives: the first {params.positive_ranks} ranks of {params.negatives}"
+        notes += f"; positives: the first {params.positive_ranks} ranks of {params.negatives}"
     if data.weights is not None:
-        alike += f"; weights of positives from {data.weights.min():.3g} to {data.weights.max():.3g}"
+        notes += f"; weights of positives from {data.weights.min():.3g} to {data.weights.max():.3g}"
     if params.hard == 0 and len(data.queries) == 1:
         raise UserError(
             "found 1 training query and no hard_negatives, so there are no negatives; increase hard_negatives, or add training queries"
         )
     if params.hard == 0 or params.negatives == "random":
-        return f"{counted(len(data.queries), 'queries')}, hard negatives: {params.negatives if params.hard else 'none'}{alike}"
+        return f"{counted(len(data.queries), 'queries')}, hard negatives: {params.negatives if params.hard else 'none'}{notes}"
     counts = data.negatives.counts[data.queries]
     if not counts.any():
         others = ", ".join(name for name in ("random", "bm25", "none") if name != params.negatives)
@@ -203,8 +203,8 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
     if (params.distilled or params.sampling == "simans") and (
         data.positives.scores is None or not np.isfinite(data.positives.scores).any()
     ):
-        wish = f"loss {without_digests(params.loss)}" if params.distilled else "sampling simans"
-        raise UserError(f"negatives {params.negatives}: no scores of positives, which {wish} requires; name a mine or a teacher")
+        setting = f"loss {without_digests(params.loss)}" if params.distilled else "sampling simans"
+        raise UserError(f"negatives {params.negatives}: no scores of positives, which {setting} requires; name a mine or a teacher")
     if counts.max() < params.hard:
         raise UserError(
             f"negatives {params.negatives}: found at most {counts.max()} per query at ranks {params.window[0]} to {params.window[1]}, "
@@ -212,8 +212,8 @@ def check_training_set(data: TrainingSet, params: Round) -> str:
         )
     short, lone = int(((counts > 0) & (counts < params.hard)).sum()), int((counts == 0).sum())
     return (
-        f"{counted(len(counts), 'queries')}, hard negatives: {counts.mean():.1f} a query to draw from; "
-        f"{short:,} {'has' if short == 1 else 'have'} fewer than {params.hard} (theirs repeat), {lone:,} none (random documents){alike}"
+        f"{counted(len(counts), 'queries')}, hard negatives: {counts.mean():.1f} per query to draw from; "
+        f"{short:,} {'has' if short == 1 else 'have'} fewer than {params.hard} (repeated), {lone:,} none (random documents instead){notes}"
     )
 
 
@@ -243,7 +243,7 @@ def seen_before(state: Mapping[str, int], data: TrainingSet, params: Round) -> s
         or (state["seed"], state["of"]) != (params.seed, total)
     ):
         return ""
-    return f"the same {drawn:,} of {total:,} queries come first as in {params.init} (seed {params.seed}); another seed draws others"
+    return f"the first {drawn:,} of {total:,} queries are those that {params.init} was trained on (seed {params.seed}); set another seed"
 
 
 def steps_of(data: TrainingSet, params: Round) -> int:
@@ -307,9 +307,9 @@ def _draw_negatives(data: TrainingSet, queries: Ints, positive_B: Floats, params
         count = end - first
         if count:
             weights = _log_weights(data.negatives, first, count, float(positive_B[row]), params)
-            own = _taken(data.negatives, first + _places(count, number, weights, params.sampling, rng))
-            named = np.ones(number, dtype=bool) if data.negatives.scores is None else ~np.isnan(own.scores)  # NaN: a mix's random slot
-            documents[row, named], scores[row] = own.documents[named], own.scores
+            drawn = _taken(data.negatives, first + _places(count, number, weights, params.sampling, rng))
+            listed = np.ones(number, dtype=bool) if data.negatives.scores is None else ~np.isnan(drawn.scores)  # NaN: a mix's random slot
+            documents[row, listed], scores[row] = drawn.documents[listed], drawn.scores
     return _Draw(documents, scores)
 
 

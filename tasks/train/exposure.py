@@ -31,11 +31,11 @@ def roles_of(batch: Batch, params: Round) -> Roles:
     }
 
 
-def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int = 0, taken: int | None = None) -> Replay:
+def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int = 0, trained_steps: int | None = None) -> Replay:
     """Replay the steps of a round.
 
-    `paths` are the stage's arguments. `behind`: steps of earlier rounds, counted if this round continues them. `taken`: the steps that the
-    saved weights were trained for; None: all that params ask for.
+    `paths` are the stage's arguments. `behind`: steps of earlier rounds, counted if this round continues them. `trained_steps`: those that
+    the saved weights were trained for; None: all that params ask for.
     """
     documents, queries = open_tokens(paths["tokens"] / "documents"), open_tokens(paths["tokens"] / "queries" / "train")
     ids = documents.folder / "ids.parquet", queries.folder / "ids.parquet"
@@ -46,16 +46,16 @@ def replay(paths: Mapping[str, Path], params: Round, scratch: Path, behind: int 
     share, seed = params.replay, params.split_seed
     queries_N, _ = replayed_from(paths.get("init-state"), everything.queries, ids[1], share=share, seed=seed, key="rounds")
     data = replace(everything, queries=queries_N)
-    beside: Roles = {}
+    held_out: Roles = {}
     if params.validate_every:
         data, sample = hold_out(data, params)
-        beside = {HELD_QUERY: sample.queries, HELD_DOCUMENT: sample.documents}
+        held_out = {HELD_QUERY: sample.queries, HELD_DOCUMENT: sample.documents}
     data = sampled_queries(data, params)
     before = behind if params.optimizer_from == "continue" else 0
-    total = steps_of(data, params) if taken is None else taken
+    total = steps_of(data, params) if trained_steps is None else trained_steps
 
     def steps() -> Iterator[tuple[int, Roles]]:
         for step in range(total):
             yield step, roles_of(draw_batch(data, params, before + step), params)
 
-    return Replay(*ids, total, steps(), beside)
+    return Replay(*ids, total, steps(), held_out)

@@ -37,12 +37,12 @@ class Frozen:
     def scores(self, queries: Ints, documents: Ints) -> Floats:
         """Inner products, float32 [Q, U], of queries [Q] and documents [U]. A document scores as its best passage."""
         rows_UP = self.documents.rows_of(documents)
-        held_UP = rows_UP >= 0
+        present_UP = rows_UP >= 0
         scores_QR = (
             self._vectors(self.towers.query, self.queries, queries)
-            @ self._vectors(self.towers.document, self.documents, rows_UP[held_UP]).T
+            @ self._vectors(self.towers.document, self.documents, rows_UP[present_UP]).T
         )
-        scores: Floats = best_passage(torch.from_numpy(scores_QR), torch.from_numpy(held_UP)).numpy()
+        scores: Floats = best_passage(torch.from_numpy(scores_QR), torch.from_numpy(present_UP)).numpy()
         return scores
 
     def _vectors(self, tower: Encoder, tokens: Tokens, rows: Ints) -> Vectors:

@@ -47,7 +47,7 @@ def adapt(towers: Towers, lora: Lora, seed: int, where: str) -> str:
             if lora.targets is not None:
                 raise UserError(
                     f"{where}.targets: found {uncalled[0]}, whose weights {tower.transformer.config.model_type} reads without calling the "
-                    "layer, expected others: an adapter there would learn nothing; name others, or null"
+                    "layer, so an adapter there would learn nothing; name other layers, or null"
                 )
             names = [name for name in names if name not in uncalled]
         config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names, bias="none")

@@ -93,6 +93,6 @@ def kl(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor,
     row_B = valid_BG[:, 0] & valid_BG[:, 1:].any(1)
     least = torch.finfo(group_BG.dtype).min  # not -inf: the logarithm of an excluded slot and its gradient stay finite
     student_BG = group_BG.masked_fill(~valid_BG, least).log_softmax(1)
-    wanted_BG = teacher_BG.masked_fill(~valid_BG, least).log_softmax(1)
-    terms_BG = (wanted_BG.exp() * (wanted_BG - student_BG)).masked_fill(~valid_BG, 0.0)
+    target_BG = teacher_BG.masked_fill(~valid_BG, least).log_softmax(1)
+    terms_BG = (target_BG.exp() * (target_BG - student_BG)).masked_fill(~valid_BG, 0.0)
     return mean_over(terms_BG.sum(1), row_B, weight_B)

@@ -34,7 +34,7 @@ class Round(Params):
     width: Count | None = Field(
         None,
         ge=1,
-        description="number of a vector's first dimensions to keep from here on, before cosine normalizes it (Matryoshka, "
+        description="number of leading dimensions of a vector to keep from this round on, before cosine normalization (Matryoshka, "
         "arXiv:2205.13147); null: as `init`",
     )
     steps: Count | None = Field(
@@ -69,7 +69,7 @@ class Round(Params):
     passage_step: Count = Field(
         1,
         ge=1,
-        description="with tokenize.passages > 1: each step of training encodes every n-th passage of a document, from a random one on; 2 "
+        description="with tokenize.passages > 1: each training step encodes every n-th passage of a document, starting at a random one; 2 "
         "halves the cost where passages overlap by half, and still reads all of the text. Retrieval uses all passages",
     )
     positive_ranks: Count | None = Field(
@@ -213,7 +213,7 @@ class Round(Params):
         """Refuse settings that leave a query without negatives, or with too few."""
         if self.positive_ranks is not None and self.hard and self.window[0] <= self.positive_ranks:
             raise ValueError(
-                f"window {list(self.window)}: begins among the positive_ranks ({self.positive_ranks}); expected a first rank after them"
+                f"window {list(self.window)}: starts within positive_ranks ({self.positive_ranks}); expected a later first rank"
             )
         if self.hard == 0 and not self.in_batch:
             raise ValueError("neither hard_negatives nor in_batch, so there are no negatives; set one of them")

@@ -62,7 +62,7 @@ def train_round(
     module.to(device).train()
     optimizer = make_optimizer(params.optimizer, module, params.lr, params.weight_decay)
     steps = before = 0
-    order: dict[str, int] = {}
+    query_order: dict[str, int] = {}
     if params.steps != 0:
         data, sample = training_data(args, params, queries, documents, scratch)
         if line := temperature_warning(towers.document.shape, params.temperature):
@@ -75,7 +75,7 @@ def train_round(
             load_state(tensors, module, optimizer)
             before = behind if params.optimizer_from == "continue" else 0
         schedule = schedule_of(steps, before, params)
-        what = f"train {name} ({device.type}, {str(dtype).removeprefix('torch.')})"
+        label = f"train {name} ({device.type}, {str(dtype).removeprefix('torch.')})"
         validation = guide = None
         if sample is not None and params.validate_every:
             measure = make_validation(towers, queries, documents, sample, device, dtype)
@@ -83,13 +83,13 @@ def train_round(
         if params.guide == "init":
             guide = make_guide(Frozen.of(load_towers(args.init), queries, documents, device, dtype), params.guide_margin)
         compute = Compute(device, dtype, kept_tokens(runtime, device, module, towers.document.transformer.config), gang)
-        each = make_step(towers, queries, documents, data, params, compute, before, guide)
-        journal = Journal(what, scratch, outs.curves, runtime.checkpoint_seconds)
-        steps = fit(module, optimizer, each, schedule, journal, validation=validation, gang=gang)
-        order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
+        training_steps = make_step(towers, queries, documents, data, params, compute, before, guide)
+        journal = Journal(label, scratch, outs.curves, runtime.checkpoint_seconds)
+        steps = fit(module, optimizer, training_steps, schedule, journal, validation=validation, gang=gang)
+        query_order = {"seed": params.seed, "queries": (before + steps) * params.batch_queries, "of": len(data.queries)}
     if gang is not None and not gang.is_first:
         return
-    save_state(outs.state, before + steps, module, optimizer, **order)
+    save_state(outs.state, before + steps, module, optimizer, **query_order)
     if params.steps == 0:
         copy_companions(args.init_state, outs.state)
     if params.adapters:

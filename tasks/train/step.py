@@ -25,15 +25,15 @@ from tasks.train.params import Round
 Rows = npt.NDArray[np.int64]  # [U, P]: the rows of each document of a batch, -1 where it has fewer
 
 
-def best_passage(scores_BR: torch.Tensor, held_UP: torch.Tensor) -> torch.Tensor:
+def best_passage(scores_BR: torch.Tensor, present_UP: torch.Tensor) -> torch.Tensor:
     """Document scores [B, U] from passage scores [B, R], each by its best passage: MaxP, ANCE (arXiv:2007.00808), section 5.
 
-    `held_UP` says which passages a document has. Its true entries, in order, are the R passages.
+    `present_UP` says which passages a document has. Its true entries, in order, are the R passages.
     """
-    if held_UP.shape[1] == 1:
+    if present_UP.shape[1] == 1:
         return scores_BR
-    row_UP = (held_UP.flatten().cumsum(0) - 1).clamp(min=0).view_as(held_UP)
-    return scores_BR[:, row_UP].masked_fill(~held_UP, -torch.inf).amax(2)
+    row_UP = (present_UP.flatten().cumsum(0) - 1).clamp(min=0).view_as(present_UP)
+    return scores_BR[:, row_UP].masked_fill(~present_UP, -torch.inf).amax(2)
 
 
 def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -43,8 +43,8 @@ def every_nth(rows_UP: npt.NDArray[np.int64], step: int, rng: np.random.Generato
     """
     counts_U1 = (rows_UP >= 0).sum(1, keepdims=True)
     places_UN = rng.integers(np.minimum(step, counts_U1)) + np.arange(0, rows_UP.shape[1], step)
-    taken_UN = np.take_along_axis(rows_UP, np.minimum(places_UN, rows_UP.shape[1] - 1), axis=1)
-    return np.where(places_UN < counts_U1, taken_UN, -1)
+    chosen_UN = np.take_along_axis(rows_UP, np.minimum(places_UN, rows_UP.shape[1] - 1), axis=1)
+    return np.where(places_UN < counts_U1, chosen_UN, -1)
 
 
 def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[torch.Tensor, Figures]:
@@ -61,8 +61,8 @@ def batch_loss(scores_BU: torch.Tensor, batch: Batch, params: Round) -> tuple[to
     if params.distilled:
         own_BH = to_tensor(own_slots(batch.own), device)
         loss = distillation(scores_BS, negative_BS, own_BH, to_tensor(batch.scores, device), params, weight_B)
-    elif own := named_code(params.loss):
-        loss = checked_loss(own(scores_BS, negative_BS, own_BS, weight_B), without_digests(params.loss))
+    elif custom_loss := named_code(params.loss):
+        loss = checked_loss(custom_loss(scores_BS, negative_BS, own_BS, weight_B), without_digests(params.loss))
     elif params.loss == "nll":
         loss = nll(scores_BS, negative_BS, weight_B)
     elif params.loss == "hinge":
@@ -108,8 +108,8 @@ def distillation(
     allowed_BG = F.pad(negative_BS[rows_B1, own_BH], (1, 0), value=True)
     valid_BG = allowed_BG & torch.isfinite(teacher_BG)
     teacher_BG = teacher_BG.nan_to_num() / params.teacher_temperature
-    if own := named_code(params.loss):
-        loss = checked_loss(own(group_BG, teacher_BG, valid_BG, weight_B), without_digests(params.loss))
+    if custom_loss := named_code(params.loss):
+        loss = checked_loss(custom_loss(group_BG, teacher_BG, valid_BG, weight_B), without_digests(params.loss))
     else:
         loss = (margin_mse if params.loss == "margin_mse" else kl)(group_BG, teacher_BG, valid_BG, weight_B)
     return loss + params.nll_weight * nll(scores_BS, negative_BS, weight_B) if params.nll_weight else loss
@@ -129,26 +129,26 @@ def make_step(
 
     `guide` removes likely positives from a batch's negatives (tasks.train.guide).
     """
-    both = [towers.query, towers.document]
-    unpadded = unpadded_towers(both, compute.device, compute.dtype)
-    batch_tokens = params.batch_tokens or best_training_tokens(both, compute.device, compute.dtype, compute.gang)
+    encoders = [towers.query, towers.document]
+    unpadded = unpadded_towers(encoders, compute.device, compute.dtype)
+    batch_tokens = params.batch_tokens or best_training_tokens(encoders, compute.device, compute.dtype, compute.gang)
 
-    def draw(own: int) -> tuple[Batch, Rows]:
-        batch = draw_batch(data, params, behind + own)
+    def draw(step: int) -> tuple[Batch, Rows]:
+        batch = draw_batch(data, params, behind + step)
         rows_UP = documents.rows_of(batch.documents)
         if params.passage_step > 1:
-            rows_UP = every_nth(rows_UP, params.passage_step, np.random.default_rng(draw_seed(params.seed, 6, behind + own)))
+            rows_UP = every_nth(rows_UP, params.passage_step, np.random.default_rng(draw_seed(params.seed, 6, behind + step)))
         return batch, rows_UP
 
-    def backward(own: int, drawn: tuple[Batch, Rows]) -> Figures:
+    def backward(step: int, drawn: tuple[Batch, Rows]) -> Figures:
         batch, rows_UP = drawn
         masked = guide(batch) if guide else batch
-        held_UP = rows_UP >= 0
-        sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[held_UP])]
+        present_UP = rows_UP >= 0
+        sides = [Side(towers.query, queries, batch.queries), Side(towers.document, documents, rows_UP[present_UP])]
 
         def loss(queries_BD: torch.Tensor, documents_RD: torch.Tensor) -> tuple[torch.Tensor, Figures]:
-            return batch_loss(best_passage(queries_BD @ documents_RD.T, to_tensor(held_UP, compute.device)), masked, params)
+            return batch_loss(best_passage(queries_BD @ documents_RD.T, to_tensor(present_UP, compute.device)), masked, params)
 
-        return cached_backward(sides, loss, batch_tokens, compute, (params.seed, 3, behind + own), unpadded)
+        return cached_backward(sides, loss, batch_tokens, compute, (params.seed, 3, behind + step), unpadded)
 
     return Steps(draw, backward)

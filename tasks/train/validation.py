@@ -30,15 +30,15 @@ class Sample:
     documents: Ints  # [U] document ordinals, distinct, sorted
     positive: Bools  # [V, U]
 
-    def told(self, kept: TrainingSet) -> str:
-        """A line with the sizes of the sample, and the share of its positives that are also positives of `kept`, the training set."""
-        trained = np.zeros(kept.documents, dtype=bool)
-        for query in kept.queries.tolist():
-            trained[kept.known.of(query)] = True
-        share = (self.positive & trained[self.documents]).sum() / self.positive.sum()
-        also = f"; {100 * share:.0f} % of their relevant documents are relevant to queries that may be trained on" if share else ""
-        held, rank = ("query is", "ranks") if len(self.queries) == 1 else ("queries are", "rank")
-        return f"{len(self.queries):,} training {held} held out, and {rank} {counted(len(self.documents), 'documents')}{also}"
+    def told(self, training: TrainingSet) -> str:
+        """A line with the sizes of the sample, and the share of its positives that are also positives of `training`, the training set."""
+        is_trained = np.zeros(training.documents, dtype=bool)
+        for query in training.queries.tolist():
+            is_trained[training.known.of(query)] = True
+        share = (self.positive & is_trained[self.documents]).sum() / self.positive.sum()
+        overlap = f"; {100 * share:.0f} % of their relevant documents are relevant to queries that may be trained on" if share else ""
+        verb, rank = ("query is", "ranks") if len(self.queries) == 1 else ("queries are", "rank")
+        return f"{len(self.queries):,} training {verb} held out, and {rank} {counted(len(self.documents), 'documents')}{overlap}"
 
 
 def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
@@ -55,29 +55,29 @@ def hold_out(data: TrainingSet, params: Round) -> tuple[TrainingSet, Sample]:
     first_N = np.array([place_O[data.known.of(query)].min() for query in data.queries.tolist()])
     order = np.argsort(first_N, kind="stable")
     last = first_N[order[min(params.validation_queries, len(order)) - 1]]
-    kept, held = data.queries[first_N > last], data.queries[order[: params.validation_queries]]
-    if not len(kept):
+    training_queries, held_queries = data.queries[first_N > last], data.queries[order[: params.validation_queries]]
+    if not len(training_queries):
         raise UserError(
             f"params.yaml: rounds: validation_queries {params.validation_queries}: found "
-            f"{counted(len(data.queries), 'queries')} to train on, expected more, so that some are left; decrease it, or set "
+            f"{counted(len(data.queries), 'queries')}, expected some to remain for training; decrease it, or set "
             "validate_every: null"
         )
-    documents = _documents(data, held, params, rng)
-    positive = np.stack([np.isin(documents, data.known.of(query)) for query in held.tolist()])
-    return replace(data, queries=kept), Sample(held, documents, positive)
+    documents = _documents(data, held_queries, params, rng)
+    positive = np.stack([np.isin(documents, data.known.of(query)) for query in held_queries.tolist()])
+    return replace(data, queries=training_queries), Sample(held_queries, documents, positive)
 
 
 def _documents(data: TrainingSet, queries: Ints, params: Round, rng: np.random.Generator) -> Ints:
     chosen = np.zeros(data.documents, dtype=bool)
     for query in queries.tolist():
         chosen[data.known.of(query)] = True
-    room = max(0, min(params.validation_documents, data.documents) - int(chosen.sum()))
+    remaining = max(0, min(params.validation_documents, data.documents) - int(chosen.sum()))
     if params.hard and len(data.negatives.values):
         ranked = sorted((rank, document) for query in queries.tolist() for rank, document in enumerate(data.negatives.of(query).tolist()))
         best = dict.fromkeys(document for _, document in ranked if not chosen[document])
-        chosen[list(best)[: room // 2]] = True
-        room -= min(room // 2, len(best))
-    chosen[rng.permutation(np.flatnonzero(~chosen))[:room]] = True
+        chosen[list(best)[: remaining // 2]] = True
+        remaining -= min(remaining // 2, len(best))
+    chosen[rng.permutation(np.flatnonzero(~chosen))[:remaining]] = True
     return np.flatnonzero(chosen)
 
 

@@ -173,7 +173,7 @@ def test_ranks_share_the_vectors_and_find_what_one_finds(
         shared, own = Shared(embeddings, CPU, tmp_path, gang), torch.from_numpy(queries[:2]).requires_grad_()
         found, again = shared.search(queries, 20), shared.scores(own, rows)
         again.square().sum().backward()
-        return len(shared.own.embeddings), found, again, own.grad
+        return len(shared.part.embeddings), found, again, own.grad
 
     found = as_ranks(ranks, rank)
     assert sum(size for size, *_ in found) == ROWS and max(size for size, *_ in found) < ROWS
@@ -313,5 +313,5 @@ def faiss_decoded(index: faiss.Index, row: int) -> np.ndarray:
 
 @pytest.mark.parametrize("factory", ["Flat", "PCA4,PQ2x4", "SQ8", "PQ4x4", "IVF8,PQ4x4"])
 def test_index_without_trainable_centroids_is_refused(factory: str, embeddings: Embeddings) -> None:
-    with pytest.raises(UserError, match=r"params.yaml: adore.a.index: centroids: true trains those of PQ"):
+    with pytest.raises(UserError, match=r"params.yaml: adore.a.index: centroids: true requires PQ"):
         Centroids(built(embeddings, factory), CPU, "adore.a.index")

@@ -36,7 +36,7 @@ def test_the_shortest_entry_is_adore_as_released() -> None:
         ({"centroid_lr": 0.1}, "centroid_lr requires centroids"),
         ({"centroids": True, "index": "PQ2", "scores": "exact"}, "scores: exact gives the centroids no gradient"),
         ({"centroids": True}, "index Flat has no centroids; set an index such as OPQ24"),
-        *(({"centroids": True, "index": index}, f"index {re.escape(index)}: centroids: true trains those of PQ") for index in UNTRAINED),
+        *(({"centroids": True, "index": index}, f"index {re.escape(index)}: centroids: true requires PQ") for index in UNTRAINED),
         ({"depth": 0}, "depth: found 0"),
         ({"refine": 1}, "refine: unknown key"),
     ],
@@ -78,7 +78,7 @@ def test_steps(batch_queries: int, epochs: float, steps: int) -> None:
 @pytest.mark.parametrize(
     ("measures", "words"),
     [
-        (["RR@10", "R@101"], r"measures R@101: expected a cutoff of serve_depth \(100\) at most; raise serve_depth"),
+        (["RR@10", "R@101"], r"measures R@101: expected a cutoff of at most serve_depth \(100\); raise serve_depth"),
         (["Coverage@5"], "measures Coverage@5: reads texts, which a study does not; remove it"),
         (["RR10"], "'RR10' is not a valid measure"),
     ],

@@ -234,7 +234,7 @@ def test_the_saved_index_serves_the_trained_centroids(run: Callable[[str, str], 
     ("name", "words"),
     [
         ("jpq_flat", "params.yaml: adore.jpq_flat: index Flat has no centroids"),
-        ("jpq_sq", "params.yaml: adore.jpq_sq: index SQ8: centroids: true trains those of PQ"),
+        ("jpq_sq", "params.yaml: adore.jpq_sq: index SQ8: centroids: true requires PQ"),
         ("unknown", "params.yaml: adore.unknown.index: found 'Falt'; expected a faiss factory string"),
         ("greedy", r"params.yaml: adore.greedy.index: found IVF500,Flat, which cannot be trained on \d+ vectors; faiss says"),
     ],

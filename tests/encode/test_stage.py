@@ -161,8 +161,8 @@ def test_int8_where_the_cpu_multiplies_it_else_as_bf16(
         patch.setattr(made.worker, "quantized_layers", lambda *_: None)
         patch.setattr(made.worker, "compute_dtype", lambda *_: torch.float32)
         assert made.run()[0] == exact
-    needs = "needs a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls or mean of all tokens, those of prefixes, too"
-    assert f"encode.precision: int8: {needs}; encodes in float32" in capsys.readouterr().out
+    needs = "requires a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
+    assert f"encode.precision: int8: {needs}; encoding in float32 instead" in capsys.readouterr().out
     if has_int8_layers():
         assert made.run()[0] != exact, "the shards of float32 are not taken for those of int8"
         quantized = np.load(made.folder / "out/00000.npy")

@@ -95,8 +95,8 @@ def test_a_judged_query_without_answers_is_refused(tmp_path: Path) -> None:
 
 def test_documents_or_queries_twice_in_a_run_are_refused(tmp_path: Path) -> None:
     for lines, told in (
-        (["q Q0 d 1 2 x", "q Q0 e 2 1 x", "q Q0 d 3 0 x"], "found document d for query q again"),
-        (["q Q0 d 1 2 x", "p Q0 d 1 1 x", "q Q0 e 2 1 x"], "found query q again after another one"),
+        (["q Q0 d 1 2 x", "q Q0 e 2 1 x", "q Q0 d 3 0 x"], "found document d twice for query q"),
+        (["q Q0 d 1 2 x", "p Q0 d 1 1 x", "q Q0 e 2 1 x"], "found lines of query q in two places"),
     ):
         (tmp_path / "test.trec").write_text("\n".join(lines) + "\n")
         with pytest.raises(UserError, match=told):
@@ -117,7 +117,7 @@ def test_the_stage_measures_coverage_where_it_is_asked_for(tmp_path: Path) -> No
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "bm25: test, queries without a relevant document, which count 0: 1\n" in done.stdout
+    assert "bm25: test, 1 query without a relevant document, counted as 0\n" in done.stdout
     expected = {"Coverage@1": 1 / 3, "AP": 0.5 / 3, "Coverage@2": 2 / 3}
     assert json.loads((tmp_path / "metrics.json").read_text()) == {"test": pytest.approx(expected)}
     (tmp_path / "documents.parquet").unlink()

@@ -135,7 +135,7 @@ def test_random_uses_all_other_documents_of_a_small_corpus(tmp_path: Path, monke
 def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = negatives(tmp_path, "a", [("q0", "d1", 1, 1.0), ("q3", "d1", 1, 1.0)])
     b = negatives(tmp_path, "b", [])
-    with pytest.raises(UserError, match="query 'q3' is out of the order"):
+    with pytest.raises(UserError, match="found query 'q3' out of order"):
         run(tmp_path, monkeypatch, "{first: a, second: random}", a, b)
     with pytest.raises(UserError, match="have no negatives for any training query"):
         run(tmp_path, monkeypatch, "{first: b, second: c}", b, b)

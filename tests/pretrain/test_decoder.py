@@ -90,7 +90,7 @@ def test_positions_begin_behind_the_padding_of_roberta() -> None:
 @pytest.mark.parametrize(
     ("kind", "missing", "sizes"),
     [
-        ("modernbert", "table of positions", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}),
+        ("modernbert", "position embeddings", {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}),
         ("distilbert", "intermediate_size", {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8}),
     ],
 )

@@ -112,10 +112,10 @@ def plain_decoder_loss(module: Pretrainer, params: Pretrain, batch: Batch, texts
     decoder, embeddings = module.decoder, module.encoder.transformer.embeddings
     assert decoder is not None and module.head is not None
     losses = []
-    for ids, text, visible, told in zip(batch.clean, texts, batch.visible, batch.told, strict=True):
+    for ids, text, visible, decoded in zip(batch.clean, texts, batch.visible, batch.decoded, strict=True):
         embedded = embeddings(input_ids=torch.from_numpy(ids)[None])[0]
         context = [text, *embedded[1:]]
-        for place in np.flatnonzero(told):
+        for place in np.flatnonzero(decoded):
             asking = text + embeddings.position_embeddings.weight[place]
             query = decoder.query(asking).chunk(decoder.heads)
             heads = []

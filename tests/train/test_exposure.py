@@ -107,14 +107,14 @@ def test_replay_equals_an_instrumented_run(
     hold_out = entry.hold_out
     monkeypatch.setattr(entry, "hold_out", lambda *given: held.append(hold_out(*given)) or held[0])
     run_here(project, "train", *arguments(name, negatives, init))
-    taken = json.loads((project / f"out/{name}/curves/round.json").read_text())["steps"]
+    trained_steps = json.loads((project / f"out/{name}/curves/round.json").read_text())["steps"]
     params = load(Round, f"rounds.{name}", project / "params.yaml")
     paths = {"tokens": project / "tokens", "corpus": project / "corpus", "negatives": project / negatives, "init-state": state}
-    found = exposure.replay(paths, params, tmp_path, behind=3, taken=taken)
+    found = exposure.replay(paths, params, tmp_path, behind=3, trained_steps=trained_steps)
     replayed = list(found.steps)
-    assert [number for number, _ in replayed] == list(range(taken))
-    assert found.total == taken
-    assert taken == len(trained) or params.validate_every
+    assert [number for number, _ in replayed] == list(range(trained_steps))
+    assert found.total == trained_steps
+    assert trained_steps == len(trained) or params.validate_every
     for (_, roles), was in zip(replayed, trained, strict=False):
         told = {role: set(ordinals.tolist()) for role, ordinals in roles.items()}
         assert told == {role: was[role] for role in (QUERY, POSITIVE, HARD, IN_BATCH)}

@@ -119,7 +119,7 @@ def test_read_with_scores(tmp_path: Path) -> None:
     assert data.positives.values.tolist() == [1, 2, 0]
     np.testing.assert_array_equal(data.positives.scores, [math.nan, 8.0, 9.0])
     assert (data.negatives.values.tolist(), data.negatives.scores.tolist()) == ([0, 2, 1], [5.0, 4.0, 3.0])
-    assert "1.5 a query to draw from; 1 has fewer than 2 (theirs repeat), 0 none" in check_training_set(data, round_of(loss="kl"))
+    assert "1.5 per query to draw from; 1 has fewer than 2 (repeated), 0 none" in check_training_set(data, round_of(loss="kl"))
     (tmp_path / "positives.parquet").unlink()
     data = read_training_set(queries, documents, tmp_path / "qrels.parquet", tmp_path / "train.parquet", round_of(window=(1, 9)), tmp_path)
     for values, wish in (({"loss": "margin_mse"}, "loss margin_mse"), ({"sampling": "simans"}, "sampling simans")):
@@ -211,7 +211,7 @@ def test_distillation_refuses_negatives_without_scores(values: dict[str, str], n
 
 
 def test_more_negatives_than_any_query_has_are_refused(data: TrainingSet) -> None:
-    assert "1 has fewer than 4 (theirs repeat), 1 none" in check_training_set(data, round_of(hard_negatives=4))
+    assert "1 has fewer than 4 (repeated), 1 none" in check_training_set(data, round_of(hard_negatives=4))
     with pytest.raises(
         UserError, match=r"^negatives m: found at most 4 per query at ranks 1 to 200, expected hard_negatives .5. for at least"
     ):
@@ -252,6 +252,6 @@ def test_random_half_of_a_mixture_is_resampled_at_each_step(data: TrainingSet) -
 @pytest.mark.parametrize(("drawn", "warned"), [(0, False), (1, True), (2, False), (3, False)])
 def test_warns_if_a_round_starts_with_the_queries_of_its_initial_model(data: TrainingSet, drawn: int, warned: bool) -> None:
     assert len(data.queries) == 3
-    wanted = f"the same {drawn} of 3 queries come first as in base (seed 42); another seed draws others" if warned else ""
+    wanted = f"the first {drawn} of 3 queries are those that base was trained on (seed 42); set another seed" if warned else ""
     assert seen_before({"seed": 42, "queries": drawn, "of": 3}, data, round_of(batch_queries=2)) == wanted
     assert seen_before({}, data, round_of(batch_queries=2)) == "", "a model that was not trained"

@@ -173,7 +173,7 @@ def test_continued_rounds_equal_one_long_training(project: Path, run_here: Any) 
     run_here(project, "train", *train_arguments("second", "negatives", "second", "first/encoder"), "--init-state", "first/state")
     assert file_digest(project / "second/encoder/model.safetensors") == file_digest(project / "long/encoder/model.safetensors")
     assert folder_digest(project / "second/state") == folder_digest(project / "long/state")
-    repeated = "the same 32 of 40 queries come first as in first (seed 42); another seed draws others"
+    repeated = "the first 32 of 40 queries are those that first was trained on (seed 42); set another seed"
     arguments = [*train_arguments("fresh", "negatives", "fresh", "first/encoder"), "--init-state", "first/state"]
     assert f"fresh: {repeated}" in run_here(project, "train", *arguments)
     arguments = [*train_arguments("others", "negatives", "others", "first/encoder"), "--init-state", "first/state"]
@@ -210,7 +210,7 @@ def test_a_guide_masks_negatives(project: Path, run_here: Any) -> None:
 
 def test_a_round_draws_hard_negatives_from_training_positives(project: Path, run_here: Any) -> None:
     """A third of the documents are those of dev and test."""
-    mean = r"hard negatives: ([\d.]+) a query to draw from"
+    mean = r"hard negatives: ([\d.]+) per query to draw from"
     said = {name: run_here(project, "train", *train_arguments(name, "negatives", f"asked/{name}")) for name in ("first", "asked")}
     drawn = {name: float(found[1]) for name, out in said.items() if (found := re.search(mean, out))}
     assert drawn["asked"] < 0.8 * drawn["first"]

@@ -79,7 +79,7 @@ def test_a_sample_has_the_best_hard_negatives_and_random_documents() -> None:
 
 
 def test_no_query_left_to_train_on_is_refused() -> None:
-    with pytest.raises(UserError, match=r"validation_queries 60: found 60 queries to train on, expected more"):
+    with pytest.raises(UserError, match=r"validation_queries 60: found 60 queries, expected some to remain for training"):
         hold_out(training_set(), params(validation_queries=60))
 
 

@@ -16,7 +16,7 @@ LONE = {"init": "base", "negatives": "bm25"}
 @pytest.mark.parametrize(
     ("entry", "line"),
     [
-        ({"positive_ranks": 3}, "window [1, 200]: begins among the positive_ranks (3); expected a first rank after them"),
+        ({"positive_ranks": 3}, "window [1, 200]: starts within positive_ranks (3); expected a later first rank"),
         (
             {"negatives": "random", "positive_ranks": 3, "window": [4, 9]},
             "rounds.warmup.negatives: found 'random', expected bm25 or a mine without skip and margins (bm25, warmup, whole), as",
