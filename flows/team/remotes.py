@@ -73,8 +73,8 @@ def _to_send() -> Iterator[str]:
     size = sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in oids)
     if oids:
         yield (
-            f"the next run sends what was computed here before: {counted(len(oids), 'files')}, {megabytes(size)} MB, except what is already "
-            "there; to send only what a branch, tag or working tree needs, first: retemper gc --unsent"
+            f"the next run sends what was computed here before: {counted(len(oids), 'files')}, {megabytes(size)} MB, except what is "
+            "there already; to send only what a branch, tag or working tree needs, first: retemper gc --unsent"
         )
 
 
