@@ -20,18 +20,18 @@ OVERVIEW = (
 )
 OVERLAPS = (
     "The share of a round's own top documents that BM25 finds too (ANCE, Table 6; LTRe, Fig. 3c), and of its own hardest negatives that "
-    "a source of training negatives holds (STAR and ADORE, Fig. 4a; LTRe, Fig. 3d): an earlier model's overlap less as training goes on, "
-    "BM25's least."
+    "a source of training negatives holds (STAR and ADORE, Fig. 4a; LTRe, Fig. 3d): those of an earlier model overlap less as training "
+    "continues, those of BM25 least."
 )
 GRADIENTS = (
-    "Loss and gradient norm over some training batches, by layers. ANCE (Fig. 4) finds that random and in-batch negatives lose their "
-    "gradients soon, and that negatives which the model itself ranks high keep them."
+    "Loss and gradient norm over some training batches, by layers. ANCE (Fig. 4) finds that random and in-batch negatives soon lose "
+    "their gradients, and that negatives that the model itself ranks high keep them."
 )
 ERRORS = (
     "How many errors queries have, and which share of all errors they hold (STAR and ADORE, Fig. 3): few hard queries hold most of them."
 )
 CURVES = (
-    "The scores of the top documents of some queries, less the query's mean score over the corpus (ANCE, Fig. 3): few score far above "
+    "The scores of the top documents of some queries, minus the query's mean score over the corpus (ANCE, Fig. 3): few score far above "
     "the rest."
 )
 MAPS = "t-SNE of a query, its relevant documents, and the top ones of BM25, of the round, or of both (ANCE, Fig. 1; LTRe, Fig. 1)."

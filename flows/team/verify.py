@@ -23,7 +23,7 @@ def verify_cache() -> int:
 
         def remove(path: Path) -> None:
             corrupt.append(path)
-            _say(path, "corrupt, removed; the next run that has or makes it puts it back")
+            _say(path, "corrupt, removed; the next run restores or recomputes it")
             path.unlink(missing_ok=True)
 
         count, size = cache.verify(root, remove)
