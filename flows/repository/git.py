@@ -29,7 +29,7 @@ class GitFailed(UserError):
 def refuse_no_git() -> None:
     """UserError if git is not installed."""
     if shutil.which("git") is None:
-        raise UserError("git: not found on PATH, expected it; install it")
+        raise UserError("git: not found on PATH; install it")
 
 
 def git(
@@ -47,7 +47,7 @@ def git(
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(KEPT)}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [*GIT, *words],
             cwd=folder,
             env={**inherited, **QUIET, **identity(folder), **(env or {})},
@@ -59,22 +59,23 @@ def git(
         )
     except subprocess.TimeoutExpired:
         raise GitFailed(f"git {words[0]}: no answer within {timeout:g} s") from None
-    out, told = (stream.decode("utf-8", "surrogateescape") for stream in (done.stdout, done.stderr))  # a diff may have any bytes, and \r\n
-    if check and done.returncode:
-        lines = [line for line in told.splitlines() if line.strip() and not line.startswith("hint:")] or [f"status {done.returncode}"]
-        foreign = f"; {TRUST.format(Path(folder or '.').absolute())}" if DUBIOUS in told else ""
+    # A diff may have any bytes, and \r\n.
+    output, errors = (stream.decode("utf-8", "surrogateescape") for stream in (process.stdout, process.stderr))
+    if check and process.returncode:
+        lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("hint:")] or [f"status {process.returncode}"]
+        foreign = f"; {TRUST.format(Path(folder or '.').absolute())}" if DUBIOUS in errors else ""
         reason = next((line for line in lines if line.startswith(("fatal:", "error:", " !"))), lines[-1])
         full = f"; {FULL}, make room and run again" if shutil.disk_usage(folder or ".").free < FULL_BYTES else ""  # git may not say so
         raise GitFailed(f"git {words[0]}: {reason.strip().removeprefix('fatal: ')}{foreign}{full}")
-    return out.removesuffix("\n")
+    return output.removesuffix("\n")
 
 
 def identity(folder: Path | None = None) -> dict[str, str]:
     """The environment variables needed to commit in `folder` (default: the current one). Empty if git has an identity there."""
     environment = tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(WHO)))
     place = str(Path(folder or ".").absolute())  # a repository may have its own identity
-    asked = ["git", "var", "GIT_COMMITTER_IDENT"]
-    if (place, environment) not in _known and subprocess.run(asked, cwd=folder, capture_output=True, check=False).returncode:
+    command = ["git", "var", "GIT_COMMITTER_IDENT"]
+    if (place, environment) not in _known and subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode:
         return NOBODY
     _known.add((place, environment))
     return {}

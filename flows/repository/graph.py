@@ -33,17 +33,17 @@ class Graph:
 
     def resolve(self, targets: Iterable[str]) -> tuple[str, ...]:
         """The stage names of `targets`. The name of a foreach (`train`) stands for all of its stages. UserError for an unknown name."""
-        found: list[str] = []
+        resolved: list[str] = []
         for target in targets:
             names = [name for name in self.stages if name == target or name.startswith(f"{target}@")]
             if not names:
-                of_it = [name for name in self.stages if name.partition("@")[2] == target]  # the name of a round, say: all its stages
-                close = of_it or difflib.get_close_matches(target, self.stages, 3)
+                same_name = [name for name in self.stages if name.partition("@")[2] == target]  # the name of a round, say: all its stages
+                close = same_name or difflib.get_close_matches(target, self.stages, 3)
                 kinds = dict.fromkeys(name.partition("@")[0] for name in self.stages)
-                told = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(kinds)}, or KIND@NAME"
-                raise UserError(f"dvc.yaml: no stage {target}; {told}")
-            found += names
-        return tuple(dict.fromkeys(found))
+                hint = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(kinds)}, or KIND@NAME"
+                raise UserError(f"dvc.yaml: no stage {target}; {hint}")
+            resolved += names
+        return tuple(dict.fromkeys(resolved))
 
     def upstream_of(self, names: Iterable[str]) -> "Graph":
         """The part of the graph that `names` need, including themselves."""
@@ -58,11 +58,11 @@ class Graph:
 
     def downstream_of(self, names: Iterable[str]) -> frozenset[str]:
         """`names` and all stages that read from them, directly or indirectly."""
-        found = set(names)
+        downstream = set(names)
         for stage in self.stages.values():  # in topological order
-            if found.intersection(stage.upstream):
-                found.add(stage.name)
-        return frozenset(found)
+            if downstream.intersection(stage.upstream):
+                downstream.add(stage.name)
+        return frozenset(downstream)
 
 
 def read_graph(repo: Any) -> Graph:
@@ -74,7 +74,7 @@ def read_graph(repo: Any) -> Graph:
         meta = node.meta if isinstance(node.meta, dict) else {}
         stages[node.addressing] = Stage(
             node.addressing,
-            tuple(sorted(read.addressing for read in network.successors(node) if not read.always_changed)),
+            tuple(sorted(upstream.addressing for upstream in network.successors(node) if not upstream.always_changed)),
             tuple(Path(out.fs_path) for out in node.outs),
             meta.get("slot"),
             tuple(key.removesuffix(".digest") for param in node.params if param.def_path == SOURCE for key in param.params),
@@ -88,13 +88,13 @@ def refuse_unmade(repo: Any, names: Iterable[str]) -> None:
     """UserError if one of these stages reads a missing file that no stage makes. It would only fail after all stages before it had run."""
     from dvc.dependency import Dependency
 
-    wanted, made = set(names), [Path(out.fs_path) for out in repo.index.outs]
+    wanted, outs = set(names), [Path(out.fs_path) for out in repo.index.outs]
     for node in [node for node in repo.index.stages if node.addressing in wanted]:
         for path in [Path(dep.fs_path) for dep in node.deps if type(dep) is Dependency and dep.protocol == "local"]:
-            if not path.exists() and not any(path.is_relative_to(out) or out.is_relative_to(path) for out in made):
+            if not path.exists() and not any(path.is_relative_to(out) or out.is_relative_to(path) for out in outs):
                 shown = path.relative_to(repo.root_dir) if path.is_relative_to(repo.root_dir) else path
                 raise UserError(
-                    f"dvc.yaml: {node.addressing} reads {shown}, which is not there and which no stage makes; put it there, "
+                    f"dvc.yaml: {node.addressing} reads {shown}, which does not exist and which no stage makes; create it, "
                     "or add the stage that makes it"
                 )
 

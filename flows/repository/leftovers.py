@@ -24,22 +24,22 @@ def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEM
     out, as far as dvc.lock and `memory` know, is the user's, so it only gets a warning.
     """
     root = Path.cwd()
-    now = {_relative(out, root) for out in outs}
+    current = {_relative(out, root) for out in outs}
     remembered = _remembered(memory)
     locked = cache(lambda: _locked(lock))  # slow to read, and rarely needed
     deleted = []
-    for folder in sorted({out.parent for out in now if len(out.parent.parts) > 1}):
+    for folder in sorted({out.parent for out in current if len(out.parent.parts) > 1}):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
             out = path.with_name(path.name.removeprefix(".").removesuffix(".partial")) if path.name.endswith(".partial") else path
-            if path.name == ".gitignore" or any(kept.is_relative_to(out) or out.is_relative_to(kept) for kept in now):
+            if path.name == ".gitignore" or any(known.is_relative_to(out) or out.is_relative_to(known) for known in current):
                 continue
             if not OF_DVC.fullmatch(path.name) and out not in remembered and out not in locked():
                 warn(f"{path}: no stage makes it, but it is read as if one did; move it away")
                 continue
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
             deleted.append(path)
-    if now - remembered:
-        write_json(memory, sorted(str(out) for out in now | remembered))
+    if current - remembered:
+        write_json(memory, sorted(str(out) for out in current | remembered))
     return deleted
 
 
@@ -50,11 +50,11 @@ def remove_unfinished(outs: Iterable[Path], cache: Path) -> None:
     """
     places = {RECORDS, *([cache] if cache.resolve().is_relative_to(Path.cwd().resolve()) else [])}
     for out in outs:
-        half = partial_path(out)
-        shutil.rmtree(half) if half.is_dir() else half.unlink(missing_ok=True)
+        partial = partial_path(out)
+        shutil.rmtree(partial) if partial.is_dir() else partial.unlink(missing_ok=True)
         places.add(out.parent)
-    found = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
-    for path in [*found, *RECORDS.glob(".*.partial"), *RECORDS.glob("bin/.*.partial"), partial_path(LOCK)]:
+    temporary = [path for place in places for path in place.glob(".*.tmp") if OF_DVC.fullmatch(path.name)]
+    for path in [*temporary, *RECORDS.glob(".*.partial"), *RECORDS.glob("bin/.*.partial"), partial_path(LOCK)]:
         path.unlink(missing_ok=True)
 
 

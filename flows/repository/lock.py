@@ -27,13 +27,13 @@ def entry_digest(entry: Mapping[str, Any]) -> str:
 
 def commit_of(revision: str, folder: Path | None = None) -> str:
     """The full id of the commit of a revision, or of an experiment by its bare name. UserError if git has no such revision."""
-    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)
-    if not found:
-        named = [ref for ref in references(folder) if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
-        found = git("rev-parse", f"{named[-1]}^{{commit}}", folder=folder) if named else ""
-    if not found:
+    commit = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", folder=folder, check=False)
+    if not commit:
+        experiments = [ref for ref in references(folder) if ref.startswith("refs/exps/") and ref.endswith(f"/{revision}")]
+        commit = git("rev-parse", f"{experiments[-1]}^{{commit}}", folder=folder) if experiments else ""
+    if not commit:
         raise UserError(f"revision {revision}: not found in git, expected a commit, branch, tag or experiment; try git fetch")
-    return found
+    return commit
 
 
 def references(folder: Path | None = None) -> list[str]:
@@ -43,8 +43,8 @@ def references(folder: Path | None = None) -> list[str]:
 
 def read_blob(commit: str, path: str, folder: Path | None = None) -> str | None:
     """The content of a text file in a commit; None if the commit lacks it."""
-    done = subprocess.run(["git", "show", f"{commit}:./{path}"], cwd=folder, capture_output=True, check=False)
-    return done.stdout.decode("utf-8") if done.returncode == 0 else None
+    process = subprocess.run(["git", "show", f"{commit}:./{path}"], cwd=folder, capture_output=True, check=False)
+    return process.stdout.decode("utf-8") if process.returncode == 0 else None
 
 
 def parse_lock(text: str, where: str) -> Lock:
@@ -85,10 +85,10 @@ def stages_in_graph(lock: Lock, graph: str | None, params: str | None) -> Lock:
     stages, sections = _mapping("dvc.yaml", graph).get("stages") or {}, _mapping("params.yaml", params or "")
 
     def belongs(name: str) -> bool:
-        stage, each, key = name.partition("@")
-        over = stages.get(stage, {}).get("foreach")  # ${rounds}
-        keys = sections.get(over.strip("${}")) if isinstance(over, str) else over
-        return stage in stages and (not each or key in map(str, keys or ()))
+        stage, at, key = name.partition("@")
+        foreach = stages.get(stage, {}).get("foreach")  # ${rounds}
+        keys = sections.get(foreach.strip("${}")) if isinstance(foreach, str) else foreach
+        return stage in stages and (not at or key in map(str, keys or ()))
 
     return {name: entry for name, entry in lock.items() if belongs(name)}
 
@@ -111,8 +111,8 @@ def parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def corpus_of(lock: Mapping[str, Mapping[str, Any]]) -> str:
     """The corpus folder with the queries that systems answer: data/corpus, or data/pseudo if stage tokenize reads that."""
-    read = {dep["path"] for dep in lock.get("tokenize", {}).get("deps", [])}
-    return "data/pseudo" if "data/pseudo" in read else "data/corpus"
+    dep_paths = {dep["path"] for dep in lock.get("tokenize", {}).get("deps", [])}
+    return "data/pseudo" if "data/pseudo" in dep_paths else "data/corpus"
 
 
 def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> Iterator[tuple[str, list[Lock]]]:
@@ -120,7 +120,7 @@ def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> 
 
     Equal files are read once. UserError if one is invalid; with `invalid` false, it counts as empty instead.
     """
-    seen: dict[str, Lock] = {}
+    by_blob: dict[str, Lock] = {}
     trees: dict[str, list[Lock]] = {}
     stashed = git("rev-list", "--walk-reflogs", "refs/stash", folder=folder, check=False).splitlines()  # only the latest has a reference
     for name in [*references(folder), *stashed, "HEAD", *(f"worktree {tree}" for tree in worktrees(folder))]:
@@ -132,14 +132,14 @@ def locks_of_references(folder: Path | None = None, *, invalid: bool = True) -> 
             for line in filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree, folder=where).split("\0")):
                 (mode, _, blob), path = line.partition("\t")[0].split(), line.partition("\t")[2]
                 if mode.startswith("100") and is_dvc_file(path):
-                    if blob not in seen:
+                    if blob not in by_blob:
                         try:
-                            seen[blob] = parse_dvc_file(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
+                            by_blob[blob] = parse_dvc_file(git("cat-file", "blob", blob, folder=where), f"{name}:{path}")
                         except UserError:
                             if invalid:
                                 raise
-                            seen[blob] = {}
-                    trees[tree].append(seen[blob])
+                            by_blob[blob] = {}
+                    trees[tree].append(by_blob[blob])
         yield name, trees.get(tree, [])
 
 

@@ -48,30 +48,30 @@ def merge(root: Path) -> list[str]:
     if not ours and not git("rev-parse", "--verify", "--quiet", "MERGE_HEAD", check=False):
         raise UserError(f"{LOCK}, {PARAMS}: found no git conflict in them; run retemper merge after a git merge that stopped at one")
     texts: dict[str, str] = {}
-    said: list[str] = []
+    messages: list[str] = []
     for name in sorted(ours):
         base, mine, other = (git("cat-file", "blob", blob) + "\n" if blob else "" for blob in _blobs(conflicts[name]))
         if not {OURS, THEIRS} <= set(conflicts[name]):
-            texts[name], lines = mine or other, [f"{name}: kept as {'ours' if mine else 'theirs'}; the other side has deleted it"]
+            texts[name], lines = mine or other, [f"{name}: kept as {'ours' if mine else 'theirs'}; the other side deleted it"]
         elif name == LOCK:
             texts[name], lines = _merge_lock(base, mine, other, lambda entry: is_recorded(entry, root))
         elif name == PARAMS:
-            texts[name], lines = merge_params(base, mine, other), [f"{PARAMS}: both sides' changes"]
+            texts[name], lines = merge_params(base, mine, other), [f"{PARAMS}: merged the changes of both sides"]
         else:
-            texts[name], lines = _merge_source(base, mine, other), [f"{name}: both sides' sources; the next run brings it up to date"]
-        said += lines
+            texts[name], lines = _merge_source(base, mine, other), [f"{name}: merged the sources of both sides; the next run updates it"]
+        messages += lines
     for name, text in texts.items():
         write_text(Path(name), text)
     if texts:
         git("add", "--", *texts)
-    rest = sorted(set(conflicts) - set(texts))
-    return [*said, f"still in conflict: {', '.join(rest)}" if rest else "resolved; git commit, then retemper run"]
+    unresolved = sorted(set(conflicts) - set(texts))
+    return [*messages, f"still in conflict: {', '.join(unresolved)}" if unresolved else "resolved; git commit, then retemper run"]
 
 
 def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged:
     """The union of two dvc.locks that derive from `base`. Entries are taken whole, so each one was written by a run."""
     lock: dict[str, Mapping[str, Any]] = {}
-    both: dict[str, str] = {}
+    sides: dict[str, str] = {}
     for name in dict.fromkeys([*ours, *theirs]):
         mine, other, before = ours.get(name), theirs.get(name), base.get(name)
         if mine is None or other is None:
@@ -81,8 +81,8 @@ def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged
         elif mine == before:
             lock[name] = other
         else:
-            lock[name], both[name] = (other, "theirs") if known(other) and not known(mine) else (mine, "ours")
-    return Merged(lock, tuple(name for name in lock if lock[name] != ours.get(name) and name not in both), both)
+            lock[name], sides[name] = (other, "theirs") if known(other) and not known(mine) else (mine, "ours")
+    return Merged(lock, tuple(name for name in lock if lock[name] != ours.get(name) and name not in sides), sides)
 
 
 def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str = "") -> Any:
@@ -98,13 +98,13 @@ def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str
         clashes.append(key)
         return ours
     before = base if isinstance(base, dict) else {}
-    found = {
+    merged = {
         name: three_way(
             before.get(name, MISSING), ours.get(name, MISSING), theirs.get(name, MISSING), clashes, key=f"{key}.{name}".strip(".")
         )
         for name in dict.fromkeys([*ours, *theirs])
     }
-    return {name: value for name, value in found.items() if value is not MISSING}
+    return {name: value for name, value in merged.items() if value is not MISSING}
 
 
 def merge_params(base: str, ours: str, theirs: str) -> str:
@@ -132,25 +132,25 @@ def is_recorded(entry: Mapping[str, Any], root: Path) -> bool:
 
 
 def _merge_lock(base: str, ours: str, theirs: str, known: Known) -> tuple[str, list[str]]:
-    whole = _lock(ours, "ours")
+    document = _lock(ours, "ours")
     stages = [_lock(text, side).get("stages") or {} for text, side in ((base, "base"), (ours, "ours"), (theirs, "theirs"))]
     merged = merge_locks(stages[0], stages[1], stages[2], known=known)
-    whole["stages"] = dict(merged.lock)
+    document["stages"] = dict(merged.lock)
     verified = sum(map(known, merged.lock.values()))
     lines = [f"{LOCK}: {counted(len(merged.lock), 'entries')}, {len(merged.added)} of them from theirs{_named(merged.added)}"]
     if merged.both:
         lines.append(
             f"{LOCK}: computed on both sides, one was taken: {', '.join(f'{name} ({side})' for name, side in merged.both.items())}"
         )
-    rest = len(merged.lock) - verified
+    unverified = len(merged.lock) - verified
     lines.append(
         f"{LOCK}: the runs of {counted(verified, 'entries')} are recorded in the cache"
-        + (f"; the next run checks the other {rest}" if rest else "")
+        + (f"; the next run checks the other {unverified}" if unverified else "")
     )
     text = io.StringIO()
     yaml = YAML()
     yaml.default_flow_style = False
-    yaml.dump(whole, text)  # as DVC does
+    yaml.dump(document, text)  # as DVC does
     return text.getvalue(), lines
 
 
@@ -161,12 +161,12 @@ def _merge_source(base: str, ours: str, theirs: str) -> str:
 
 def _conflicts() -> dict[str, dict[int, str]]:
     """For every file in conflict in the current folder and below it, the blob of each git stage."""
-    found: dict[str, dict[int, str]] = defaultdict(dict)
+    conflicts: dict[str, dict[int, str]] = defaultdict(dict)
     for line in filter(None, git("ls-files", "--unmerged", "-z").split("\0")):
-        told, _, path = line.partition("\t")
-        _, blob, stage = told.split()
-        found[path][int(stage)] = blob
-    return dict(found)
+        header, _, path = line.partition("\t")
+        _, blob, stage = header.split()
+        conflicts[path][int(stage)] = blob
+    return dict(conflicts)
 
 
 def _blobs(stages: Mapping[int, str]) -> list[str]:
@@ -179,13 +179,13 @@ def _lock(text: str, side: str) -> dict[str, Any]:
     from voluptuous import Invalid
 
     try:
-        found = YAML().load(text) or {}
-        COMPILED_LOCKFILE_SCHEMA(found or {"schema": "2.0"})
+        lock = YAML().load(text) or {}
+        COMPILED_LOCKFILE_SCHEMA(lock or {"schema": "2.0"})
     except (YAMLError, Invalid, AttributeError) as error:
         raise UserError(
             f"{LOCK} of {side}: invalid dvc.lock ({' '.join(str(error).split())[:100]}); git checkout --theirs or --ours"
         ) from None
-    return dict(found)
+    return dict(lock)
 
 
 def _load(text: str, side: str) -> Any:
@@ -238,11 +238,11 @@ def _at(value: Any, key: str) -> Any:
     return value
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """Whether two values are equal as JSON, so that True is not 1. MISSING equals only itself."""
-    if one is MISSING or other is MISSING:
-        return one is other
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+    if first is MISSING or second is MISSING:
+        return first is second
+    return json.dumps(first, sort_keys=True, default=str) == json.dumps(second, sort_keys=True, default=str)
 
 
 def _named(names: tuple[str, ...]) -> str:

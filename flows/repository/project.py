@@ -48,9 +48,9 @@ def _write_utf8() -> None:
 
     write = ConfigObj.write
 
-    def write_utf8(self: Any, *rest: Any, **named: Any) -> Any:
+    def write_utf8(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.default_encoding = "utf-8"
-        return write(self, *rest, **named)
+        return write(self, *args, **kwargs)
 
     setattr(ConfigObj, "write", write_utf8)  # noqa: B010 - mypy forbids the plain form
 
@@ -113,11 +113,11 @@ def refuse_settings(path: Path) -> None:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     except ConfigObjError as error:
-        first = (error.errors or [error])[0]
-        line, place = str(first.line).strip(), f"{path}:{first.line_number}"
-        if isinstance(first, DuplicateError):
-            what = f"section {line}" if line.startswith("[") else f"key {line.partition('=')[0].strip()}"
-            raise UserError(f"{place}: found {what} again, expected it once; put both together") from None
+        fault = (error.errors or [error])[0]
+        line, place = str(fault.line).strip(), f"{path}:{fault.line_number}"
+        if isinstance(fault, DuplicateError):
+            item = f"section {line}" if line.startswith("[") else f"key {line.partition('=')[0].strip()}"
+            raise UserError(f"{place}: found {item} again, expected it once; merge the two") from None
         if CONFLICT.match(line):
             raise UserError(f"{place}: found a merge conflict marker; keep one side (git checkout --ours {path} keeps ours)") from None
         raise UserError(f"{place}: cannot be read, expected a line [section], ['remote \"NAME\"'], or key = value; fix the line") from None
@@ -125,14 +125,14 @@ def refuse_settings(path: Path) -> None:
 
 def project_folder(merging: bool = False) -> None:
     """UserError if the current folder is not a project, is not writable, or (unless `merging`) has merge conflicts."""
-    here = Path.cwd()
-    refuse_separator(here)
+    project = Path.cwd()
+    refuse_separator(project)
     for name in ("dvc.yaml", "params.yaml", ".dvc"):
         if not Path(name).exists():
-            raise UserError(f"{here}: no {name} here; run retemper in the project's folder")
+            raise UserError(f"{project}: no {name} here; run retemper in the project's folder")
     for path in map(Path, ("data", ".retemper")):
         if path.exists() and not path.is_dir():
-            raise UserError(f"{here / path}: found a file, expected a folder; move it away")
+            raise UserError(f"{project / path}: found a file, expected a folder; move it away")
     for path in KEPT if not merging else ():
         refuse_conflict(path)
         if path.suffix != ".json":
@@ -140,10 +140,10 @@ def project_folder(merging: bool = False) -> None:
     for path in SETTINGS:
         refuse_settings(path)
     refuse_no_git()
-    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
-        raise UserError(f"{here}: not in a git repository, expected one (DVC needs it); run git init")
-    if not os.access(here, os.W_OK) or (Path("data").exists() and not os.access("data", os.W_OK)):
-        raise UserError(f"{here}: no permission to write here; run as its owner, or copy the project")
+    if not any((folder / ".git").exists() for folder in (project, *project.parents)):
+        raise UserError(f"{project}: not in a git repository, expected one (DVC needs it); run git init")
+    if not os.access(project, os.W_OK) or (Path("data").exists() and not os.access("data", os.W_OK)):
+        raise UserError(f"{project}: no permission to write here; run as its owner, or copy the project")
     if sys.platform == "win32":
         raise UserError("Windows: process groups are needed; run in WSL")
 
@@ -162,5 +162,7 @@ def refuse_conflict(path: Path) -> None:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     if mark := CONFLICT.search(text):
         line = text.count("\n", 0, mark.start()) + 1
-        both = "" if path == GRAPH else "take both sides (retemper merge), or "
-        raise UserError(f"{path}:{line}: found a merge conflict marker; {both}keep one side (git checkout --ours {path} keeps all of ours)")
+        advice = "" if path == GRAPH else "take both sides (retemper merge), or "
+        raise UserError(
+            f"{path}:{line}: found a merge conflict marker; {advice}keep one side (git checkout --ours {path} keeps all of ours)"
+        )

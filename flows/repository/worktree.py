@@ -93,9 +93,9 @@ def run_in(
     """
     reported = Problems(tree / ".retemper/second-tree.problem.json")
     path = os.pathsep.join(filter(None, [str(tree.absolute()), os.environ.get("PYTHONPATH", "")]))
-    ours = {"PYTHONPATH": path, SECOND: "1", TYPED: typed_command(), **(env or {}), **reported.environment}
+    variables = {"PYTHONPATH": path, SECOND: "1", TYPED: typed_command(), **(env or {}), **reported.environment}
     try:
-        status = processes.run(run, show, environment(**ours), tree)
+        status = processes.run(run, show, environment(**variables), tree)
     finally:
         problems = reported.take()
     return status, problems
@@ -114,8 +114,8 @@ def read_changes(commit: str) -> Changes:
     plain = ("--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/", "--dst-prefix=b/")  # whatever the user's settings are
     diff = git("diff", "--binary", "--relative", *plain, commit)
     new = git("ls-files", "--others", "--exclude-standard", "-z", "--", *code_files(Path())).split("\0")
-    there = [Path(name) for name in [*filter(None, new), LOCK, SOURCE] if Path(name).is_file()]
-    return Changes(diff, {str(path): (path.read_bytes(), path.stat().st_mode) for path in there})
+    existing = [Path(name) for name in [*filter(None, new), LOCK, SOURCE] if Path(name).is_file()]
+    return Changes(diff, {str(path): (path.read_bytes(), path.stat().st_mode) for path in existing})
 
 
 def carry_changes(changes: Changes, tree: Path) -> None:
@@ -150,23 +150,23 @@ def link_sources(tree: Path, room: Path | None = None) -> None:
     Links are made in the tree, in its `room` if it has one (`tree_place`), and elsewhere only outside this project and where nothing
     exists. UserError if a source would still resolve to something different from there.
     """
-    for key, named in source_keys(read_yaml(tree / "params.yaml")):
-        place = Path(named.partition(":")[2] or named)
+    for key, source in source_keys(read_yaml(tree / "params.yaml")):
+        place = Path(source.partition(":")[2] or source)
         if place.is_absolute() or not place.exists():
             continue
-        there = Path(os.path.normpath(tree.absolute() / place))
-        if there.exists() and (there.is_relative_to(tree.absolute()) or there.resolve() == place.resolve()):
+        target = Path(os.path.normpath(tree.absolute() / place))
+        if target.exists() and (target.is_relative_to(tree.absolute()) or target.resolve() == place.resolve()):
             continue
-        inside = there.is_relative_to(tree.absolute())
-        ours = room is not None and there.is_relative_to(room.absolute()) and not tree.absolute().is_relative_to(there)
-        free = not there.exists() and not there.is_relative_to(Path.cwd())
-        if not (inside or ours or free):
-            raise UserError(f"params.yaml: {key}: {named} names another folder from {tree}, where this runs; give an absolute path")
-        there.parent.mkdir(parents=True, exist_ok=True)
-        if ours and there.is_dir() and not there.is_symlink():  # a folder made for links of an earlier source
-            shutil.rmtree(there)
-        there.unlink(missing_ok=True)
-        there.symlink_to(place.resolve())
+        in_tree = target.is_relative_to(tree.absolute())
+        in_room = room is not None and target.is_relative_to(room.absolute()) and not tree.absolute().is_relative_to(target)
+        is_free = not target.exists() and not target.is_relative_to(Path.cwd())
+        if not (in_tree or in_room or is_free):
+            raise UserError(f"params.yaml: {key}: {source} resolves to another folder from {tree}, where this runs; give an absolute path")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if in_room and target.is_dir() and not target.is_symlink():  # a folder made for links of an earlier source
+            shutil.rmtree(target)
+        target.unlink(missing_ok=True)
+        target.symlink_to(place.resolve())
 
 
 def code_files(root: Path) -> list[str]:
@@ -188,13 +188,13 @@ def is_worktree(root: Path, common: Path) -> bool:
     return [Path(line).resolve() for line in shown] == [root, common.resolve()]
 
 
-def _carry_forgotten(own: Path, there: Path) -> None:
+def _carry_forgotten(source: Path, target: Path) -> None:
     """Add the project's forgotten records to a tree's list: the tree's commit may be older, and a source may still have them."""
-    known = forgotten.read_marks(there)
-    lines = own.read_text(encoding="utf-8").splitlines() if forgotten.read_marks(own).keys() - known.keys() else []
-    if more := [line for line in lines if line.strip() and not line.startswith("#") and line.split()[1] not in known]:
-        text = there.read_text(encoding="utf-8").rstrip("\n") + "\n" if there.exists() else forgotten.HEAD
-        write_text(there, text + "".join(f"{line}\n" for line in more))
+    known = forgotten.read_marks(target)
+    lines = source.read_text(encoding="utf-8").splitlines() if forgotten.read_marks(source).keys() - known.keys() else []
+    if new_lines := [line for line in lines if line.strip() and not line.startswith("#") and line.split()[1] not in known]:
+        text = target.read_text(encoding="utf-8").rstrip("\n") + "\n" if target.exists() else forgotten.HEAD
+        write_text(target, text + "".join(f"{line}\n" for line in new_lines))
 
 
 def _share_settings(project: Path, folder: Path, own_cache: bool) -> None:

@@ -20,18 +20,18 @@ OVERVIEW = (
 )
 OVERLAPS = (
     "The share of a round's own top documents that BM25 finds too (ANCE, Table 6; LTRe, Fig. 3c), and of its own hardest negatives that "
-    "a source of training negatives holds (STAR and ADORE, Fig. 4a; LTRe, Fig. 3d): an earlier model's overlap less as training goes on, "
-    "BM25's least."
+    "a source of training negatives holds (STAR and ADORE, Fig. 4a; LTRe, Fig. 3d): those of an earlier model overlap less as training "
+    "continues, those of BM25 least."
 )
 GRADIENTS = (
-    "Loss and gradient norm over some training batches, by layers. ANCE (Fig. 4) finds that random and in-batch negatives lose their "
-    "gradients soon, and that negatives which the model itself ranks high keep them."
+    "Loss and gradient norm over some training batches, by layers. ANCE (Fig. 4) finds that random and in-batch negatives soon lose "
+    "their gradients, and that negatives that the model itself ranks high keep them."
 )
 ERRORS = (
     "How many errors queries have, and which share of all errors they hold (STAR and ADORE, Fig. 3): few hard queries hold most of them."
 )
 CURVES = (
-    "The scores of the top documents of some queries, less the query's mean score over the corpus (ANCE, Fig. 3): few score far above "
+    "The scores of the top documents of some queries, minus the query's mean score over the corpus (ANCE, Fig. 3): few score far above "
     "the rest."
 )
 MAPS = "t-SNE of a query, its relevant documents, and the top ones of BM25, of the round, or of both (ANCE, Fig. 1; LTRe, Fig. 1)."
@@ -43,12 +43,12 @@ def load(graph: Graph) -> dict[str, Any]:
     return {name: read_json(path) for name in names if (path := FOLDER / name / "analysis.json").is_file()}
 
 
-def body(found: Mapping[str, Any]) -> Markup:
+def body(analyses: Mapping[str, Any]) -> Markup:
     """The HTML of all analyses; empty without any."""
-    if not found:
+    if not analyses:
         return Markup("")
-    parts = [_overview(found), _overlaps(found), _gradients(found), _errors(found)]
-    parts += [_curves(name, one) + _maps(name, one) for name, one in found.items()]
+    parts = [_overview(analyses), _overlaps(analyses), _gradients(analyses), _errors(analyses)]
+    parts += [_curves(name, analysis) + _maps(name, analysis) for name, analysis in analyses.items()]
     return Markup("").join(parts)
 
 
@@ -56,7 +56,7 @@ def _note(text: str) -> Markup:
     return Markup('<p class="note">{}</p>').format(text)
 
 
-def _overview(found: Mapping[str, Any]) -> Markup:
+def _overview(analyses: Mapping[str, Any]) -> Markup:
     header = [
         "analysis",
         "round",
@@ -71,23 +71,27 @@ def _overview(found: Mapping[str, Any]) -> Markup:
     rows = [
         [
             name,
-            one["round"],
-            one["split"],
-            f"{one['queries']:,}",
-            f"{one['pairwise_errors']['total']:,.1f}",
-            f"{one['pairwise_errors']['top']:.2f}",
-            f"{one['alignment']:.4f}",
-            *(f"{one['uniformity'][part]:.3f}" for part in ("queries", "documents")),
+            analysis["round"],
+            analysis["split"],
+            f"{analysis['queries']:,}",
+            f"{analysis['pairwise_errors']['total']:,.1f}",
+            f"{analysis['pairwise_errors']['top']:.2f}",
+            f"{analysis['alignment']:.4f}",
+            *(f"{analysis['uniformity'][part]:.3f}" for part in ("queries", "documents")),
         ]
-        for name, one in found.items()
+        for name, analysis in analyses.items()
     ]
-    depth = next(iter(found.values()))["pairwise_errors"]["depth"]
+    depth = next(iter(analyses.values()))["pairwise_errors"]["depth"]
     return table(header, rows) + _note(OVERVIEW.format(depth=depth))
 
 
-def _overlaps(found: Mapping[str, Any]) -> Markup:
-    rows = [(name, f"BM25's top {one['depth']}", one["bm25_overlap"]) for name, one in found.items()]
-    rows += [(name, f"negatives of {source}", share) for name, one in found.items() for source, share in one["negatives_overlap"].items()]
+def _overlaps(analyses: Mapping[str, Any]) -> Markup:
+    rows = [(name, f"BM25's top {analysis['depth']}", analysis["bm25_overlap"]) for name, analysis in analyses.items()]
+    rows += [
+        (name, f"negatives of {source}", share)
+        for name, analysis in analyses.items()
+        for source, share in analysis["negatives_overlap"].items()
+    ]
     known = [row for row in rows if row[2] is not None]
     if not known:
         return Markup("")
@@ -102,11 +106,11 @@ def _overlaps(found: Mapping[str, Any]) -> Markup:
     )
 
 
-def _gradients(found: Mapping[str, Any]) -> Markup:
+def _gradients(analyses: Mapping[str, Any]) -> Markup:
     parts = []
-    for name, one in found.items():
-        groups = [part for values in one["gradients"].values() for part in values if part != "loss"]
-        order, sources = list(dict.fromkeys(groups)), one["gradients"]
+    for name, analysis in analyses.items():
+        groups = [part for values in analysis["gradients"].values() for part in values if part != "loss"]
+        order, sources = list(dict.fromkeys(groups)), analysis["gradients"]
         if not sources:
             continue
         rows = [(source, part, values[part]) for source, values in sources.items() for part in order]
@@ -121,16 +125,16 @@ def _gradients(found: Mapping[str, Any]) -> Markup:
     )
 
 
-def _errors(found: Mapping[str, Any]) -> Markup:
+def _errors(analyses: Mapping[str, Any]) -> Markup:
     bins = [
         (name, str(row["from"]), float(row[key]), key)
-        for name, one in found.items()
-        for row in one["pairwise_errors"]["histogram"]
+        for name, analysis in analyses.items()
+        for row in analysis["pairwise_errors"]["histogram"]
         for key in ("queries", "errors")
     ]
     if not bins:
         return Markup("")
-    order = list(found)
+    order = list(analyses)
     charts = Markup("").join(
         figure(
             lines(
@@ -151,10 +155,10 @@ def _errors(found: Mapping[str, Any]) -> Markup:
     )
 
 
-def _curves(name: str, one: Mapping[str, Any]) -> Markup:
-    if not one["curves"]:
+def _curves(name: str, analysis: Mapping[str, Any]) -> Markup:
+    if not analysis["curves"]:
         return Markup("")
-    drawn = [Line(row["query"], [Point(rank, score) for rank, score in enumerate(row["scores"], 1)]) for row in one["curves"]]
+    drawn = [Line(row["query"], [Point(rank, score) for rank, score in enumerate(row["scores"], 1)]) for row in analysis["curves"]]
     chart = figure(lines(drawn, "rank", "score above the mean"), f"scores of the top documents, {name}")
     return Markup("<h3>Scores by rank: {}</h3>{}{}").format(
         name,
@@ -163,12 +167,12 @@ def _curves(name: str, one: Mapping[str, Any]) -> Markup:
     )
 
 
-def _maps(name: str, one: Mapping[str, Any]) -> Markup:
-    if not one["maps"]:
+def _maps(name: str, analysis: Mapping[str, Any]) -> Markup:
+    if not analysis["maps"]:
         return Markup("")
-    order = list(dict.fromkeys([*MAPPED, *(point["kind"] for row in one["maps"] for point in row["points"])]))
+    order = list(dict.fromkeys([*MAPPED, *(point["kind"] for row in analysis["maps"] for point in row["points"])]))
     charts = Markup("").join(
-        figure(scatter(row["points"], order), f"t-SNE of query {row['query']} and its documents, {name}") for row in one["maps"]
+        figure(scatter(row["points"], order), f"t-SNE of query {row['query']} and its documents, {name}") for row in analysis["maps"]
     )
     return Markup('<h3>Maps: {}</h3>{}<div class="charts">{}</div>{}').format(
         name,

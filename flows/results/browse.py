@@ -28,16 +28,16 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
 
     first = first or best(metrics)
     second = second or (BM25 if first != BM25 else best({name: splits for name, splits in metrics.items() if name != BM25}))
-    lock, here = lock_here(), fusions(sections)
-    asked: dict[str, None] = {}
+    lock, fusion_names = lock_here(), fusions(sections)
+    searched: dict[str, None] = {}
     fused: dict[str, None] = {}
     for name in (first, second):
-        parts, over = made_from(name, sections) if name in here else ([name], [])
-        asked |= dict.fromkeys(parts)
-        fused |= dict.fromkeys(over)
+        parts, fused_parts = made_from(name, sections) if name in fusion_names else ([name], [])
+        searched |= dict.fromkeys(parts)
+        fused |= dict.fromkeys(fused_parts)
         refuse_unfit(lock, name, "dvc.lock")
     systems = []
-    for name in asked:
+    for name in searched:
         if name != BM25:
             refuse_unindexed(name, sections)
             systems += ["--model", name, f"data/encoders/{name}", str(served_index(name, INDEXES))]
@@ -45,13 +45,13 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
     if not Path("data/bm25").exists():
         raise UserError("data/bm25: no index of BM25, whose analysis marks what matches; run retemper run")
     corpus = corpus_of(lock)
-    given = [
+    arguments = [
         *systems, "--lexical", "data/bm25", "--depth", str(parameters.retrieve.depth), "--lexical-depth", str(parameters.bm25.run_depth),
         "--documents", f"{corpus}/documents.parquet", "--tokens", "data/tokens", "--corpus", corpus, "--values", "data/values",
         "--batch", str(batch), "--split", split, "--metric", parameters.report.metric, "--port", str(port), "--chosen", first, second,
     ]  # fmt: skip
     try:
-        return subprocess.run([sys.executable, "-m", "tasks.search.browse", *given], env=environment(), check=False).returncode
+        return subprocess.run([sys.executable, "-m", "tasks.search.browse", *arguments], env=environment(), check=False).returncode
     except KeyboardInterrupt:  # the usual way to stop it
         print()
         return 0

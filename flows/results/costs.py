@@ -32,30 +32,30 @@ LATENCY_NOTE = (
 
 def costs(graph: Graph, measured: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """By model of the graph: its cost on this machine, as its stages recorded it, and the size and recall of its index."""
-    found: dict[str, dict[str, float]] = {}
+    rows: dict[str, dict[str, float]] = {}
     for stage in graph.stages:
         kind, _, name = stage.partition("@")
         if kind in COSTLY and (figures := measured.get(stage)):
-            row = found.setdefault(name, {})
+            row = rows.setdefault(name, {})
             row |= {f"{kind}_{key}": value for key, value in figures.items() if not key.startswith("search_")}
             row |= {key: value for key, value in figures.items() if key.startswith("search_")}
-    for name, row in found.items():
+    for name, row in rows.items():
         manifest, index = Path("data/embeddings", name, "manifest.json"), Path("data/index_metrics", f"{name}.json")
         passages = int(read_json(manifest)["rows"]) if manifest.is_file() else 0
         if passages and "encode_seconds" in row:
             row["encode_ms"] = 1000 * row["encode_seconds"] / passages
         if index.is_file():
-            told = read_json(index)
-            row["bytes"] = float(told["bytes_per_vector"])
-            recall = next((value for key, value in told.items() if key.startswith("recall@")), None)
+            record = read_json(index)
+            row["bytes"] = float(record["bytes_per_vector"])
+            recall = next((value for key, value in record.items() if key.startswith("recall@")), None)
             row |= {} if recall is None else {"recall": float(recall)}
-    return found
+    return rows
 
 
-def cost_table(found: Mapping[str, Mapping[str, float]]) -> str:
+def cost_table(by_model: Mapping[str, Mapping[str, float]]) -> str:
     """A row for each model."""
     rows: list[list[str | Cell]] = []
-    for name, row in found.items():
+    for name, row in by_model.items():
         trained = row.get("train_seconds", row.get("adore_seconds"))
         peaks = [value for key, value in row.items() if key.endswith("_peak_mib")]
         cells = [f"{row[key]:,{form}}" if key in row else "-" for key, (_, form) in FIGURES.items()]
@@ -74,15 +74,15 @@ def latencies(graph: Graph) -> dict[str, Any]:
     return {name: read_json(path) for name in names if (path := LATENCY / f"{name}.json").is_file()}
 
 
-def latency_table(found: Mapping[str, Any]) -> str:
+def latency_table(by_system: Mapping[str, Any]) -> str:
     """One row per split of each system that reorders a run; empty if none was measured."""
     rows = []
-    for name, values in found.items():
+    for name, values in by_system.items():
         for split in ("dev", "test"):
-            taken = (values.get("milliseconds a query") or {}).get(split) or (values.get(split) or {}).get("milliseconds a query")
-            if taken is None:
+            milliseconds = (values.get("milliseconds a query") or {}).get(split) or (values.get(split) or {}).get("milliseconds a query")
+            if milliseconds is None:
                 continue
-            parts = taken if isinstance(taken, dict) else {"mean": taken}
+            parts = milliseconds if isinstance(milliseconds, dict) else {"mean": milliseconds}
             cells = [f"{parts[key]:,.1f}" if key in parts else "" for key in ("mean", "p50", "p95")]
             rows.append([name, split, str(values.get("depth", "")), *cells, str(values.get("device", ""))])
     header = ["system", "split", "depth", "ms a query", "median", "95th percentile", "measured on"]

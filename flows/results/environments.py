@@ -36,8 +36,8 @@ def begin(stage: str, folder: Path = FOLDER) -> dict[str, str]:
 def cost(stage: str, folder: Path = FOLDER) -> dict[str, float]:
     """The cost of a finished stage, as it recorded it: seconds of its own work, peak_mib, and more; empty without a record."""
     try:
-        noted = json.loads((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
-        return {str(name): float(value) for name, value in noted.items()}
+        recorded = json.loads((folder / f"{stage}.seconds").read_text(encoding="utf-8"))
+        return {str(name): float(value) for name, value in recorded.items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
@@ -45,13 +45,13 @@ def cost(stage: str, folder: Path = FOLDER) -> dict[str, float]:
 def read_environment(stage: str, folder: Path = FOLDER) -> dict[str, Any]:
     """The environment that a finished stage ran with."""
     try:
-        noted = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))
+        recorded = json.loads((folder / f"{stage}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        noted = {}  # a stage without tensors
-    noted = noted if isinstance(noted, dict) else {}
-    if asked := precision(stage):
-        noted["arithmetic"] = "bf16" if asked == "bf16" and noted.get("bf16") == "native" else "fp32"
-    return {**noted, "processor": _processor(), "python": platform.python_version(), **_versions()}
+        recorded = {}  # a stage without tensors
+    recorded = recorded if isinstance(recorded, dict) else {}
+    if configured := precision(stage):
+        recorded["arithmetic"] = "bf16" if configured == "bf16" and recorded.get("bf16") == "native" else "fp32"
+    return {**recorded, "processor": _processor(), "python": platform.python_version(), **_versions()}
 
 
 def precision(stage: str, params: Path = FROZEN) -> str:
@@ -60,33 +60,33 @@ def precision(stage: str, params: Path = FROZEN) -> str:
     section = SECTIONS.get(kind, kind)
     try:
         annotation = Parameters.model_fields[section].annotation
-        given: Any = json.loads(params.read_text(encoding="utf-8"))[section]
-        named = get_args(annotation)  # of a dict of entries
-        record: Any = named[-1] if named else annotation
-        return str(((given[name] if named else given) or {}).get("precision", record.model_fields["precision"].default))
+        entries: Any = json.loads(params.read_text(encoding="utf-8"))[section]
+        arguments = get_args(annotation)  # of a dict of entries
+        record: Any = arguments[-1] if arguments else annotation
+        return str(((entries[name] if arguments else entries) or {}).get("precision", record.model_fields["precision"].default))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
 
 
-def of_artifacts(lock: Lock, log: Path = LOG, *, what: str = "environment", cache: Path | None = None) -> dict[str, dict[str, Any]]:
+def of_artifacts(lock: Lock, log: Path = LOG, *, field: str = "environment", cache: Path | None = None) -> dict[str, dict[str, Any]]:
     """By stage whose entry in `lock` was made on this machine: its environment (or cost), from the log. Others are absent.
 
     With a `cache`, it also has stages that others made and recorded there.
     """
-    made: dict[str, dict[str, Any]] = {}
+    by_digest: dict[str, dict[str, Any]] = {}
     waiting: dict[str, dict[str, Any]] = {}  # as earlier versions wrote them: the digest in a later line
     for line in read(log):
-        if line.get("state") == "Ran" and isinstance(line.get(what), dict):
+        if line.get("state") == "Ran" and isinstance(line.get(field), dict):
             if digest := line.get("digest"):
-                made[str(digest)] = line[what]
+                by_digest[str(digest)] = line[field]
             else:
-                waiting[str(line.get("ended"))] = line[what]
+                waiting[str(line.get("ended"))] = line[field]
         elif (stage := line.get("made")) and stage in waiting:
-            made[str(line.get("digest"))] = waiting.pop(stage)
+            by_digest[str(line.get("digest"))] = waiting.pop(stage)
     digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
-    shared = makings.read(cache, [digest for digest in digests.values() if digest not in made]) if cache else {}
-    made |= {digest: record[what] for digest, record in shared.items() if isinstance(record.get(what), dict)}
-    return {stage: made[digest] for stage, digest in digests.items() if digest in made}
+    shared = makings.read(cache, [digest for digest in digests.values() if digest not in by_digest]) if cache else {}
+    by_digest |= {digest: record[field] for digest, record in shared.items() if isinstance(record.get(field), dict)}
+    return {stage: by_digest[digest] for stage, digest in digests.items() if digest in by_digest}
 
 
 def differences(stages: Iterable[str], before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -97,15 +97,15 @@ def differences(stages: Iterable[str], before: Mapping[str, Any], now: Mapping[s
         if old is None:
             text = "there is no record of what it was computed with; other threads, hardware or versions give other bits"
         else:
-            told = [
+            changes = [
                 f"{key} {old.get(key, 'none')}, here {new.get(key, 'none')}"
                 for key in dict.fromkeys([*old, *new])
                 if old.get(key) != new.get(key)
             ]
-            text = f"was computed with {'; '.join(told)}" if told else "was computed with the same threads, hardware and versions"
+            text = f"was computed with {'; '.join(changes)}" if changes else "was computed with the same threads, hardware and versions"
         lines.setdefault(text, []).append(stage)
-    for text, named in lines.items():
-        yield f"{', '.join(named)}: {text}"
+    for text, names in lines.items():
+        yield f"{', '.join(names)}: {text}"
 
 
 def _processor() -> str:
@@ -119,10 +119,10 @@ def _processor() -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

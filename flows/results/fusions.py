@@ -15,8 +15,8 @@ FIELDS = {"first": None, "second": None, "method": "linear", "weight": None, "k"
 
 def fusions(sections: Mapping[str, Any]) -> Mapping[str, Any]:
     """The entries of `fuse`."""
-    found = sections.get("fuse")
-    return found if isinstance(found, Mapping) else {}
+    entries = sections.get("fuse")
+    return entries if isinstance(entries, Mapping) else {}
 
 
 def is_served(name: str, sections: Mapping[str, Any]) -> bool:
@@ -41,7 +41,7 @@ def made_from(name: str, sections: Mapping[str, Any]) -> tuple[list[str], list[s
             if not is_served(system, sections):
                 raise UserError(
                     f"fuse.{name}: is made from {system}, which reorders a run and cannot be searched for a new query; "
-                    f"expected bm25, rounds, adores, or fusions of them"
+                    f"expected bm25, rounds, entries of adore, or fusions of them"
                 )
             searched.append(system)
         else:
@@ -58,13 +58,13 @@ def record_of(name: str, sections: Mapping[str, Any], runs: Path = RUNS) -> Path
     path = runs / name / "fusion.json"
     if not path.exists():
         raise UserError(f"{path}: not found: fuse.{name} has not run yet; run retemper run")
-    told, entry = read_json(path), fusions(sections)[name]
-    if not isinstance(told, dict) or not {"first", "second", "method"} <= told.keys():
+    record, entry = read_json(path), fusions(sections)[name]
+    if not isinstance(record, dict) or not {"first", "second", "method"} <= record.keys():
         raise UserError(f"{path}: found no fusion, expected first, second and method; remove it and run again")
     for field, default in FIELDS.items():
         wanted = entry.get(field, default)
-        if wanted is not None and told.get(field) != wanted:
+        if wanted is not None and record.get(field) != wanted:
             raise UserError(
-                f"{path}: found {field} {told.get(field)}, expected {wanted} as in fuse.{name} of params.yaml; run retemper run"
+                f"{path}: found {field} {record.get(field)}, expected {wanted} as in fuse.{name} of params.yaml; run retemper run"
             )
     return path

@@ -25,16 +25,16 @@ def outdated(lock: Lock) -> dict[str, str]:
     A dep within an out (data/corpus/qrels) has a digest of its own, which dvc.lock alone cannot compare with the out's.
     """
     makers = {out["path"]: name for name, entry in lock.items() for out in entry.get("outs", [])}
-    digests, found = _digests(lock), dict[str, str]()
+    digests, replaced = _digests(lock), dict[str, str]()
 
     def look(name: str) -> str:
-        if name not in found:
-            found[name] = _replaced(lock, name, digests)
+        if name not in replaced:
+            replaced[name] = _replaced(lock, name, digests)
             for dep in lock[name].get("deps", []):
                 place = Path(dep["path"])
                 maker = next((makers[str(path)] for path in (place, *place.parents) if str(path) in makers), None)
-                found[name] = found[name] or (look(maker) if maker else "")
-        return found[name]
+                replaced[name] = replaced[name] or (look(maker) if maker else "")
+        return replaced[name]
 
     return {name: path for name in lock if (path := look(name))}
 
@@ -81,29 +81,29 @@ def refuse_truncated(lock: Lock, outs: Collection[Path]) -> None:
     """Raise UserError if one of `outs` has fewer bytes than dvc.lock says: faiss opens some truncated files without an error."""
     expected = {Path(out["path"]): int(out["size"]) for entry in lock.values() for out in entry.get("outs", []) if "size" in out}
     for out in sorted(expected.keys() & set(outs)):
-        found = sum(file.stat().st_size for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file())
-        if found < expected[out]:  # more bytes are files that DVC ignores
+        size = sum(file.stat().st_size for file in ([out] if out.is_file() else out.rglob("*")) if file.is_file())
+        if size < expected[out]:  # more bytes are files that DVC ignores
             raise UserError(
-                f"{out}: found {found:,} bytes, expected the {expected[out]:,} of dvc.lock: it is corrupt or being made; run retemper run"
+                f"{out}: found {size:,} bytes, expected the {expected[out]:,} of dvc.lock: it is corrupt or being made; run retemper run"
             )
 
 
 def current_metrics(metrics: Metrics, lock: Lock | None = None) -> tuple[Metrics, str]:
     """`metrics` without those of replaced artifacts, and a line that names the excluded ones, if any."""
     lock = lock_here() if lock is None else lock
-    late = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
-    why = {model: late[path] for model in metrics if (path := str(METRICS / f"{model}.json")) in late}
-    return leave_out(metrics, {model: f"measured before the current {path} was made" for model, path in why.items()})
+    stale = {out["path"]: path for name, path in outdated(lock).items() for out in lock[name].get("outs", [])}
+    reasons = {model: stale[path] for model in metrics if (path := str(METRICS / f"{model}.json")) in stale}
+    return leave_out(metrics, {model: f"measured before the current {path} was made" for model, path in reasons.items()})
 
 
-def leave_out(metrics: Metrics, why: Mapping[str, str]) -> tuple[Metrics, str]:
-    """`metrics` without the models that `why` names, and a line that names them, if any, with each reason once."""
+def leave_out(metrics: Metrics, reasons: Mapping[str, str]) -> tuple[Metrics, str]:
+    """`metrics` without the models that `reasons` names, and a line that names them, if any, with each reason once."""
     models: dict[str, list[str]] = {}
-    for model, reason in why.items():
+    for model, reason in reasons.items():
         if model in metrics:
             models.setdefault(reason, []).append(model)
-    told = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in models.items())
-    return {model: splits for model, splits in metrics.items() if model not in why}, f"excluded: {told}" if told else ""
+    excluded = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in models.items())
+    return {model: splits for model, splits in metrics.items() if model not in reasons}, f"excluded: {excluded}" if excluded else ""
 
 
 def _digests(lock: Lock) -> dict[str, str]:

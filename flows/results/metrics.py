@@ -18,11 +18,11 @@ Metrics = Mapping[str, Mapping[str, Mapping[str, float]]]  # model, split, measu
 
 def read_metrics(folder: Path = METRICS) -> Metrics:
     """Every model's metrics, by name. UserError for a file that has none."""
-    found = {path: read_json(path) for path in sorted(folder.glob("*.json"))}
-    for path, value in found.items():
+    by_path = {path: read_json(path) for path in sorted(folder.glob("*.json"))}
+    for path, value in by_path.items():
         if not isinstance(value, dict) or not all(isinstance(split, dict) for split in value.values()):
             raise UserError(f"{path}: found no metrics, expected {{split: {{measure: value}}}}; remove it and run again")
-    return {path.stem: value for path, value in found.items()}
+    return {path.stem: value for path, value in by_path.items()}
 
 
 def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
@@ -34,9 +34,9 @@ def rows(metrics: Metrics) -> tuple[list[str], list[list[str]]]:
     order = sorted({split for splits in metrics.values() for split in splits}, key=lambda split: (split == "test", split))
     body = []
     for split in order:
-        there = [(model, splits[split]) for model, splits in metrics.items() if split in splits]
+        evaluated = [(model, splits[split]) for model, splits in metrics.items() if split in splits]
         sign = -1 if measures and lower_is_better(measures[0]) else 1
-        for model, values in sorted(there, key=lambda pair: sign * float(pair[1].get(measures[0], 0)) if measures else 0):
+        for model, values in sorted(evaluated, key=lambda pair: sign * float(pair[1].get(measures[0], 0)) if measures else 0):
             body.append([model, split, *(f"{values[name]:.4f}" if isinstance(values.get(name), (int, float)) else "" for name in measures)])
     return ["model", "split", *measures], body
 
@@ -58,9 +58,9 @@ def served_models(
     metrics: Metrics, measure: str, sections: Mapping[str, Any], *, indexes: Path = INDEXES, split: str = "dev", fused: bool = False
 ) -> dict[str, float]:
     """`measure` on `split` of every model with an index; `fused`: and of fusions that can be searched."""
-    served_too = {name for name in fusions(sections) if is_served(name, sections)} if fused else set()
+    served_fusions = {name for name in fusions(sections) if is_served(name, sections)} if fused else set()
     return {
         model: float(splits[split][measure])
         for model, splits in metrics.items()
-        if measure in splits.get(split, {}) and (model in served_too or (indexes / model).exists())
+        if measure in splits.get(split, {}) and (model in served_fusions or (indexes / model).exists())
     }

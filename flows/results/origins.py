@@ -31,50 +31,50 @@ def body(
     *,
     took: Mapping[str, Measured],
     records: Mapping[str, Mapping[str, Any]],
-    here: Mapping[str, str],
+    provenance: Mapping[str, str],
 ) -> Markup:
     """The graph, the stages, and what they ran with.
 
-    `records`: how each stage was made (flows.storage.makings), here or elsewhere. `here`: makings.current_provenance when the run began.
+    `records`: how each stage was made, here or elsewhere (flows.storage.makings). `provenance`: its current_provenance at the start.
     """
     states = {span.stage: span.state for span in spans}
     order = [name for name in ordered(graph) if name in lock]
     seconds = {name: float(record["seconds"]) for name, record in records.items() if "seconds" in record}
-    seconds |= {name: one.seconds for name, one in took.items()}
-    found = [node(name, graph, lock, state=states.get(name, "Cached"), seconds=seconds.get(name)) for name in order]
-    note = f"{counted(len(order), 'stages')}; {_commit(here)}. {DOTS}"
+    seconds |= {name: item.seconds for name, item in took.items()}
+    nodes = [node(name, graph, lock, state=states.get(name, "Cached"), seconds=seconds.get(name)) for name in order]
+    note = f"{counted(len(order), 'stages')}; {_commit(provenance)}. {DOTS}"
     return Markup('<p class="note">{}</p>{}<details><summary>Every stage</summary>{}{}</details>{}').format(
         note,
-        figure(arcs(found), "the graph of stages"),
+        figure(arcs(nodes), "the graph of stages"),
         table(
             ["stage", "time", "this run", "by", "made", "code", "parameters"],
-            [_row(one, lock[one.name], seconds=seconds.get(one.name), record=records.get(one.name, {})) for one in found],
+            [_row(item, lock[item.name], seconds=seconds.get(item.name), record=records.get(item.name, {})) for item in nodes],
             words=("by", "made", "parameters"),
         ),
-        Markup('<p class="note">Digests and parameters are cut; <code>retemper lineage MODEL --all</code> shows all.</p>'),
+        Markup('<p class="note">Digests and parameters are truncated; <code>retemper lineage MODEL --all</code> shows all.</p>'),
         environments_table(order, records),
     )
 
 
 def ordered(graph: Graph) -> list[str]:
     """The stages in topological order, otherwise in the graph's own."""
-    done: dict[str, None] = {}
+    visited: dict[str, None] = {}
 
     def visit(name: str) -> None:
-        for above in graph.stages[name].upstream:
-            if above not in done and above in graph.stages:
-                visit(above)
-        done[name] = None
+        for upstream in graph.stages[name].upstream:
+            if upstream not in visited and upstream in graph.stages:
+                visit(upstream)
+        visited[name] = None
 
     for name in graph.stages:
-        if name not in done:
+        if name not in visited:
             visit(name)
-    return list(done)
+    return list(visited)
 
 
 def node(name: str, graph: Graph, lock: Lock, *, state: str, seconds: float | None) -> Node:
     """A stage in the drawing."""
-    reads = tuple(above for above in graph.stages[name].upstream if above in lock)
+    reads = tuple(upstream for upstream in graph.stages[name].upstream if upstream in lock)
     notes = {"this run": state.lower(), "time": "unknown" if seconds is None else clock(seconds), "made": _digests(lock[name])}
     return Node(name, reads, state == "Ran", notes)
 
@@ -83,25 +83,27 @@ def _digests(entry: Mapping[str, Any]) -> str:
     return ", ".join(f"{out['path'].removeprefix('data/')} {str(out.get('md5', ''))[:DIGEST]}" for out in entry.get("outs") or ())
 
 
-def _row(one: Node, entry: Mapping[str, Any], *, seconds: float | None, record: Mapping[str, Any]) -> list[str | Cell]:
+def _row(stage: Node, entry: Mapping[str, Any], *, seconds: float | None, record: Mapping[str, Any]) -> list[str | Cell]:
     params = {file: dict(values) for file, values in (entry.get("params") or {}).items()}
     code = ", ".join(str(value)[:DIGEST] for value in params.pop(CODE.as_posix(), {}).values())
-    given = [(key, value[:DIGEST] if key.endswith("digest") else value) for values in params.values() for key, value in values.items()]
-    told = ", ".join(f"{key}: {json.dumps(value, default=str)}" for key, value in given)
-    time = "" if seconds is None else Cell(one.notes["time"], seconds)
+    settings = [(key, value[:DIGEST] if key.endswith("digest") else value) for values in params.values() for key, value in values.items()]
+    text = ", ".join(f"{key}: {json.dumps(value, default=str)}" for key, value in settings)
+    time = "" if seconds is None else Cell(stage.notes["time"], seconds)
     return [
-        one.name,
+        stage.name,
         time,
-        one.notes["this run"],
+        stage.notes["this run"],
         makings.describe(record),
-        one.notes["made"],
+        stage.notes["made"],
         code,
-        told if len(told) <= SHOWN else f"{told[:SHOWN]} …",
+        text if len(text) <= SHOWN else f"{text[:SHOWN]} …",
     ]
 
 
-def _commit(here: Mapping[str, str]) -> str:
-    return f"commit {here['commit'][:7]}{' with changed code' if 'changed' in here else ''}" if "commit" in here else "no commit"
+def _commit(provenance: Mapping[str, str]) -> str:
+    if "commit" not in provenance:
+        return "no commit"
+    return f"commit {provenance['commit'][:7]}{' with changed code' if 'changed' in provenance else ''}"
 
 
 def batches_table(batches: Sequence[Mapping[str, Any]]) -> Markup:
@@ -109,8 +111,8 @@ def batches_table(batches: Sequence[Mapping[str, Any]]) -> Markup:
     kinds = ("documents", "queries")
 
     def shift(batch: Mapping[str, Any], kind: str) -> list[str | Cell]:
-        one = batch["shift"].get(kind)
-        return [Cell(f"{one['auc']:.3f}", one["auc"]), f"{one['p']:.3g}", one["by"]] if one else ["", "", ""]
+        result = batch["shift"].get(kind)
+        return [Cell(f"{result['auc']:.3f}", result["auc"]), f"{result['p']:.3g}", result["by"]] if result else ["", "", ""]
 
     rows = [
         [
@@ -124,7 +126,7 @@ def batches_table(batches: Sequence[Mapping[str, Any]]) -> Markup:
         ]
         for batch in batches
     ]
-    measured = [f"{kind}: {what}" for kind in kinds for what in ("shift", "p", "by")]
+    measured = [f"{kind}: {column}" for kind in kinds for column in ("shift", "p", "by")]
     header = ["batch", "state", "documents", "new", "duplicates", "queries", "judgments", *measured, "reason"]
     return table(header, rows, words=("judgments", "reason")) if rows else Markup("")
 
@@ -135,12 +137,15 @@ BATCHES_NOTE = (
 )
 
 
-def environments_table(order: Sequence[str], found: Mapping[str, Mapping[str, Any]]) -> Markup:
+def environments_table(order: Sequence[str], records: Mapping[str, Mapping[str, Any]]) -> Markup:
     """The environments of stages: one row per set of stages with the same."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for name in order:
-        groups[makings.ran_with(found.get(name, {})) or "not recorded"].append(name)
-    rows = [[counted(len(names), "stages") if len(names) > 1 else names[0], told, ", ".join(names)] for told, names in groups.items()]
+        groups[makings.ran_with(records.get(name, {})) or "not recorded"].append(name)
+    rows = [
+        [counted(len(names), "stages") if len(names) > 1 else names[0], environment, ", ".join(names)]
+        for environment, names in groups.items()
+    ]
     return Markup("<details><summary>Versions and hardware</summary>{}</details>").format(
         table(["stages", "ran with", "which"], rows, words=("ran with", "which"))
     )

@@ -53,14 +53,14 @@ class Section(NamedTuple):
 
     def html(self) -> Markup:
         """The section with its heading and note."""
-        told = Markup('<p class="note">{}</p>').format(self.note) if self.note else ""
-        return Markup('<section><h2 id="{}">{}</h2>{}{}</section>').format(self.name, self.title, self.body, told)
+        note = Markup('<p class="note">{}</p>').format(self.note) if self.note else ""
+        return Markup('<section><h2 id="{}">{}</h2>{}{}</section>').format(self.name, self.title, self.body, note)
 
 
-def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mapping[str, str], below: Path | None = Path()) -> None:
+def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, provenance: Mapping[str, str], below: Path | None = Path()) -> None:
     """Write the pages that have something to show; report their paths, and the verdicts on time to quality.
 
-    `here`: by whom and at which commit the run's code was frozen (flows.storage.makings.current_provenance). `below`: the current
+    `provenance`: by whom and at which commit the run's code was frozen (flows.storage.makings.current_provenance). `below`: the current
     folder, as shown to the user; None if it is removed after the command, so that no path is shown.
     """
     if spans:
@@ -71,14 +71,14 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mappin
         return
     lock, sections = read_lock(), read_yaml(Path("params.yaml"))
     metric = str((sections.get("report") or {}).get("metric", "nDCG@10"))
-    found = metrics.read_metrics()
-    dev = {model: float(splits["dev"][metric]) for model, splits in found.items() if metric in splits.get("dev", {})}
+    all_metrics = metrics.read_metrics()
+    dev = {model: float(splits["dev"][metric]) for model, splits in all_metrics.items() if metric in splits.get("dev", {})}
     took, upstream = timing.measured(lock), {name: stage.upstream for name, stage in graph.stages.items()}
     races = quality.races(sections, upstream, took, dev)
-    cost = costs.costs(graph, environments.of_artifacts(lock, what="cost"))
+    cost = costs.costs(graph, environments.of_artifacts(lock, field="cost"))
     digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
-    made = makings.read(cache_folder(), digests.values())
-    records = {stage: made[digest] for stage, digest in digests.items() if digest in made}
+    by_digest = makings.read(cache_folder(), digests.values())
+    records = {stage: by_digest[digest] for stage, digest in digests.items() if digest in by_digest}
     parts = [
         *(race_section(race, metric) for race in races),
         Section("cost", "Cost", Markup(costs.cost_table(cost) if cost else ""), costs.COST_NOTE),
@@ -89,7 +89,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, here: Mappin
             "batches", "New data", origins.batches_table(read_json(origins.INTAKE) if origins.INTAKE.exists() else []), origins.BATCHES_NOTE
         ),
     ]
-    last = Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, records=records, here=here))
+    last = Section("lineage", "Lineage", origins.body(graph, lock, spans, took=took, records=records, provenance=provenance))
     report = REPORT.read_text(encoding="utf-8").replace(LAST_LINK, last.link(), 1).replace(LAST, last.html(), 1)
     write_text(PAGE, fill_page(report, [part for part in parts if part.body], summary(graph, took, cost)))
     for race in races:
@@ -106,7 +106,7 @@ def add(sections: Sequence[Section]) -> None:
         return
     text = report.read_text(encoding="utf-8")
     page = ADDED.sub("", text)
-    for place, parts in ((LINKS, [one.link() for one in sections]), (PLACE, [one.html() for one in sections])):
+    for place, parts in ((LINKS, [section.link() for section in sections]), (PLACE, [section.html() for section in sections])):
         page = page.replace(place, f"<!-- added -->{''.join(parts)}<!-- end -->{place}" if parts else place, 1)
     if page != text:
         write_text(PAGE, page)
@@ -126,16 +126,16 @@ def summary(graph: Graph, took: Mapping[str, timing.Measured], cost: Mapping[str
     """A line on what the best system cost on this machine: the work of all stages that it depends on, and of serving it."""
     best = str(read_json(SIGNIFICANCE)["best"]["system"]) if SIGNIFICANCE.is_file() else ""
     last = next((name for name in graph.stages if name.startswith("evaluate") and name.endswith((f"@{best}", f"_{best}"))), "")
-    above = ancestors(graph, last) if last else set()
-    known = [took[name].seconds for name in above if name in took]
+    upstream = ancestors(graph, last) if last else set()
+    known = [took[name].seconds for name in upstream if name in took]
     parts = []
     if known:
-        part = f", of which {len(known)} ran on this machine" if len(known) < len(above) else ""
-        parts.append(f"{clock(sum(known))} of work for {best}, in {counted(len(above), 'stages')}{part}.")
+        part = f", of which {len(known)} ran on this machine" if len(known) < len(upstream) else ""
+        parts.append(f"{clock(sum(known))} of work for {best}, in {counted(len(upstream), 'stages')}{part}.")
     if row := cost.get(best):
         figures = {"a passage to encode": "encode_ms", "a search, median": "search_p50_ms"}
-        if told := ", ".join(f"{row[key]:.2f} ms {what}" for what, key in figures.items() if key in row):
-            parts.append(f"{told}.")
+        if cost_line := ", ".join(f"{row[key]:.2f} ms {label}" for label, key in figures.items() if key in row):
+            parts.append(f"{cost_line}.")
     return " ".join(parts)
 
 
@@ -165,12 +165,12 @@ def race_section(race: quality.Race, metric: str) -> Section:
     points = {point.model: point for chain in race.chains for point in chain.points}
     order = sorted(points.values(), key=lambda point: point.seconds)
     rows = [[p.model, f"{p.seconds:,.1f}{' or more' if p.at_least else ''}", f"{p.quality:.4f}"] for p in order]
-    told = Markup("").join(Markup("<li>{}.</li>").format(line) for line in quality.verdicts(race, metric))
+    items = Markup("").join(Markup("<li>{}.</li>").format(line) for line in quality.verdicts(race, metric))
     missing = f" Not shown: {', '.join(race.unknown)}, some of whose stages did not run on this machine." if race.unknown else ""
     return Section(
         f"race-{race.start}",
         f"Time to quality from {race.start}",
-        chart + Markup('<ul class="verdicts">{}</ul>').format(told) + (table(["model", "seconds", f"dev {metric}"], rows) if rows else ""),
+        chart + Markup('<ul class="verdicts">{}</ul>').format(items) + (table(["model", "seconds", f"dev {metric}"], rows) if rows else ""),
         f"Wall clock on this machine along the critical path, from the end of {race.start}'s training until a model could be served: "
         "training, encoding, indexing and mining, as if every stage began as soon as its inputs were ready. A stage is timed from its "
         f"start until its outs are cached. Evaluation does not count.{missing}",
@@ -208,15 +208,15 @@ def timeline(spans: Sequence[timing.Span]) -> str:
         kind = span.stage.partition("@")[0]
         return Bar(span.stage, span.start - begin, span.end - begin, kind, note, span.ready - begin if span.device else None)
 
-    whole = max(span.end for span in spans) - begin
+    total = max(span.end for span in spans) - begin
     busy = sum(span.end - span.start for span in spans)
     rows: list[list[str | Cell]] = [
         [s.stage, f"{s.start - begin:.1f}", f"{s.end - begin:.1f}", f"{s.end - s.start:.1f}", f"{s.start - s.ready:.1f}", s.device, s.state]
         for s in order
     ]
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(begin))
     body = Markup('<p class="note">{}</p>{}{}<script type="application/json" id="spans">{}</script>').format(
-        f"{when}. {counted(len(spans), 'stages')}, {clock(busy)} of work in {clock(whole)}. Bars run from a stage's start until its "
+        f"{started}. {counted(len(spans), 'stages')}, {clock(busy)} of work in {clock(total)}. Bars run from a stage's start until its "
         "outs are cached; a dotted line before one is the wait for a device and for DVC to start.",
         figure(drawn_spans([bar(span) for span in order]), "stages over time"),
         table(["stage", "start, s", "end, s", "seconds", "waited", "device", "state"], rows),

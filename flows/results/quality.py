@@ -54,31 +54,31 @@ def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str,
         if stage in free:
             return Measured(0)
         if stage not in known:
-            before = [finish(other) for other in upstream[stage]]
-            own = took.get(stage)
-            if own is None or None in before:
+            upstream_ends = [finish(other) for other in upstream[stage]]
+            own_time = took.get(stage)
+            if own_time is None or None in upstream_ends:
                 known[stage] = None
             else:
-                last = max((one.seconds for one in before if one), default=0.0)
-                known[stage] = Measured(last + own.seconds, own.at_least or any(one.at_least for one in before if one))
+                last = max((end.seconds for end in upstream_ends if end), default=0.0)
+                known[stage] = Measured(last + own_time.seconds, own_time.at_least or any(end.at_least for end in upstream_ends if end))
         return known[stage]
 
     ends = [finish(target) for target in targets]
     if None in ends:
         return None
-    return Measured(max((one.seconds for one in ends if one), default=0.0), any(one.at_least for one in ends if one))
+    return Measured(max((end.seconds for end in ends if end), default=0.0), any(end.at_least for end in ends if end))
 
 
 def with_upstream(stage: str, upstream: Upstream) -> frozenset[str]:
     """`stage` and all that it needs."""
-    found: set[str] = set()
+    needed: set[str] = set()
     waiting = [stage]
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in needed:
+            needed.add(name)
             waiting += upstream[name]
-    return frozenset(found)
+    return frozenset(needed)
 
 
 def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Measured], quality: Mapping[str, float]) -> list[Race]:
@@ -95,12 +95,12 @@ def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Me
 def paths(start: str, rounds: Mapping[str, Any], adores: Mapping[str, Any]) -> list[tuple[list[str], bool]]:
     """The chains from `start`, without it: (models, whether they are query towers of one round). Untrained rounds do not count."""
     towers = [name for name, entry in adores.items() if entry["round"] == start]
-    found = [(towers, True)] if towers else []
+    chains = [(towers, True)] if towers else []
     for name, entry in rounds.items():
         if entry["init"] == start and entry.get("steps") != 0:
             below = paths(name, rounds, adores)
-            found += [([name, *rest], False) for rest, _ in below] if below else [([name], False)]
-    return found
+            chains += [([name, *rest], False) for rest, _ in below] if below else [([name], False)]
+    return chains
 
 
 def _race(
@@ -141,20 +141,20 @@ def label(models: Sequence[str]) -> str:
 
 def verdicts(race: Race, metric: str) -> list[str]:
     """A line for each pair of a chain of query towers and one of rounds: whether the towers reach the rounds' best, and how much faster."""
-    told = []
+    lines = []
     for adore in (chain for chain in race.chains if chain.is_adore):
         for chain in (chain for chain in race.chains if not chain.is_adore):
             best = chain.best
             first = next((point for point in adore.points if point.quality >= best.quality), None)
             goal = f"{metric} {best.quality:.4f}, the best of {chain.name} ({best.model}, after {seconds(best)})"
             if first is None:
-                told.append(f"{adore.name} does not reach {goal}; its best is {adore.best.quality:.4f}, after {seconds(adore.best)}")
+                lines.append(f"{adore.name} does not reach {goal}; its best is {adore.best.quality:.4f}, after {seconds(adore.best)}")
             elif best.model == race.start:
-                told.append(f"{chain.name} does not improve on {race.start}, which it starts from ({metric} {best.quality:.4f})")
+                lines.append(f"{chain.name} does not improve on {race.start}, which it starts from ({metric} {best.quality:.4f})")
             else:
                 ratio = best.seconds / first.seconds if first.seconds else float("inf")
-                told.append(f"{adore.name} reaches {goal}, after {seconds(first)}: {ratio:.1f} times as fast")
-    return told
+                lines.append(f"{adore.name} reaches {goal}, after {seconds(first)}: {ratio:.1f} times as fast")
+    return lines
 
 
 def seconds(point: Reached) -> str:

@@ -65,12 +65,12 @@ def search(text: str, k: int, model: str | None, *, as_json: bool = False) -> in
         split = "dev" if not metrics or any("dev" in splits for splits in metrics.values()) else "test"
         note = "" if split == "dev" else " (the best on test: there are no dev queries)"
         model = best_model(metrics, check_file().report.metric, sections, split=split, fused=True)
-    found = search_parts(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
-    systems = [word for name, record in found.fusions.items() for word in ("--fusion", name, str(record))]
-    if found.fusions:
-        systems += ["--depth", str(found.depth), "--lexical-depth", str(found.lexical_depth)]
-    systems += ["--lexical", "data/bm25"] if found.lexical else []
-    systems += [word for name, (encoder, index) in found.dense.items() for word in ("--model", name, str(encoder), str(index))]
+    parts = search_parts(model, sections, measured=chosen)  # chosen by its metrics, so these must be current
+    systems = [word for name, record in parts.fusions.items() for word in ("--fusion", name, str(record))]
+    if parts.fusions:
+        systems += ["--depth", str(parts.depth), "--lexical-depth", str(parts.lexical_depth)]
+    systems += ["--lexical", "data/bm25"] if parts.lexical else []
+    systems += [word for name, (encoder, index) in parts.dense.items() for word in ("--model", name, str(encoder), str(index))]
     print(f"searching with {model}{note}", file=sys.stderr)
     corpus = ["--documents", "data/corpus/documents.parquet", "--tokens", "data/tokens"]
     command = [sys.executable, "-m", "tasks.search", *systems, *corpus, "--k", str(k), f"--query={text}", *["--json"] * as_json]
@@ -92,8 +92,8 @@ def refuse_unindexed(model: str, sections: Mapping[str, Any]) -> None:
 
 def served_index(model: str, indexes: Path = INDEXES) -> Path:
     """The index folder of a model: its own, or its round's for a query tower trained over the round's uncompressed vectors."""
-    own = indexes / model
-    if (own / "index.faiss").exists():
-        return own
-    described = own / "index.json"
-    return indexes / str(read_json(described)["round"]) if described.exists() else own
+    own_index = indexes / model
+    if (own_index / "index.faiss").exists():
+        return own_index
+    record = own_index / "index.json"
+    return indexes / str(read_json(record)["round"]) if record.exists() else own_index

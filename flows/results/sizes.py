@@ -43,8 +43,8 @@ def size_of(stats: Mapping[str, Any], tokenize: Tokenize) -> Size:
     """The size by data/corpus/stats.json; tokens are estimated from words."""
     splits = stats["splits"]
     counts = [int(splits[split]["queries"]) for split in ("train", "dev", "test")]
-    read = tokenize.document_length * tokenize.passages
-    tokens = min(read, TOKENS_A_WORD * stats["documents"]["words"]["mean"] + 2)
+    max_tokens = tokenize.document_length * tokenize.passages
+    tokens = min(max_tokens, TOKENS_A_WORD * stats["documents"]["words"]["mean"] + 2)
     return Size(int(stats["documents"]["count"]), counts[0], counts[1], counts[2], tokens)
 
 

@@ -72,18 +72,18 @@ class Clock:
             self.spans.append(span)
         line: dict[str, Any] = {"ended": span.stage, "state": span.state, "seconds": span.end - span.start, "at": span.end}
         entry = _entry(span.stage) if span.state == "Ran" else None
-        known = ({"environment": environment} if environment else {}) | ({"cost": cost} if cost else {})
-        self.write(line | ({"digest": entry_digest(entry)} if entry else {}) | known)
+        details = ({"environment": environment} if environment else {}) | ({"cost": cost} if cost else {})
+        self.write(line | ({"digest": entry_digest(entry)} if entry else {}) | details)
         if entry and self._cache:
-            self._record(self._cache, span, entry, known=known)
+            self._record(self._cache, span, entry, details=details)
 
-    def _record(self, cache: Path, span: Span, entry: Mapping[str, Any], *, known: Mapping[str, Any]) -> None:
+    def _record(self, cache: Path, span: Span, entry: Mapping[str, Any], *, details: Mapping[str, Any]) -> None:
         digest = entry_digest(entry)
         took = fold(read(self._log)).get(digest, Measured(span.end - span.start))
         size = current_size(read_parameters(FROZEN)) if FROZEN.exists() else None
         measure = {"stage": span.stage, "seconds": took.seconds, "at_least": took.at_least, "at": span.end}
         sizes = ({"size": asdict(size)} if size else {}) | _amounts(span.stage, entry)
-        makings.save(cache, digest, {**measure, **self.here, **sizes, **known})
+        makings.save(cache, digest, {**measure, **self.here, **sizes, **details})
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:
@@ -103,11 +103,11 @@ def _entry(stage: str) -> Mapping[str, Any] | None:
 
 def _amounts(stage: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     """The bytes of a stage's outs, and the length of a round's training, on which estimates of later runs are based."""
-    found: dict[str, Any] = {"bytes": sum(int(out.get("size") or 0) for out in entry.get("outs") or [])}
+    amounts: dict[str, Any] = {"bytes": sum(int(out.get("size") or 0) for out in entry.get("outs") or [])}
     if stage.startswith("train@"):
-        own = parameters(entry).get(f"rounds.{stage.partition('@')[2]}") or {}
-        found["round"] = {name: own.get(name) for name in ("steps", "epochs", "batch_queries")}
-    return found
+        round_params = parameters(entry).get(f"rounds.{stage.partition('@')[2]}") or {}
+        amounts["round"] = {name: round_params.get(name) for name in ("steps", "epochs", "batch_queries")}
+    return amounts
 
 
 def read(log: Path = LOG) -> list[dict[str, Any]]:
@@ -116,34 +116,34 @@ def read(log: Path = LOG) -> list[dict[str, Any]]:
         lines = log.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return []
-    found = []
+    records = []
     for line in lines:
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
-            found.append(value)
-    return found
+            records.append(value)
+    return records
 
 
 def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
     """Times by digest of a lock entry. Times that were not attached to an entry are left out."""
     made: dict[str, Measured] = {}
     waiting: dict[str, Measured] = {}  # from earlier versions, which logged the digest in a separate line at the run's end
-    before: dict[str, Measured] = {}  # failed or stopped attempts with the same parameters
+    unfinished: dict[str, Measured] = {}  # failed or stopped attempts with the same parameters
     running: dict[str, str] = {}  # parameters of the attempts in progress
-    tried: dict[str, str] = {}
+    last_params: dict[str, str] = {}
     for line in lines:
         if stage := line.get("began"):
             params = str(line.get("params"))
             if stage in running and running[stage] == params:
-                before[stage] = Measured(before.get(stage, Measured(0)).seconds, at_least=True)
-            if tried.get(stage) != params:
-                before.pop(stage, None)
-            running[stage] = tried[stage] = params
+                unfinished[stage] = Measured(unfinished.get(stage, Measured(0)).seconds, at_least=True)
+            if last_params.get(stage) != params:
+                unfinished.pop(stage, None)
+            running[stage] = last_params[stage] = params
         elif stage := line.get("ended"):
-            earlier, seconds = before.pop(stage, Measured(0)), float(line.get("seconds", 0))
+            earlier, seconds = unfinished.pop(stage, Measured(0)), float(line.get("seconds", 0))
             total = Measured(earlier.seconds + seconds, earlier.at_least)
             running.pop(stage, None)
             if line.get("state") == "Ran" and (digest := line.get("digest")):
@@ -151,7 +151,7 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
             elif line.get("state") == "Ran":
                 waiting[stage] = total
             elif line.get("state") != "Cached":
-                before[stage] = total
+                unfinished[stage] = total
         elif (stage := line.get("made")) and stage in waiting:
             made[str(line.get("digest"))] = waiting.pop(stage)
     return made
@@ -160,8 +160,8 @@ def fold(lines: Iterable[Mapping[str, Any]]) -> dict[str, Measured]:
 def measured(lock: Lock, log: Path = LOG) -> dict[str, Measured]:
     """The times of dvc.lock's present entries, by stage; stages that did not run here are absent."""
     made = fold(read(log))
-    found = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
-    return {stage: one for stage, one in found.items() if one}
+    times = {stage: made.get(entry_digest(entry)) for stage, entry in lock.items()}
+    return {stage: duration for stage, duration in times.items() if duration}
 
 
 def device_name(environment: Mapping[str, str], slot: str | None) -> str:

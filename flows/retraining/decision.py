@@ -61,9 +61,9 @@ class Decision:
 def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule: Promotion) -> Candidate:
     """The best model of the run that has just ended, chosen as `rule` says; `now` is the present champion."""
     sections = read_yaml(Path("params.yaml"))
-    found = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
-    able = planned.eligible(found)
-    chosen_on = evidence.choosing_metrics(able, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
+    all_metrics = {name: dict(splits) for name, splits in metrics.read_metrics().items()}
+    eligible = planned.eligible(all_metrics)
+    chosen_on = evidence.choosing_metrics(eligible, measure, rule, groups=evidence.groups(Path(corpus_of(lock_here()))))
     model = metrics.best_model(chosen_on, measure, sections, fused=rule.fusions)
     new = Champion(
         number=(now.number if now else 0) + 1,
@@ -71,18 +71,18 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
         cause="promoted" if now else "first",
         when=champion.timestamp(),
         measure=measure,
-        metrics=found[model],
+        metrics=all_metrics[model],
         replaced=now.number if now else None,
         previous=now.number if now else None,
     )
-    made = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
-    return Candidate(new, made, found, evidence.count_looks(able, measure, sections, fused=rule.fusions))
+    parts = parts_of(lock_here(), model, lambda path: read_json(Path(path)), where="dvc.lock")
+    return Candidate(new, parts, all_metrics, evidence.count_looks(eligible, measure, sections, fused=rule.fusions))
 
 
 def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion) -> str | None:
     """Why there is nothing to decide, or None: the candidate is the champion itself, or the last retraining was just the same."""
-    model, made = candidate.champion.model, candidate.made
-    if (made.digests, made.fusion, made.settings) == (now.digests, now.fusion, now.settings):
+    model, parts = candidate.champion.model, candidate.made
+    if (parts.digests, parts.fusion, parts.settings) == (now.digests, now.fusion, now.settings):
         return f"{model} is champion/{now.number} itself: nothing that it depends on has changed"
     last = _same_again(tree, now.number)
     return None if last is None else f"nothing new since {last.when}: {last.reason}"
@@ -97,9 +97,9 @@ def _same_again(tree: retraining_tree.Tree, champion_now: int) -> Ended | None:
         return None
     if outs_of(champion.lock_at(tree.folder, tree.tip)) != outs_of(lock_here()):
         return None
-    before = champion.show(tree.folder, tree.tip, str(settings.FILE))
+    rules_before = champion.show(tree.folder, tree.tip, str(settings.FILE))
     rules = settings.FILE.read_text(encoding="utf-8").strip() if settings.FILE.exists() else None
-    return last if (before.strip() if before is not None else None) == rules else None
+    return last if (rules_before.strip() if rules_before is not None else None) == rules else None
 
 
 def make_decision(
@@ -107,14 +107,14 @@ def make_decision(
 ) -> Decision:
     """Decide by `rule`. The first model becomes champion, as does the champion's own model over a new corpus. A model that was taken back
     by hand is refused. Others are compared."""
-    new, made = candidate.champion, candidate.made
+    new, parts = candidate.champion, candidate.made
     if not champions:
         return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
     now = champions[-1]
-    if old := champion.find_rejected(champions, made):
+    if old := champion.find_rejected(champions, parts):
         reason = f"{new.model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays"
         return Decision(new, promoted=False, reason=reason)
-    if is_same_model(made, now) and made.digests.get("corpus") != now.digests.get("corpus"):
+    if is_same_model(parts, now) and parts.digests.get("corpus") != now.digests.get("corpus"):
         reason = f"{new.model} is champion/{now.number}, its corpus is new"
         return Decision(replace(new, cause="data"), promoted=True, reason=reason)
     try:
@@ -131,28 +131,28 @@ def compare(
     project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
 ) -> Verdict:
     """Compare the candidate with the champion and, if it passes, with each other standing one; add their metrics to `candidate.found`."""
-    new, made, found = candidate.champion, candidate.made, candidate.found
+    new, parts, all_metrics = candidate.champion, candidate.made, candidate.found
 
-    def measured(one: Champion) -> dict[int, dict[str, float]]:
-        work = partial(evaluate_champion, project, one, processes=processes, display=display)
-        found[f"champion/{one.number}"] = retry_cancelled(work)
-        return {one.number: values(SCRATCH / "values", new.measure, found[f"champion/{one.number}"])}
+    def measured(rival: Champion) -> dict[int, dict[str, float]]:
+        work = partial(evaluate_champion, project, rival, processes=processes, display=display)
+        all_metrics[f"champion/{rival.number}"] = retry_cancelled(work)
+        return {rival.number: values(SCRATCH / "values", new.measure, all_metrics[f"champion/{rival.number}"])}
 
     guaranteed, now = rule.rule == "guaranteed", champions[-1]
-    others = [one for one in standing(champions, new.measure, rule.anchor) if one.number != now.number] if guaranteed else []
-    old = measured(now)
-    ours = values(evidence.VALUES / new.model, new.measure, found[new.model])
-    seen = Evidence(ours, old, groups=evidence.groups(Path(made.paths["corpus"])))
+    others = [rival for rival in standing(champions, new.measure, rule.anchor) if rival.number != now.number] if guaranteed else []
+    old_values = measured(now)
+    new_values = values(evidence.VALUES / new.model, new.measure, all_metrics[new.model])
+    measurements = Evidence(new_values, old_values, groups=evidence.groups(Path(parts.paths["corpus"])))
     if guaranteed:
-        fresh = evidence.fresh_queries(project, now, made, queries=ours, warn=display.warn)
-        slices = evidence.slices(Path(made.paths["corpus"]))
-        seen = replace(seen, fresh=fresh, slices=slices, looks=candidate.looks)
-    verdict = decide(seen, new.measure, rule)
-    for one in others:
+        fresh = evidence.fresh_queries(project, now, parts, queries=new_values, warn=display.warn)
+        slices = evidence.slices(Path(parts.paths["corpus"]))
+        measurements = replace(measurements, fresh=fresh, slices=slices, looks=candidate.looks)
+    verdict = decide(measurements, new.measure, rule)
+    for rival in others:
         if not verdict.promoted and (verdict.beaten or len(verdict.against) < MOST):  # from MOST on, it must beat one, perhaps the next
             break
-        seen = replace(seen, old={**seen.old, **measured(one)})
-        verdict = decide(seen, new.measure, rule)
+        measurements = replace(measurements, old={**measurements.old, **measured(rival)})
+        verdict = decide(measurements, new.measure, rule)
     return verdict
 
 

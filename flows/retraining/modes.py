@@ -18,8 +18,8 @@ class Retrain(Params):
 
     mode: Literal["full", "continue", "query_tower", "auto"] = Field(
         "full",
-        description="full: params.yaml from its beginning; continue: one more round from the champion's weights; query_tower: only the "
-        "champion's query tower (ADORE), over its document vectors, which are kept; auto: by what is new since the champion",
+        description="full: params.yaml from the start; continue: one more round from the champion's weights; query_tower: only the "
+        "champion's query tower (ADORE), over its document vectors, which are kept; auto: chosen by what is new since the champion",
     )
     systems: list[str] | None = Field(
         None,
@@ -28,7 +28,10 @@ class Retrain(Params):
         "all",
     )
     replay: float = Field(
-        0.25, ge=0, le=1, description="continue, query_tower: share of the known training queries that are trained on again beside new ones"
+        0.25,
+        ge=0,
+        le=1,
+        description="continue, query_tower: share of the known training queries that are trained on again together with new ones",
     )
     round: dict[str, Any] = Field({}, description="continue: keys of the round that differ from params.yaml's last one, such as lr, epochs")
     adore: dict[str, Any] = Field({}, description="query_tower: keys of the entry of adore that differ from params.yaml's or the defaults")
@@ -101,37 +104,37 @@ def choose(
     if news is None:
         return Choice("skip", f"no document and no training query is new since {champion}")
     queries = descent.untrained + news.queries
-    told = f"{news.line} since {champion}" + (
+    summary = f"{news.line} since {champion}" + (
         f", {descent.untrained:,} more {'query' if descent.untrained == 1 else 'queries'} since it was trained" if descent.untrained else ""
     )
-    if settings.mode == "auto" and (due := _due_by_sum(settings, news, descent, told=told)):
+    if settings.mode == "auto" and (due := _due_by_sum(settings, news, descent, summary=summary)):
         return _allowed_or_full(refused, due)
     least = max(1.0, settings.least_share * (news.queries_before - descent.untrained)) if settings.mode == "auto" else 1.0
     if queries < least:
         few = "too few to train on" if queries else "nothing to train on"
         if not (news.documents or news.removed):
-            return Choice("skip", f"{told}: {few}, and the index is complete")
-        return _allowed_or_full(refused, Choice("index", f"{told}: {few}; the champion is indexed with them"))
+            return Choice("skip", f"{summary}: {few}, and the index is complete")
+        return _allowed_or_full(refused, Choice("index", f"{summary}: {few}; the champion is indexed with them"))
     if settings.mode != "auto":
-        return Choice(settings.mode, told)
-    return _allowed_or_full(refused, Choice("query_tower", f"{told}: few or no documents are new since their tower was trained"))
+        return Choice(settings.mode, summary)
+    return _allowed_or_full(refused, Choice("query_tower", f"{summary}: few or no documents are new since their tower was trained"))
 
 
-def _due_by_sum(settings: Retrain, news: News, descent: Descent, *, told: str) -> Choice | None:
+def _due_by_sum(settings: Retrain, news: News, descent: Descent, *, summary: str) -> Choice | None:
     """A full retraining, or one of the document tower, if the small batches of many retrainings add up to it; else None.
 
     However few queries are new today.
     """
     queries = (descent.queries + news.queries) / max(1, news.queries_before if descent.queries_before is None else descent.queries_before)
     if queries >= settings.full_share:
-        return Choice("full", f"{told}: {queries:.0%} since the last full one, {settings.full_share:.0%} or more")
+        return Choice("full", f"{summary}: {queries:.0%} since the last full one, {settings.full_share:.0%} or more")
     if not (descent.untrained + news.queries or settings.replay):  # no query would be left to train on
         return None
     documents = descent.documents + news.documents
     documents_share = documents / max(1, news.documents_before if descent.documents_before is None else descent.documents_before)
     if documents_share >= settings.document_share:
         share = f"{documents_share:.0%} of documents since their tower was trained, {settings.document_share:.0%} or more"
-        return Choice("continue", f"{told}: {share}")
+        return Choice("continue", f"{summary}: {share}")
     return None
 
 

@@ -29,24 +29,24 @@ class News:
     @property
     def line(self) -> str:
         """`1,204 new training queries (10,821 before), 0 new documents (5,664 before)`."""
-        gone = f", {self.removed:,} gone or changed" if self.removed else ""
+        removed = f", {self.removed:,} gone or changed" if self.removed else ""
         return (
             f"{self.queries:,} new training queries ({self.queries_before:,} before), "
-            f"{self.documents:,} new documents ({self.documents_before:,} before){gone}"
+            f"{self.documents:,} new documents ({self.documents_before:,} before){removed}"
         )
 
 
 def compare(before: Path, now: Path) -> News:
     """What is new in the corpus folder `now` since `before`. Takes 8 bytes of memory per document of each."""
     old, new = _documents(before), _documents(now)
-    asked_before, asked = _queries(before), _queries(now)
-    known = tuple(query for query, digest in asked.items() if asked_before.get(query) == digest)
+    queries_before, queries = _queries(before), _queries(now)
+    known = tuple(query for query, digest in queries.items() if queries_before.get(query) == digest)
     return News(
         documents=int((~np.isin(new, old)).sum()),
         removed=int((~np.isin(old, new)).sum()),
         documents_before=len(old),
-        queries=len(asked) - len(known),
-        queries_before=len(asked_before),
+        queries=len(queries) - len(known),
+        queries_before=len(queries_before),
         known=known,
     )
 
@@ -56,12 +56,12 @@ def _documents(corpus: Path) -> Digests:
     from tasks.core.tables.parquet import read_batches
     from tasks.core.tables.schemas import DOCUMENTS
 
-    found = bytearray()
+    digests = bytearray()
     for batch in read_batches(corpus / "documents.parquet", DOCUMENTS):
         columns = (batch[name].to_pylist() for name in ("id", "title", "text"))
         for row in zip(*columns, strict=True):
-            found += _digest(row)
-    return np.frombuffer(bytes(found), dtype=np.uint64)
+            digests += _digest(row)
+    return np.frombuffer(bytes(digests), dtype=np.uint64)
 
 
 def _queries(corpus: Path) -> dict[str, bytes]:
@@ -69,16 +69,16 @@ def _queries(corpus: Path) -> dict[str, bytes]:
     from tasks.core.tables.parquet import read_table
     from tasks.core.tables.schemas import QRELS, QUERIES
 
-    judged: dict[str, list[Any]] = defaultdict(list)
+    relevant: dict[str, list[Any]] = defaultdict(list)
     if not (corpus / "qrels/train.parquet").exists():
         return {}
     table = read_table(corpus / "qrels/train.parquet", QRELS)
     for query, doc, grade in zip(*(table[name].to_pylist() for name in ("query", "doc", "grade")), strict=True):
         if grade > 0:
-            judged[query].append((doc, grade))
+            relevant[query].append((doc, grade))
     table = read_table(corpus / "queries/train.parquet", QUERIES, ["id", "text"])
     texts = zip(table["id"].to_pylist(), table["text"].to_pylist(), strict=True)
-    return {query: _digest((text, sorted(judged[query]))) for query, text in texts if query in judged}
+    return {query: _digest((text, sorted(relevant[query]))) for query, text in texts if query in relevant}
 
 
 def _digest(value: object) -> bytes:

@@ -46,26 +46,30 @@ def notify(event: str, text: str, warn: Callable[[str], None], **facts: Any) -> 
                 _send(address, event, text)
         except (OSError, ValueError, http.client.HTTPException, UserError) as error:
             reason = f"status {error.code}" if isinstance(error, urllib.error.HTTPError) else type(error).__name__
-            warn(f"{WEBHOOK}: not notified of {event} ({reason})")
+            warn(f"{WEBHOOK}: could not send the notice of {event} ({reason})")
     if name := os.environ.get(BLOCK):
         try:
             _load(name).notify(body=text, subject=f"retemper: {event}")
         except Exception as error:  # whatever a third-party block raises
-            warn(str(error) if isinstance(error, UserError) else f"{BLOCK}: {name}: not notified of {event} ({type(error).__name__})")
+            warn(
+                str(error)
+                if isinstance(error, UserError)
+                else f"{BLOCK}: {name}: could not send the notice of {event} ({type(error).__name__})"
+            )
 
 
 def _post(address: str, message: dict[str, Any]) -> None:
     """POST `message` as JSON; retry if the address does not answer or reports a temporary error."""
     body = json.dumps(message).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json", "User-Agent": "retemper"})
-    for left in reversed(range(RETRIES + 1)):
+    for remaining in reversed(range(RETRIES + 1)):
         try:
             with urllib.request.urlopen(request, timeout=SECONDS) as answer:
                 answer.read()
             return
         except OSError as error:
             final = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in BUSY
-            if final or not left:
+            if final or not remaining:
                 raise
         time.sleep(WAIT_SECONDS)
 
@@ -88,8 +92,8 @@ def _service(address: str) -> Any:
     asset = apprise.AppriseAsset(app_id="Retemper", app_desc="Retemper", default_service_retry=RETRIES, default_service_wait=WAIT_SECONDS)
     service = apprise.Apprise(asset=asset)
     with _silent():
-        known = service.add(address)
-    if not known:
+        is_known = service.add(address)
+    if not is_known:
         raise Invalid(where=WEBHOOK, expected="an address that begins with http:// or https://, or a URL that apprise knows (slack://...)")
     return service
 
@@ -97,11 +101,11 @@ def _service(address: str) -> Any:
 @contextmanager
 def _silent() -> Iterator[None]:
     logger = logging.getLogger("apprise")
-    before, logger.disabled = logger.disabled, True
+    was_disabled, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.disabled = was_disabled
 
 
 def _load(name: str) -> Any:

@@ -48,8 +48,8 @@ def section(ended: Ended) -> pages.Section:
 
 def _cells(value: float, old: Mapping[str, Any], measure: str) -> list[str | Cell]:
     """A champion's mean, and the candidate's difference from it; empty if the champion was not measured."""
-    there = old.get(measure)
-    return [number(there), Cell(f"{value - there:+.4f}", value - there)] if isinstance(there, (int, float)) else ["", ""]
+    mean = old.get(measure)
+    return [number(mean), Cell(f"{value - mean:+.4f}", value - mean)] if isinstance(mean, (int, float)) else ["", ""]
 
 
 def number(value: float) -> Cell:

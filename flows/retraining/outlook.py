@@ -113,9 +113,9 @@ def foresee(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         tree = retraining_tree.prepare(project, follow, lambda _: None)
         with contextlib.chdir(tree.folder):
             bring = partial(run_pipeline, check, processes, display)
-            seen = look(project, tree, bring=bring, processes=processes, display=display, lasting=False)
-            display.line(seen.end)
-            if seen.planned.choice.mode != "skip":
+            outlook = look(project, tree, bring=bring, processes=processes, display=display, lasting=False)
+            display.line(outlook.end)
+            if outlook.planned.choice.mode != "skip":
                 for line in run.dry_run(check=check).lines():
                     display.line(line)
 
@@ -139,30 +139,30 @@ def take_in(
 
     Returns one record per batch of the inbox, None without an inbox. Quarantined and missing batches are reported.
     """
-    taken = inbox.Taken("")
+    intake = inbox.Taken("")
     sections = read_yaml(Path("params.yaml"))
     edits = []
     for key, name in source_keys(sections):
         if key == "dataset.source":
             with _show_in_watch(rule) as doing:
-                taken = inbox.take_in(rule, name, project, say=display.line, doing=doing, processes=processes, lasting=lasting)
-            place = taken.spec
+                intake = inbox.take_in(rule, name, project, say=display.line, doing=doing, processes=processes, lasting=lasting)
+            value = intake.spec
         elif key == "articles.source":
-            place = batches.absolute(name, project)
+            value = batches.absolute(name, project)
         else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
             folder = project / Path(name).expanduser()
-            place = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name
-        if place != name:
-            edits.append(edit.setting(key, place))
+            value = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name
+        if value != name:
+            edits.append(edit.setting(key, value))
     edit.apply(edits, Path("params.yaml"), lambda _: None)
-    for batch in taken.batches:
+    for batch in intake.batches:
         display.line(printable(batch.line))
-    if taken.missing:
-        line = printable(f"batches that the last retraining had are gone from the inbox: {', '.join(taken.missing)}; put them back")
+    if intake.missing:
+        line = printable(f"batches that the last retraining had are gone from the inbox: {', '.join(intake.missing)}; put them back")
         display.warn(line)
         if lasting:
-            notify.notify("missing", f"{project.name}: {line}", display.warn, batches=list(taken.missing))
-    if taken.bad and lasting:
-        line = "; ".join(batch.line for batch in taken.bad)
-        notify.notify("quarantined", printable(f"{project.name}: {line}"), display.warn, batches=[batch.name for batch in taken.bad])
-    return [batch.record for batch in taken.batches] if taken.batches else None
+            notify.notify("missing", f"{project.name}: {line}", display.warn, batches=list(intake.missing))
+    if intake.bad and lasting:
+        line = "; ".join(batch.line for batch in intake.bad)
+        notify.notify("quarantined", printable(f"{project.name}: {line}"), display.warn, batches=[batch.name for batch in intake.bad])
+    return [batch.record for batch in intake.batches] if intake.batches else None

@@ -37,7 +37,7 @@ def run_pipeline(check: Callable[[], None], processes: Processes, display: Displ
         if not server.is_configured():
             raise
         problem = str(error) if isinstance(error, server.ServerUnavailable) else f"Prefect ended the run ({type(error).__name__})"
-        display.warn(f"{problem}; going on without its server")
+        display.warn(f"{problem}; continuing without its server")
         env = environment(PREFECT_HOME=str(server.HOME.absolute()))
         for name in OF_SERVER:
             env.pop(name, None)

@@ -101,14 +101,14 @@ def make(
         known = _known(project, now, start.parts, news=news, indexed=record.get("mode") == "index")
         indexes = [part for part in parts.encoders if choice.mode != "continue" and has_own_index(own, part)]
         sources = _fetch(project, now, parts, known=known, indexes=indexes)
-        made, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
-        made |= starting.baselines_of(made, sections)
+        new_sections, origins = starting.sections_of(choice.mode, start, settings, sources=sources)
+        new_sections |= starting.baselines_of(new_sections, sections)
         where = f"{FILE}: retrain (params.yaml of this retraining)"
-        edit.apply([edit.setting(key, value) for key, value in made.items()], Path("params.yaml"), partial(check, where=where))
+        edit.apply([edit.setting(key, value) for key, value in new_sections.items()], Path("params.yaml"), partial(check, where=where))
         counts = {key: value for key, value in asdict(news).items() if key != "known"}
         number = champion.earliest_same(champions, now).number
         how |= {"start": number, "news": counts, "origins": origins, "recipe": after}
-        return Planned(choice, how, starting.candidates(choice.mode, start, made, named=settings.systems))
+        return Planned(choice, how, starting.candidates(choice.mode, start, new_sections, named=settings.systems))
     return Planned(choice, how)
 
 
@@ -126,10 +126,10 @@ def _check_systems(settings: Retrain, sections: Mapping[str, Any], *, fused: boo
         return
     check(dict(sections))
     known = [name for section in (*SEARCHED, "fuse") if section != "fuse" or fused for name in entries(sections, section)]
-    able = [name for name in known if is_served(name, sections)]
-    if wrong := [name for name in settings.systems if name not in able]:
+    eligible = [name for name in known if is_served(name, sections)]
+    if ineligible := [name for name in settings.systems if name not in eligible]:
         which = "rounds, entries of adore, and fusions that can be searched" if fused else "rounds and entries of adore"
-        raise UserError(f"{FILE}: retrain.systems: found {wrong[0]!r}, expected some of {', '.join(able)} ({which})")
+        raise UserError(f"{FILE}: retrain.systems: found {ineligible[0]!r}, expected some of {', '.join(eligible)} ({which})")
 
 
 def _of_systems(settings: Retrain, sections: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -142,22 +142,22 @@ def _plan_full(choice: Choice, settings: Retrain, sections: Mapping[str, Any]) -
     how = {"mode": choice.mode, "why": choice.why}
     if settings.systems is None:
         return Planned(choice, how)
-    kept = keep_needed(sections, settings.systems)
-    edits = [f"{section}.{name}=" for section in SECTIONS for name in entries(sections, section) if name not in kept[section]]
-    there = systems(kept)
-    edits += [f"failures.{key}=" for key in ("model", "against") if entries(sections, "failures").get(key) not in (None, *there)]
-    edits += [edit.setting(key, value) for key, value in starting.baselines_of(kept, sections).items()]
+    needed = keep_needed(sections, settings.systems)
+    edits = [f"{section}.{name}=" for section in SECTIONS for name in entries(sections, section) if name not in needed[section]]
+    kept_systems = systems(needed)
+    edits += [f"failures.{key}=" for key in ("model", "against") if entries(sections, "failures").get(key) not in (None, *kept_systems)]
+    edits += [edit.setting(key, value) for key, value in starting.baselines_of(needed, sections).items()]
     edit.apply(edits, Path("params.yaml"), partial(check, where=f"{FILE}: retrain.systems (params.yaml of this retraining)"))
     return Planned(choice, how | {"systems": settings.systems}, settings.systems)
 
 
 def recipe(sections: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, str]:
     """A digest of every section that decides what a model is, by name. Sources count by content, by `source` (data/source.json)."""
-    found = {name: [_plain(value)] for name, value in sections.items() if name not in UNTRAINED and value}
-    for kind in found.keys() & {"encoder", "encoders", "rerankers"}:
+    values = {name: [_plain(value)] for name, value in sections.items() if name not in UNTRAINED and value}
+    for kind in values.keys() & {"encoder", "encoders", "rerankers"}:
         entry = source.get(kind) or {}
-        found[kind].append(entry.get("digest") or {name: one.get("digest") for name, one in entry.items()})
-    return {name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16] for name, value in found.items()}
+        values[kind].append(entry.get("digest") or {name: item.get("digest") for name, item in entry.items()})
+    return {name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16] for name, value in values.items()}
 
 
 def _plain(section: Any) -> Any:
@@ -173,33 +173,33 @@ def _of_commit(project: Path, now: Champion) -> tuple[dict[str, Any], dict[str, 
     return dict(sections), json.loads(champion.show(project, now.commit, str(SOURCE)) or "{}")
 
 
-def _record(project: Path, one: Champion) -> Mapping[str, Any]:
+def _record(project: Path, crowned: Champion) -> Mapping[str, Any]:
     """How a retraining made the champion, as it recorded it (`Ended.how`); empty if there is no such record."""
-    entry = history.read_outcome(project, one.commit)
+    entry = history.read_outcome(project, crowned.commit)
     return (entry.how if entry else None) or {}
 
 
 def _records(project: Path, champions: Sequence[Champion]) -> list[Mapping[str, Any]]:
     """The champion's record, that of the champion it started from, and so on."""
-    by_number, found = {one.number: one for one in champions}, list[Mapping[str, Any]]()
-    one: Champion | None = champions[-1]
-    while one is not None and len(found) < len(champions):
-        found.append(_record(project, one))
-        one = by_number.get(found[-1].get("start", 0))
-    return found
+    by_number, records = {crowned.number: crowned for crowned in champions}, list[Mapping[str, Any]]()
+    crowned: Champion | None = champions[-1]
+    while crowned is not None and len(records) < len(champions):
+        records.append(_record(project, crowned))
+        crowned = by_number.get(records[-1].get("start", 0))
+    return records
 
 
 def _changed_code(project: Path, now: Champion) -> list[str]:
     """The stages that decide models, and functions that parameters name, whose code has changed since the champion's commit."""
     before: dict[str, str] = {}
-    named: dict[str, str] = {}
+    functions: dict[str, str] = {}
     for entry in champion.lock_at(project, now.commit).values():
         before |= (entry.get("params") or {}).get(str(CODE)) or {}
-        named |= frozen_references(dict(parameters(entry)))
-    before |= named
+        functions |= frozen_references(dict(parameters(entry)))
+    before |= functions
     after = read_json(CODE) if CODE.exists() else {}
     after |= frozen_references(read_json(FROZEN)) if FROZEN.exists() else {}
-    return [f"the code of {name}" for name in (*TRAINING, *named) if name in before and before[name] != after.get(name)]
+    return [f"the code of {name}" for name in (*TRAINING, *functions) if name in before and before[name] != after.get(name)]
 
 
 def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News | None:
@@ -209,8 +209,8 @@ def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News |
     with TemporaryDirectory(dir=".retemper") as folder:
         before = Path(folder) / "corpus"
         champion.get_out(project, now.commit, parts.paths["corpus"], before)
-        found = compare(before, corpus)
-    return found if found.documents or found.removed or found.queries else None
+        news = compare(before, corpus)
+    return news if news.documents or news.removed or news.queries else None
 
 
 def _known(project: Path, now: Champion, parts: Parts, *, news: News, indexed: bool) -> list[str]:
@@ -220,8 +220,8 @@ def _known(project: Path, now: Champion, parts: Parts, *, news: News, indexed: b
     """
     if not indexed:
         return list(news.known)
-    listed = set(champion.read_out(project, now.commit, f"data/state/{next(iter(parts.encoders))}/{KNOWN}"))
-    return [query for query in news.known if query in listed]
+    known_before = set(champion.read_out(project, now.commit, f"data/state/{next(iter(parts.encoders))}/{KNOWN}"))
+    return [query for query in news.known if query in known_before]
 
 
 def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str], indexes: Sequence[str]) -> dict[str, str]:

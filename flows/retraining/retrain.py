@@ -55,12 +55,12 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
         except run.StagesFailed as failed:
             ended = replace(begun, result="failed", reason=batches.name_batches(str(failed), retraining_tree.folder_of(project)))
         except (UserError, OSError) as error:
-            said = (disk_fault(error) if isinstance(error, OSError) else "") or str(error)
-            ended = replace(begun, result="failed", reason=" ".join(said.split()))
+            message = (disk_fault(error) if isinstance(error, OSError) else "") or str(error)
+            ended = replace(begun, result="failed", reason=" ".join(message.split()))
         except (Exception, CancelledError) as error:  # the champion stays, and the reason is reported: no failure may go unnoticed
             traceback.print_exc()
-            lost = "Prefect's server no longer knows this run" if isinstance(error, CancelledError) else error
-            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(lost).split())[:300]}")
+            cause = "Prefect's server no longer knows this run" if isinstance(error, CancelledError) else error
+            ended = replace(begun, result="failed", reason=f"{type(error).__name__}: {' '.join(str(cause).split())[:300]}")
         if ended.result == "failed":
             ended = replace(ended, champion=_number(project))
         ended = replace(ended, reason=printable(ended.reason))
@@ -106,7 +106,7 @@ def _retrain_until_settled(
         history.remember(project, ended, display.warn)
         begun = Ended(uuid.uuid4().hex[:12], "killed", begun.reason, champion.timestamp())
         write_json(project / history.AT_WORK, asdict(begun))
-    raise UserError(f"the champion changed {TRIES} times meanwhile; the next retraining decides")
+    raise UserError(f"the champion changed {TRIES} times during this retraining; the next one decides")
 
 
 def _say(met: machines.Met, display: Display) -> None:
@@ -132,10 +132,12 @@ def _retrain_once(
     begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.found)
     if now and (reason := decision.nothing_new(tree, candidate, now)):
         return replace(begun, result="unchanged", reason=reason)
-    made = decision.make_decision(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
-    ended = replace(begun, result="promoted" if made.promoted else "refused", reason=made.reason)
-    ended = replace(ended, champion=made.champion.number if made.promoted else begun.champion, comparison=made.champion.comparison or None)
-    return replace(ended, commit=decision.record(project, tree, made, ended=ended, known=seen.known))
+    decided = decision.make_decision(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)
+    ended = replace(begun, result="promoted" if decided.promoted else "refused", reason=decided.reason)
+    ended = replace(
+        ended, champion=decided.champion.number if decided.promoted else begun.champion, comparison=decided.champion.comparison or None
+    )
+    return replace(ended, commit=decision.record(project, tree, decided, ended=ended, known=seen.known))
 
 
 @contextlib.contextmanager

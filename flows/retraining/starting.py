@@ -58,8 +58,8 @@ class Start:
 
 def entry_of(recipe: Sections, section: str, name: str) -> dict[str, Any]:
     """An entry of params.yaml; empty if there is none."""
-    found = (recipe.get(section) or {}).get(name)
-    return dict(found) if isinstance(found, Mapping) else {}
+    entry = (recipe.get(section) or {}).get(name)
+    return dict(entry) if isinstance(entry, Mapping) else {}
 
 
 def round_of(start: Start) -> dict[str, Any]:
@@ -70,20 +70,22 @@ def round_of(start: Start) -> dict[str, Any]:
 
 def refusals(start: Start, *, named: Sequence[str] | None = None) -> dict[Mode, str]:
     """The modes that this champion rules out, with the reason. `named`: `retrain.systems`, which alone may become champion."""
-    found: dict[Mode, str] = {}
+    refused: dict[Mode, str] = {}
     if named is not None and start.origin not in named:
-        found["continue"] = found["query_tower"] = found["index"] = f"{start.name} comes from {start.origin}, which retrain.systems lacks"
+        refused["continue"] = refused["query_tower"] = refused["index"] = (
+            f"{start.name} comes from {start.origin}, which retrain.systems lacks"
+        )
     if entry_of(start.recipe, "rounds", start.dense) == entry_of(start.recipe, "adore", start.dense) == {}:
-        found["continue"] = found["query_tower"] = f"params.yaml has no {start.dense} any more, which {start.name} comes from"
+        refused["continue"] = refused["query_tower"] = f"params.yaml no longer has {start.dense}, which {start.name} comes from"
     if round_of(start).get("loss") in DISTILLED:
-        found["continue"] = f"{start.name} is distilled from a teacher's scores, which new queries lack"
+        refused["continue"] = f"{start.name} is distilled from a teacher's scores, which new queries lack"
     if len(start.parts.encoders) > 1:
-        found["continue"] = found["query_tower"] = f"{start.name} has {len(start.parts.encoders)} encoders, expected one"
-    if moved := [name for name in OWN if (start.own.get(name) or {}) != (start.recipe.get(name) or {})]:
-        found["query_tower"] = found["index"] = f"{', '.join(moved)} of params.yaml changed, under which {start.name} knows its documents"
+        refused["continue"] = refused["query_tower"] = f"{start.name} has {len(start.parts.encoders)} encoders, expected one"
+    if changed := [name for name in OWN if (start.own.get(name) or {}) != (start.recipe.get(name) or {})]:
+        refused["query_tower"] = refused["index"] = f"{', '.join(changed)} of params.yaml changed since {start.name} encoded its documents"
     if start.lost:
-        found["query_tower"] = found["index"] = start.lost
-    return found
+        refused["query_tower"] = refused["index"] = start.lost
+    return refused
 
 
 def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -91,89 +93,89 @@ def sections_of(mode: Mode, start: Start, settings: Retrain, *, sources: Mapping
 
     `sources`: the folder of each of the champion's encoders, by model.
     """
-    made: dict[str, Any] = {section: {} for section in EMPTY}
-    made["failures"] = {key: value for key, value in (start.recipe.get("failures") or {}).items() if key not in ("model", "against")}
+    sections: dict[str, Any] = {section: {} for section in EMPTY}
+    sections["failures"] = {key: value for key, value in (start.recipe.get("failures") or {}).items() if key not in ("model", "against")}
     weights = {part: WEIGHTS if not number else f"{WEIGHTS}_{number + 1}" for number, part in enumerate(sources)}
-    made["encoders"] = {weights[part]: {"source": source} for part, source in sources.items()}
+    sections["encoders"] = {weights[part]: {"source": source} for part, source in sources.items()}
     if mode == "index":  # as it is served, under its own names: the same model over other documents
-        made["rounds"] = {documents_of(start.own, part): {"init": weights[part], **AS_IT_IS} for part in sources}
-        made["adore"] = {part: with_its_index(start.own, part) for part in sources if has_own_index(start.own, part)}
-        made["fuse"] = {
+        sections["rounds"] = {documents_of(start.own, part): {"init": weights[part], **AS_IT_IS} for part in sources}
+        sections["adore"] = {part: with_its_index(start.own, part) for part in sources if has_own_index(start.own, part)}
+        sections["fuse"] = {
             name: {**entry_of(start.own, "fuse", name), **setting} for name, setting in start.parts.fusion.items() if name != BM25
         }
         if BM25 in start.parts.fusion:
-            made["bm25"] = start.own.get("bm25") or {}
-        return _looked_at(made, start.model, start), dict(start.origins)
+            sections["bm25"] = start.own.get("bm25") or {}
+        return _looked_at(sections, start.model, start), dict(start.origins)
     dense, ((part, init),) = start.dense, weights.items()
     trained, known = f"{dense}_{TRAINED[mode]}", f"{dense}{DOCUMENTS}" if has_own_index(start.own, part) else dense
-    made["rounds"] = {known: {"init": init, **AS_IT_IS}}
+    sections["rounds"] = {known: {"init": init, **AS_IT_IS}}
     tower = entry_of(start.recipe, "adore", dense)
     if mode == "continue":
-        own = round_of(start)
-        entry = {key: value for key, value in own.items() if key not in TIED}
-        entry |= {"init": init, "negatives": _negatives(own.get("negatives", "none"), known), "replay": settings.replay}
-        entry |= _seeds(own, start.number) | settings.round
+        base = round_of(start)
+        entry = {key: value for key, value in base.items() if key not in TIED}
+        entry |= {"init": init, "negatives": _negatives(base.get("negatives", "none"), known), "replay": settings.replay}
+        entry |= _seeds(base, start.number) | settings.round
         name = f"{dense}{BELOW}" if tower else trained
-        made["rounds"][name] = entry
+        sections["rounds"][name] = entry
         if entry["negatives"] == known:
-            mined = entry_of(start.recipe, "mine", str(own.get("negatives")))
-            depth = max(DEPTH, *entry.get("window", ()), mined.get("depth", 0))
-            made["mine"] = {known: {**mined, "search": "embeddings", "depth": depth}}
+            mine_entry = entry_of(start.recipe, "mine", str(base.get("negatives")))
+            depth = max(DEPTH, *entry.get("window", ()), mine_entry.get("depth", 0))
+            sections["mine"] = {known: {**mine_entry, "search": "embeddings", "depth": depth}}
         if tower:
-            made["adore"] = {trained: tower | {"round": name, "negatives": _negatives(tower["negatives"], known)}}
-            if made["adore"][trained]["negatives"] == known:
-                made["mine"] = {known: {"search": "embeddings", "depth": DEPTH}} | made["mine"]
+            sections["adore"] = {trained: tower | {"round": name, "negatives": _negatives(tower["negatives"], known)}}
+            if sections["adore"][trained]["negatives"] == known:
+                sections["mine"] = {known: {"search": "embeddings", "depth": DEPTH}} | sections["mine"]
     else:
-        own = {key: value for key, value in tower.items() if key not in STARTED}
+        base = {key: value for key, value in tower.items() if key not in STARTED}
         if known != dense:
-            own |= {key: value for key, value in with_its_index(start.own, part).items() if key not in ("round", "negatives", "steps")}
+            base |= {key: value for key, value in with_its_index(start.own, part).items() if key not in ("round", "negatives", "steps")}
         entry = {"temperature": round_of(start)["temperature"]} if not tower and "temperature" in round_of(start) else {}
-        entry |= own | {"round": known, "negatives": _negatives(own.get("negatives", "none"), known), "replay": settings.replay}
-        made["adore"] = {trained: entry | {"seed": own.get("seed", 42) + start.number} | settings.adore}
+        entry |= base | {"round": known, "negatives": _negatives(base.get("negatives", "none"), known), "replay": settings.replay}
+        sections["adore"] = {trained: entry | {"seed": base.get("seed", 42) + start.number} | settings.adore}
         if entry["negatives"] == known:
-            made["mine"] = {known: {"search": "embeddings", "depth": max(DEPTH, entry.get("depth", 0))}}
-    fused = made_from(start.origin, start.recipe)[1] if start.origin in fusions(start.recipe) else []
-    for name in fused:
+            sections["mine"] = {known: {"search": "embeddings", "depth": max(DEPTH, entry.get("depth", 0))}}
+    fusion_names = made_from(start.origin, start.recipe)[1] if start.origin in fusions(start.recipe) else []
+    for name in fusion_names:
         entry = entry_of(start.recipe, "fuse", name)
-        made["fuse"][name] = entry | {part: trained for part in ("first", "second") if entry[part] == dense}
-    origins = dict.fromkeys((*made["rounds"], *made["adore"]), dense) | {name: name for name in fused}
-    return _looked_at(made, start.origin if fused else trained, start), origins
+        sections["fuse"][name] = entry | {part: trained for part in ("first", "second") if entry[part] == dense}
+    origins = dict.fromkeys((*sections["rounds"], *sections["adore"]), dense) | {name: name for name in fusion_names}
+    return _looked_at(sections, start.origin if fusion_names else trained, start), origins
 
 
-def _looked_at(made: dict[str, Any], model: str, start: Start) -> dict[str, Any]:
-    """`made`, with `model` as the one whose failures are shown if the best system may be unable to become champion (see `candidates`)."""
+def _looked_at(sections: dict[str, Any], model: str, start: Start) -> dict[str, Any]:
+    """`sections`, showing the failures of `model` if the best system may be unable to become champion (see `candidates`)."""
     if any(has_own_index(start.own, part) for part in start.parts.encoders):
-        made["failures"] |= {"model": model}
-    return made
+        sections["failures"] |= {"model": model}
+    return sections
 
 
-def candidates(mode: Mode, start: Start, made: Mapping[str, Any], *, named: Sequence[str] | None = None) -> list[str] | None:
-    """The systems of `made` (see `sections_of`) that may become champion; None: all.
+def candidates(mode: Mode, start: Start, sections: Mapping[str, Any], *, named: Sequence[str] | None = None) -> list[str] | None:
+    """The systems of `sections` (see `sections_of`) that may become champion; None: all.
 
     A champion with a compressed index of its own is not replaced by a round, which is searched uncompressed. Its successor comes from one
     of the recipe's entries `named` (`retrain.systems`), as it does itself (`refusals`).
     """
     if mode == "index":
         return [start.model]
-    packed = any(has_own_index(start.own, part) for part in start.parts.encoders)
-    if not packed and named is None:
+    is_compressed = any(has_own_index(start.own, part) for part in start.parts.encoders)
+    if not is_compressed and named is None:
         return None
-    able = [name for name in systems(made) if not (packed and name in made["rounds"])]
-    return able if named is None else [name for name in able if _entry(name, start, made) in named]
+    eligible = [name for name in systems(sections) if not (is_compressed and name in sections["rounds"])]
+    return eligible if named is None else [name for name in eligible if _entry(name, start, sections) in named]
 
 
-def _entry(name: str, start: Start, made: Mapping[str, Any]) -> str:
-    """The recipe's entry that a system of `made` stands for; a round below an entry of adore stands for the recipe's round there."""
-    if name == BM25 or name in made["fuse"]:
+def _entry(name: str, start: Start, sections: Mapping[str, Any]) -> str:
+    """The recipe's entry that a system of `sections` stands for; a round below an entry of adore stands for the recipe's round there."""
+    if name == BM25 or name in sections["fuse"]:
         return name
-    below = entry_of(start.recipe, "adore", start.dense).get("round", start.dense)
-    return str(below) if name == f"{start.dense}{BELOW}" else start.dense
+    base_round = entry_of(start.recipe, "adore", start.dense).get("round", start.dense)
+    return str(base_round) if name == f"{start.dense}{BELOW}" else start.dense
 
 
-def baselines_of(made: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """`report.baselines` for this retraining: the recipe's baselines that are systems of `made` (see `sections_of`)."""
+def baselines_of(sections: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """`report.baselines` for this retraining: the recipe's baselines that are systems of `sections` (see `sections_of`)."""
     named = (recipe.get("report") or {}).get("baselines") or []
-    return {"report.baselines": [name for name in named if name in systems(made)]} if named else {}
+    return {"report.baselines": [name for name in named if name in systems(sections)]} if named else {}
 
 
 def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:
@@ -182,11 +184,11 @@ def refuse(mode: Mode, refused: Mapping[Mode, str], where: str) -> None:
         raise UserError(f"{where}: found {mode}, but {refused[mode]}; expected full, or auto, which then retrains fully")
 
 
-def _negatives(named: str, dense: str) -> str:
+def _negatives(source: str, dense: str) -> str:
     """The source of negatives: `named` if the data gives them, else those that the champion mines (`dense`)."""
-    return named if named in GIVEN_NEGATIVES else dense
+    return source if source in GIVEN_NEGATIVES else dense
 
 
-def _seeds(own: Mapping[str, Any], number: int) -> dict[str, int]:
+def _seeds(entry: Mapping[str, Any], number: int) -> dict[str, int]:
     """Seeds that give each retraining other queries in another order, and each attempt at the same retraining the same."""
-    return {"seed": int(own.get("seed", 42)) + number, "split_seed": number}
+    return {"seed": int(entry.get("seed", 42)) + number, "split_seed": number}

@@ -26,8 +26,8 @@ ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "TimedOut", SKIPPED, *(re
 
 def frequency() -> int:
     """Seconds between two heartbeats of a run."""
-    given = os.environ.get(FREQUENCY, "")
-    return max(int(given), LEAST) if given.isdigit() else DEFAULT
+    value = os.environ.get(FREQUENCY, "")
+    return max(int(value), LEAST) if value.isdigit() else DEFAULT
 
 
 def silent_runs(tag: str, seconds: int) -> AutomationCore:
@@ -38,7 +38,7 @@ def silent_runs(tag: str, seconds: int) -> AutomationCore:
     within = MISSED * seconds
     return AutomationCore(
         name=f"Crash silent runs of {tag}",
-        description="Registered by retemper schedule --pool. A run whose worker was killed or lost sends no heartbeat any more.",
+        description="Registered by retemper schedule --pool. A run whose worker was killed or lost no longer sends heartbeats.",
         trigger=EventTrigger(
             after={HEARTBEAT},
             expect={HEARTBEAT, *(f"prefect.flow-run.{name}" for name in ENDS)},
@@ -52,7 +52,7 @@ def silent_runs(tag: str, seconds: int) -> AutomationCore:
         actions=[
             ChangeFlowRunState(
                 state=StateType.CRASHED,
-                message=f"no heartbeat for {within} s: its worker was killed or lost; the champion is as it was",
+                message=f"no heartbeat for {within} s: its worker was killed or lost; the champion is unchanged",
             )
         ],
     )
@@ -60,12 +60,12 @@ def silent_runs(tag: str, seconds: int) -> AutomationCore:
 
 def watch(tag: str, seconds: int) -> None:
     """Create the automation for runs with `tag`, or bring it up to date; others of the same name are removed."""
-    wanted = silent_runs(tag, seconds)
+    automation = silent_runs(tag, seconds)
     with get_client(sync_client=True) as client:
-        found = client.read_automations_by_name(wanted.name)
-        if not found:
-            client.create_automation(wanted)
+        existing = client.read_automations_by_name(automation.name)
+        if not existing:
+            client.create_automation(automation)
             return
-        client.update_automation(found[0].id, wanted)
-        for other in found[1:]:
+        client.update_automation(existing[0].id, automation)
+        for other in existing[1:]:
             client.delete_automation(other.id)

@@ -30,25 +30,29 @@ def tidy(deployment: str, why: str, missed: bool = True) -> tuple[int, int]:
     """
     with get_client(sync_client=True) as client:
         try:
-            found = client.read_deployment_by_name(deployment)
+            record = client.read_deployment_by_name(deployment)
         except ObjectNotFound:
             return 0, 0
-        of = FlowRunFilterDeploymentId(any_=[found.id])
-        crashed = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=of, state=_in(ALIVE)))
-        last = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=of), sort=FlowRunSort.START_TIME_DESC, limit=LOOKED_AT)
+        deployment_id = FlowRunFilterDeploymentId(any_=[record.id])
+        crashed = client.read_flow_runs(flow_run_filter=FlowRunFilter(deployment_id=deployment_id, state=_in(ALIVE)))
+        last = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(deployment_id=deployment_id), sort=FlowRunSort.START_TIME_DESC, limit=LOOKED_AT
+        )
         parents = FlowRunFilterParentFlowRunId(any_=[run.id for run in (*crashed, *last)])
-        inner = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parents, state=_in(ALIVE))) if last else []
-        for run in (*inner, *crashed):
+        pipelines = client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parents, state=_in(ALIVE))) if last else []
+        for run in (*pipelines, *crashed):
             client.set_flow_run_state(run.id, Crashed(message=why), force=True)
-        late = []
+        missed_runs = []
         if missed:
-            before = FlowRunFilterNextScheduledStartTime(before_=datetime.now(UTC))
-            late = client.read_flow_runs(
-                flow_run_filter=FlowRunFilter(deployment_id=of, state=_in([StateType.SCHEDULED]), next_scheduled_start_time=before)
+            until = FlowRunFilterNextScheduledStartTime(before_=datetime.now(UTC))
+            missed_runs = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(
+                    deployment_id=deployment_id, state=_in([StateType.SCHEDULED]), next_scheduled_start_time=until
+                )
             )
-            for run in late:
-                client.set_flow_run_state(run.id, Cancelled(name="Missed", message="nothing was scheduling then"), force=True)
-    return len(crashed), len(late)
+            for run in missed_runs:
+                client.set_flow_run_state(run.id, Cancelled(name="Missed", message="no scheduler was running at that time"), force=True)
+    return len(crashed), len(missed_runs)
 
 
 def _in(types: list[StateType]) -> FlowRunFilterState:

@@ -123,9 +123,9 @@ def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> N
 
     when = f"by cron {schedule.cron} ({schedule.timezone})" if schedule.cron is not None else f"every {schedule.interval} s"
     print(f"retraining {when} as {FLOW}/{schedule.name}, following {schedule.follow}; Ctrl-C ends it", flush=True)
-    short = 0
-    while short < 5:
-        crashed, missed = tidy(f"{FLOW}/{schedule.name}", "its process was killed; the champion is as it was")
+    short_runs = 0
+    while short_runs < 5:
+        crashed, missed = tidy(f"{FLOW}/{schedule.name}", "its process was killed; the champion is unchanged")
         if crashed or missed:
             print(
                 f"{crashed} killed runs are marked Crashed; {missed} scheduled runs were missed (retemper retrain makes up for them)",
@@ -140,7 +140,7 @@ def _watch(schedule: Schedule, processes: Processes, server: Server | None) -> N
                 print("retemper: warning: Prefect's server ended unexpectedly; restarting it", file=sys.stderr, flush=True)
                 server.start()
                 server.wait()
-        short = short + 1 if time.monotonic() - started < 60 else 0
+        short_runs = short_runs + 1 if time.monotonic() - started < 60 else 0
         print("retemper: warning: the runner ended unexpectedly; restarting it", file=sys.stderr, flush=True)
         time.sleep(AGAIN_SECONDS)
     print("retemper: the runner keeps ending; its output is above", file=sys.stderr, flush=True)
@@ -169,11 +169,11 @@ def _stopping() -> Iterator[threading.Event]:
         timer.start()
         raise Stop
 
-    before = {number: signal.signal(number, stop) for number in ending_signals()}
+    handlers = {number: signal.signal(number, stop) for number in ending_signals()}
     try:
         yield stopping
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -195,7 +195,7 @@ def _last_words(schedule: Schedule, server: Server | None) -> None:
             from flows.scheduling.missed import tidy
 
             time.sleep(0.6)  # the run's own end comes first
-            tidy(f"{FLOW}/{schedule.name}", "stopped with retemper schedule; the champion is as it was", missed=False)
+            tidy(f"{FLOW}/{schedule.name}", "stopped with retemper schedule; the champion is unchanged", missed=False)
 
     thread = threading.Thread(target=tell, daemon=True)
     thread.start()
@@ -213,30 +213,30 @@ def default_name() -> str:
     return f"{Path.cwd().name}-{folder_tag().removeprefix(MARK)[:6]}@{socket.gethostname()}"
 
 
-def refuse_others(name: str, ours: str, pool: bool = False) -> None:
+def refuse_others(name: str, own_tag: str, pool: bool = False) -> None:
     """Raise UserError if the deployment of that name belongs to another folder, or, without `pool`, workers run it. Needs Prefect's API."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
     with get_client(sync_client=True) as client:
         try:
-            found = client.read_deployment_by_name(f"{FLOW}/{name}")
+            deployment = client.read_deployment_by_name(f"{FLOW}/{name}")
         except ObjectNotFound:
             return
-    if found.work_pool_name and not pool:
+    if deployment.work_pool_name and not pool:
         raise UserError(
-            f"{FLOW}/{name}: the workers of pool {found.work_pool_name} run this deployment; choose another --name, "
+            f"{FLOW}/{name}: the workers of pool {deployment.work_pool_name} run this deployment; choose another --name, "
             f"or delete it: prefect deployment delete {FLOW}/{name}"
         )
-    marks = [tag for tag in found.tags if tag.startswith(MARK)]
-    if marks and ours not in marks:
+    marks = [tag for tag in deployment.tags if tag.startswith(MARK)]
+    if marks and own_tag not in marks:
         raise UserError(f"{FLOW}/{name}: this deployment belongs to another folder or machine; choose another --name")
 
 
 def check(schedule: Schedule) -> None:
     """Raise UserError if a schedule is invalid."""
     if schedule.interval is not None and not 1 <= schedule.interval <= LONGEST:
-        raise UserError(f"--interval {schedule.interval}: expected 1 second at least, and {LONGEST:,} (a year) at most")
+        raise UserError(f"--interval {schedule.interval}: expected 1 to {LONGEST:,} seconds (a year)")
     if banned := [character for character in BANNED if character in schedule.name]:
         raise UserError(f"--name {schedule.name}: found {banned[0]}, expected a name without any of {' '.join(BANNED)}")
     set_environment()

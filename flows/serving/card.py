@@ -45,11 +45,11 @@ def write_card(project: Path, now: Champion, folder: Path) -> None:
 def steps_of(lock: Lock, export: Export) -> list[str]:
     """The stages that made the parts of a model, parents first."""
     wanted = [f"{stage}@{name}" for name in (*export.encoders, *export.fusions) for stage in ("train", "adore", "fuse")]
-    found: dict[str, None] = {}
+    stages: dict[str, None] = {}
     for name in wanted:
         if name in lock:
-            found |= dict.fromkeys(ancestors(lock, name))
-    return list(found)
+            stages |= dict.fromkeys(ancestors(lock, name))
+    return list(stages)
 
 
 def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]]) -> str:
@@ -63,14 +63,14 @@ def header(now: Champion, source: Mapping[str, Any], measured: Mapping[str, Mapp
         for name, value in values.items()
         if isinstance(value, float)
     ]
-    found = ModelCardData(
+    card = ModelCardData(
         model_name=now.model,
         eval_results=results or None,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         tags=LIBRARIES,
     )
-    return f"---\n{found.to_yaml()}\n---\n"
+    return f"---\n{card.to_yaml()}\n---\n"
 
 
 def without_folder(source: str) -> str:
@@ -103,7 +103,7 @@ def text(
         lines += ["", escaped(str(now.comparison.get("reason", "")))]
     lines += ["", "## Making", "", f"Commit `{now.commit}`, exported with Retemper {version('retemper')}.", ""]
     lines += ["| stage | parameters | made |", "|---|---|---|"]
-    lines += [f"| {name} | {_parameters(lock[name])} | {_told(made[name])} |" for name in made]
+    lines += [f"| {name} | {_parameters(lock[name])} | {_making(made[name])} |" for name in made]
     versions = {key: value for record in made.values() for key, value in (record.get("environment") or {}).items()}
     if versions:
         lines += ["", "Versions: " + ", ".join(f"{key} {value}" for key, value in sorted(versions.items())) + "."]
@@ -131,8 +131,8 @@ def _use(export: Export) -> Iterator[str]:
     yield f'model = SentenceTransformer("{encoder}")  # of this folder; on the hub: "OWNER/NAME"'
     yield f"model.max_seq_length = {query['max_length']}"
     yield f'vector = model.encode_query("your query", prompt={query["prefix"]!r})'
-    held = ["its index", *(["BM25's index"] if export.bm25 else []), *(["the fusion's weight"] if export.fusions else [])]
-    yield from ("```", "", f"The whole model, with {', '.join(held)}, answers queries with `retemper serve --export FOLDER`.")
+    parts = ["its index", *(["BM25's index"] if export.bm25 else []), *(["the fusion's weight"] if export.fusions else [])]
+    yield from ("```", "", f"The whole model, with {', '.join(parts)}, answers queries with `retemper serve --export FOLDER`.")
     yield from (f"`{index}/index.faiss` is a faiss index; `serving.json` lists every file with its SHA-256.", "")
 
 
@@ -148,15 +148,15 @@ def _measures(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _parameters(entry: Mapping[str, Any]) -> str:
-    found = [
+    settings = [
         f"{key} {json.dumps(value, ensure_ascii=False)}"
         for section in parameters(entry).values()
         if isinstance(section, Mapping)
         for key, value in section.items()
         if key != "source"  # may name a folder of one machine
     ]
-    return ", ".join(found).replace("|", "\\|").replace("\n", " ")
+    return ", ".join(settings).replace("|", "\\|").replace("\n", " ")
 
 
-def _told(record: Mapping[str, Any]) -> str:
+def _making(record: Mapping[str, Any]) -> str:
     return makings.describe({key: value for key, value in record.items() if key != "by"})

@@ -29,10 +29,10 @@ Get = Callable[[str, Path], None]
 
 def current(project: Path) -> Champion:
     """The present champion. Raises UserError if there is none."""
-    found = champion.current(project)
-    if found is None:
+    champion_now = champion.current(project)
+    if champion_now is None:
         raise UserError("there is no champion yet; run retemper retrain, or retemper champion set MODEL")
-    return found
+    return champion_now
 
 
 def export(project: Path, folder: Path, *, documents: bool = False, vectors: bool = False) -> Champion:
@@ -67,16 +67,16 @@ def copy_champion(project: Path, now: Champion, folder: Path, *, documents: bool
     write_json(folder / "champion.json", asdict(replace(now, data=data)))
     texts = {part: champion.read_out(project, now.commit, f"data/tokens/{part}/meta.json") for part in ("documents", "queries/train")}
     sections = parse_yaml(champion.show(project, now.commit, "params.yaml") or "{}")
-    described = serving_record(parts, now.model, texts, lock=lock, sections=sections)
-    described |= {"label": f"champion/{now.number} {now.model}", "documents": "documents.parquet" if documents else None}
-    write_record(folder, Export(**described, files=file_digests(folder)))
+    fields = serving_record(parts, now.model, texts, lock=lock, sections=sections)
+    fields |= {"label": f"champion/{now.number} {now.model}", "documents": "documents.parquet" if documents else None}
+    write_record(folder, Export(**fields, files=file_digests(folder)))
 
 
 def _put_part(get: Get, path: str, to: Path) -> None:
     get(path, to)
-    described, index = to / "index.json", to / "index.faiss"
-    if described.exists() and not index.exists():  # trained over its round's vectors: flows.results.search
-        get(f"data/indexes/{read_json(described)['round']}", to)
+    record, index = to / "index.json", to / "index.faiss"
+    if record.exists() and not index.exists():  # trained over its round's vectors: flows.results.search
+        get(f"data/indexes/{read_json(record)['round']}", to)
     if index.exists():
         for name in IDS:
             get(f"data/tokens/documents/{name}", to / name)
@@ -121,21 +121,21 @@ def text_settings(texts: Mapping[str, Mapping[str, Any]], settings: Mapping[str,
 def link(model: str, folder: Path) -> None:
     """Link a model of this workspace in the form of an export, without copying. Raises UserError if it cannot be searched."""
     sections = read_yaml(PARAMS)
-    found = search_parts(model, sections)
+    parts = search_parts(model, sections)
     encoders = {}
-    for number, (name, (encoder, index)) in enumerate(found.dense.items()):
+    for number, (name, (encoder, index)) in enumerate(parts.dense.items()):
         encoders[name] = (f"encoder.{number}", f"index.{number}")
         (folder / f"encoder.{number}").symlink_to(encoder.absolute())
         (folder / f"index.{number}").mkdir()
         (folder / f"index.{number}/index.faiss").symlink_to((index / "index.faiss").absolute())
         for part in IDS:
             (folder / f"index.{number}" / part).symlink_to(Path("data/tokens/documents", part).absolute())
-    if found.lexical:
+    if parts.lexical:
         (folder / BM25).symlink_to(Path("data/bm25").absolute())
     (folder / "documents.parquet").symlink_to(Path("data/corpus/documents.parquet").absolute())
     texts = {part: read_json(Path("data/tokens") / part / "meta.json") for part in ("documents", "queries/train")}
     settings = parameters(read_lock().get("tokenize", {})) or {key: sections.get(key) for key in ("text", "tokenize")}
-    fused = {name: read_json(record) for name, record in found.fusions.items()}
-    described = {"model": model, "encoders": encoders, "bm25": BM25 if found.lexical else None, "fusions": fused}
-    form = text_settings(texts, settings)
-    write_record(folder, Export(**described, **depths(sections), **form, label=model, documents="documents.parquet"))  # type: ignore[arg-type]
+    fused = {name: read_json(record) for name, record in parts.fusions.items()}
+    fields = {"model": model, "encoders": encoders, "bm25": BM25 if parts.lexical else None, "fusions": fused}
+    text_fields = text_settings(texts, settings)
+    write_record(folder, Export(**fields, **depths(sections), **text_fields, label=model, documents="documents.parquet"))  # type: ignore[arg-type]

@@ -85,18 +85,18 @@ class Follower:
                 problem = str(error)
             self._note("remote", problem)
 
-    def _note(self, of: str, problem: str) -> None:
+    def _note(self, source: str, problem: str) -> None:
         """Report a problem once, not at every look, and write it to the file that the server reads."""
         problem = printable(" ".join(problem.split()))
-        if problem == self._problems[of]:
+        if problem == self._problems[source]:
             return
-        self._problems[of] = problem
+        self._problems[source] = problem
         if problem:
             self._say(f"warning: {problem}")
         with suppress(OSError):  # a full disk
             self.problem.unlink(missing_ok=True)
-            if told := "; ".join(filter(None, self._problems.values())):
-                write_text(self.problem, told)
+            if text := "; ".join(filter(None, self._problems.values())):
+                write_text(self.problem, text)
 
 
 def replace_link(link: Path, target: str) -> None:

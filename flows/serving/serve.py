@@ -54,21 +54,21 @@ def serve(settings: Settings) -> int:
             raise UserError(f"--allow-host {name}: expected a name without a port, such as search.example.org, or *.example.org")
     with bind_socket(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
-        local = host in ("127.0.0.1", "::1")
-        if not local and not os.environ.get(KEY):
+        is_local = host in ("127.0.0.1", "::1")
+        if not is_local and not os.environ.get(KEY):
             _say(f"warning: {settings.host} may be reached from other machines, and {KEY} is not set: everyone there may search")
         folder = FOLDER / f"{host}-{port}"  # the port alone may be that of another server, at another address
         try:
-            return _serve_folder(settings, listener, folder, local=local)
+            return _serve_folder(settings, listener, folder, is_local=is_local)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _serve_folder(settings: Settings, listener: socket.socket, folder: Path, *, local: bool) -> int:
+def _serve_folder(settings: Settings, listener: socket.socket, folder: Path, *, is_local: bool) -> int:
     """Answer queries, with `folder` as the place for what is served."""
     place, follower = _prepare_folder(settings, folder)
     command = [sys.executable, "-m", "tasks.search.server", "--served", str(place), "--socket", str(listener.fileno())]
-    names = [*LOOPBACK, *settings.hosts] if local or settings.hosts else []  # none: any
+    names = [*LOOPBACK, *settings.hosts] if is_local or settings.hosts else []  # none: any
     command += [word for name in names for word in ("--host", name)]
     if follower:
         command += ["--problem", str(follower.problem)]
@@ -122,21 +122,21 @@ def _run(command: list[str], listener: socket.socket, follower: Follower | None)
 @contextmanager
 def _stopping(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     """Pass the first signal that asks us to end on to the server, and raise Stop; ignore later ones."""
-    asked = False
+    is_stopping = False
 
     def stop(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if not asked:
-            asked = True
+        nonlocal is_stopping
+        if not is_stopping:
+            is_stopping = True
             with suppress(OSError):
                 process.terminate()
             raise Stop
 
-    before = {number: signal.signal(number, stop) for number in ending_signals()}
+    handlers = {number: signal.signal(number, stop) for number in ending_signals()}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 

@@ -63,16 +63,16 @@ def rows(embeddings: Embeddings, documents: Path | None) -> Iterator[pa.Table]:
     for first, block in embeddings.blocks():
         for start in range(0, len(block), ROWS):
             part = np.ascontiguousarray(block[start : start + ROWS], dtype=np.float32)
-            place = np.arange(first + start, first + start + len(part))
-            owner = np.asarray(owners[place[0] : place[-1] + 1], dtype=np.int64)
+            row_numbers = np.arange(first + start, first + start + len(part))
+            owner = np.asarray(owners[row_numbers[0] : row_numbers[-1] + 1], dtype=np.int64)
             columns = [
-                pa.array(place),
+                pa.array(row_numbers),
                 ids.take(pa.array(owner)),
-                pa.array((place - np.searchsorted(owners, owner)).astype(np.int32)),
+                pa.array((row_numbers - np.searchsorted(owners, owner)).astype(np.int32)),
                 pa.FixedSizeListArray.from_arrays(pa.array(part.ravel()), width),
             ]
-            found = texts.take(owner) if texts else None
-            columns += [found[name].combine_chunks() for name in TEXTS] if found else []
+            document_texts = texts.take(owner) if texts else None
+            columns += [document_texts[name].combine_chunks() for name in TEXTS] if document_texts else []
             yield pa.table(columns, schema=schema(width, documents is not None))
 
 
@@ -81,11 +81,11 @@ class Texts:
 
     def __init__(self, path: Path) -> None:
         self._batches = read_batches(path, DOCUMENTS, list(TEXTS))
-        self._held, self._start = pa.schema([DOCUMENTS.field(name) for name in TEXTS]).empty_table(), 0
+        self._buffer, self._start = pa.schema([DOCUMENTS.field(name) for name in TEXTS]).empty_table(), 0
 
     def take(self, owners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
         """The rows of ascending `owners`, none of which is below earlier ones."""
-        while self._start + len(self._held) <= owners[-1]:
-            self._held = pa.concat_tables([self._held, pa.Table.from_batches([next(self._batches)])])
-        self._held, self._start = self._held.slice(owners[0] - self._start), int(owners[0])
-        return self._held.take(pa.array(owners - self._start))
+        while self._start + len(self._buffer) <= owners[-1]:
+            self._buffer = pa.concat_tables([self._buffer, pa.Table.from_batches([next(self._batches)])])
+        self._buffer, self._start = self._buffer.slice(owners[0] - self._start), int(owners[0])
+        return self._buffer.take(pa.array(owners - self._start))

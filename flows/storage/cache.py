@@ -40,29 +40,29 @@ def restore_from_workspace(repo: Any, names: Iterable[str], warn: Warn) -> bool:
     A workspace file that DVC wrongly takes for intact (it was checked out from a corrupt cache) is removed.
     """
     wanted = set(names)
-    looked = False
+    checked = False
     with repo.lock:
         for node in repo.index.stages:
             for out in node.outs if node.addressing in wanted else []:
                 if out.hash_info and out.exists and out.changed_cache() and not out.changed_checksum():
-                    looked = True
+                    checked = True
                     for path, oid in _files(out):
                         _mend_file(repo.cache.local, out.fs, path, oid, warn)
-    return looked
+    return checked
 
 
-def verify(root: Path, damaged: Callable[[Path], None]) -> tuple[int, int]:
-    """Read every object in a cache folder (`files/md5`); return the numbers of objects and bytes. `damaged` is called for corrupt ones."""
+def verify(root: Path, on_corrupt: Callable[[Path], None]) -> tuple[int, int]:
+    """Read every object in a cache folder (`files/md5`); return the numbers of objects and bytes. `on_corrupt` gets each corrupt one."""
     count = size = 0
     for path in objects(root):
         try:
             size += path.stat().st_size
-            wrong = file_md5(path) != object_id(path).removesuffix(".dir")
+            is_corrupt = file_md5(path) != object_id(path).removesuffix(".dir")
         except FileNotFoundError:  # removed by someone's garbage collection
             continue
         count += 1
-        if wrong:
-            damaged(path)
+        if is_corrupt:
+            on_corrupt(path)
     return count, size
 
 
@@ -131,8 +131,8 @@ def parse_listing(text: bytes, oid: str) -> dict[str, str] | None:
 def contents(root: Path, oid: str) -> set[str]:
     """The digests of an out and of its files. Empty if the cache lacks any of them, because the others are useless then."""
     files = read_listing(root, oid) if oid.endswith(".dir") else {}
-    found = {oid, *(files or {}).values()}
-    return found if files is not None and all(object_path(root, one).is_file() for one in found) else set()
+    oids = {oid, *(files or {}).values()}
+    return oids if files is not None and all(object_path(root, member).is_file() for member in oids) else set()
 
 
 def outs(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -182,13 +182,13 @@ def _mend_file(cache_: Any, fs: Any, path: Path, oid: str, warn: Warn) -> None:
         return
     try:
         cache_.check(oid)
-        whole = True
+        is_intact = True
     except Exception:
-        whole = False
+        is_intact = False
     if file_md5(path) != oid:
         warn(f"{path}: its content is not what DVC recorded; it will be made again")
         path.unlink()
-    elif not whole:
+    elif not is_intact:
         warn(f"{path}: its copy in the cache was corrupt or missing; restored from this file")
         cache_.add(str(path), fs, oid)
 
@@ -205,20 +205,20 @@ def refuse_read_only(folder: Path, *, removing: bool = False) -> None:
     """DiskError if this user cannot write to the cache `folder`. Without this check, DVC would notice only after computing a stage, and a
     command that removes objects (`removing`) only when it is half done.
     """
-    why, other = "where this run would store what it computes", "use a cache of your own (dvc cache dir --local .dvc/cache)"
+    purpose, alternative = "where this run would store what it computes", "use a cache of your own (dvc cache dir --local .dvc/cache)"
     if removing:
-        why, other = "from which this command removes; nothing was changed", "have its owner do it"
+        purpose, alternative = "from which this command removes; nothing was changed", "have its owner do it"
     if place := unwritable_folder(folder):
         raise DiskError(
-            f"{place}: no permission to write to the cache, {why}; give it to your group "
-            f"(chgrp -R TEAM; chmod -R g+rwX; where it is mounted read-only, mount it for writing), or {other}, and run again"
+            f"{place}: no permission to write to the cache, {purpose}; give it to your group "
+            f"(chgrp -R TEAM; chmod -R g+rwX; where it is mounted read-only, mount it for writing), or {alternative}, and run again"
         )
 
 
 def unwritable_folder(folder: Path) -> Path | None:
     """The first folder of the cache that this user cannot write to, or None."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    places = (there, folder / "files/md5", folder / "runs")
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    places = (existing, folder / "files/md5", folder / "runs")
     return next((place for place in places if place.exists() and not os.access(place, os.W_OK | os.X_OK)), None)
 
 

@@ -56,17 +56,17 @@ def fetch_records() -> int:
 
     repo = Repo()
     refuse_unmarked(repo.cloud.get_remote())
-    listed = _listed(repo)
-    if not listed:
+    location = _listed(repo)
+    if not location:
         raise UserError("found an HTTP remote, which cannot list the runs that it has; expected a folder, S3, or SSH")
-    forgettings.fetch(Path(repo.cache.local_cache_dir), *listed)
+    forgettings.fetch(Path(repo.cache.local_cache_dir), *location)
     print(f"{counted(_fetch_makings(repo, read_lock().values()), 'records fetched')} of how artifacts were made")
     return 0
 
 
 def _fetch_makings(repo: Any, entries: Iterable[Mapping[str, Any]]) -> int:
-    listed = _listed(repo)
-    return makings.fetch(Path(repo.cache.local_cache_dir), *listed, digests=map(entry_digest, entries)) if listed else 0
+    location = _listed(repo)
+    return makings.fetch(Path(repo.cache.local_cache_dir), *location, digests=map(entry_digest, entries)) if location else 0
 
 
 def fetch_runs(repo: Any, folder: Path) -> bool:
@@ -76,9 +76,12 @@ def fetch_runs(repo: Any, folder: Path) -> bool:
     """
     try:
         remote = repo.cloud.get_remote_odb(None, "fetch --run-cache", hash_name="md5-dos2unix")
-        here, there = Place(repo.cache.legacy.fs, str(folder)), Place(remote.fs, remote.fs.join(remote.path, "runs", *folder.parts[-2:]))
+        local, recorded = (
+            Place(repo.cache.legacy.fs, str(folder)),
+            Place(remote.fs, remote.fs.join(remote.path, "runs", *folder.parts[-2:])),
+        )
         with share_with_group():
-            return bool(copy(there, here, sorted(filter(RUN.fullmatch, there.names()))))
+            return bool(copy(recorded, local, sorted(filter(RUN.fullmatch, recorded.names()))))
     except Exception as error:  # from DVC, the disk, or any library that talks to remotes
         print(f"{WARNING}a run that the remote may have is computed again: {redacted(' '.join(str(error).split()))}", flush=True)
         return False
@@ -97,8 +100,8 @@ def push(*, earlier: bool = False) -> int:
     status = int(main(["--wait-for-lock", "push", "--run-cache"]))
     with closing(Repo()) as repo:
         status = status or _push_unpushed(repo, earlier_results(Path(repo.cache.local_cache_dir)) if earlier else [])
-        if not status and (listed := _listed(repo)):
-            makings.send(Path(repo.cache.local_cache_dir), *listed)
+        if not status and (location := _listed(repo)):
+            makings.send(Path(repo.cache.local_cache_dir), *location)
         if not status:
             refuse_unmarked(repo.cloud.get_remote())  # again: a share that was unmounted meanwhile received nothing
     return status
@@ -132,22 +135,22 @@ def earlier_results(root: Path) -> list[Mapping[str, Any]]:
     """
     if read_marks(project_of() / FORGOTTEN):
         return []
-    named = [entry for _, locks in locks_of_references(invalid=False) for lock in locks for entry in lock.values()]
+    referenced = [entry for _, locks in locks_of_references(invalid=False) for lock in locks for entry in lock.values()]
     if (root / PROJECTS).is_dir() or not any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees()):
-        return named
-    return [*(entry for _, entry in recorded_runs(root)), *named]  # pulled results have no recorded run
+        return referenced
+    return [*(entry for _, entry in recorded_runs(root)), *referenced]  # pulled results have no recorded run
 
 
 def objects_of(root: Path, entries: Iterable[Mapping[str, Any]]) -> set[str]:
     """The digests of the outs of these entries, and of their files. Outs that the cache in `root` lacks, after a `gc`, are left out."""
-    made = {oid for entry in entries for oid, _ in outs(entry)}
-    return {oid for out in made for oid in contents(root / "files" / "md5", out)}
+    out_oids = {oid for entry in entries for oid, _ in outs(entry)}
+    return {oid for out_oid in out_oids for oid in contents(root / "files" / "md5", out_oid)}
 
 
-def _push_unpushed(repo: Any, more: Iterable[Mapping[str, Any]]) -> int:
+def _push_unpushed(repo: Any, earlier: Iterable[Mapping[str, Any]]) -> int:
     from dvc_data.hashfile.hash_info import HashInfo
 
-    entries = [*more, *(entry for file in sorted(unpushed().glob("*.lock")) for entry in read_lock(file).values())]
+    entries = [*earlier, *(entry for file in sorted(unpushed().glob("*.lock")) for entry in read_lock(file).values())]
     oids = objects_of(Path(repo.cache.local_cache_dir), entries)
     oids -= {out.hash_info.value for out in repo.index.outs}  # just pushed
     if not oids:
@@ -184,9 +187,9 @@ def reproduce(stage: str, pull: bool) -> int:
     fetched: list[Path] = []
 
     def fetch(repo: Any, folder: Path) -> bool:
-        if found := fetch_runs(repo, folder):
+        if copied := fetch_runs(repo, folder):
             fetched.append(folder)
-        return found
+        return copied
 
     if pull:
         fetch_runs_on_demand(fetch)
@@ -226,7 +229,7 @@ def heal(corrupt: list[Download]) -> None:
         for line in warnings(remote.name, remove_corrupt(remote, corrupt), Path(repo.cache.local_cache_dir)):
             print(f"{WARNING}{line}", flush=True)
     except Exception as error:  # from DVC, the disk, or any library that talks to remotes
-        names = ", ".join(sorted({one.oid for one in corrupt}))
+        names = ", ".join(sorted({download.oid for download in corrupt}))
         print(f"{WARNING}remote {remote.name}: corrupt objects could not be removed: {names}: {' '.join(str(error).split())}", flush=True)
     corrupt.clear()
 
@@ -263,8 +266,8 @@ def main(arguments: list[str]) -> int:
             heal(corrupt)
             status = int(dvc(["--wait-for-lock", command, *stages]))  # the first one stopped at a corrupt object
         return status
-    if code := os.environ.get(SNAPSHOT):
-        os.environ.update(frozen_environment(Path(code), os.environ))  # for the stage; our own imports are done
+    if snapshot := os.environ.get(SNAPSHOT):
+        os.environ.update(frozen_environment(Path(snapshot), os.environ))  # for the stage; our own imports are done
     if TURNS in os.environ:
         wait_for_same_stage(Path(os.environ[TURNS]))
     status = reproduce(stages[0], pull=command == "repro-pull")

@@ -40,19 +40,19 @@ def fetch(cache: Path, fs: Any, place: str) -> None:
     """Copy the notes that are missing here from the remote at `place` of DVC's filesystem `fs`."""
     from dvc.fs import LocalFileSystem
 
-    here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
-    copy(there, here, sorted(name for name in there.names() - here.names() if NAME.fullmatch(name)))
+    local, remote = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    copy(remote, local, sorted(name for name in remote.names() - local.names() if NAME.fullmatch(name)))
 
 
 def explain_missing(cache: Path, lock: Lock) -> Iterator[str]:
     """A line for each note that explains outs of these entries of dvc.lock that the cache lacks. Records that this project has forgotten
     itself need none."""
-    objects, said = cache / "files" / "md5", set[str]()
+    objects, explained = cache / "files" / "md5", set[str]()
     for project, path, gone in _notes(cache):
         missing = {oid for entry in lock.values() for oid, _ in outs(entry) if oid in gone and not object_path(objects, oid).exists()}
         lost = [stage for stage, entry in lock.items() if not missing.isdisjoint(oid for oid, _ in outs(entry))]
-        if not said.issuperset(lost):
-            said |= set(lost)
+        if not explained.issuperset(lost):
+            explained |= set(lost)
             yield (
                 f"{_first_few(lost)}: results of {counted(len(lost), 'stages')} that dvc.lock names were removed, since they held a record "
                 f"that project {project} has forgotten; they are made again from this project's own data. To forget it here, too: "
@@ -65,8 +65,8 @@ def are_all(cache: Path, lock: Lock) -> bool:
     objects = cache / "files" / "md5"
     named = {oid for entry in lock.values() for oid, _ in outs(entry)}
     named |= {oid for folder in named for oid in listing(objects, folder).values()}
-    lacking = {oid for oid in named if not object_path(objects, oid).exists()}
-    return bool(lacking) and lacking <= {oid for _, _, gone in _notes(cache) for oid in gone}
+    missing = {oid for oid in named if not object_path(objects, oid).exists()}
+    return bool(missing) and missing <= {oid for _, _, gone in _notes(cache) for oid in gone}
 
 
 def _notes(cache: Path) -> Iterator[tuple[str, Path, set[str]]]:
@@ -75,27 +75,27 @@ def _notes(cache: Path) -> Iterator[tuple[str, Path, set[str]]]:
     A project may leave several for the same records (one per cache or remote, and per start after a kill); they are merged.
     """
     try:
-        own = read_marks().keys()
+        own_marks = read_marks().keys()
     except UserError:  # stage prepare reports it
         return
     notes: dict[tuple[str, frozenset[str]], tuple[Path, set[str]]] = {}
     for path in sorted(cache.glob(f"{FOLDER}/*.txt"), key=os.path.getmtime):
         with suppress(OSError, UserError):
-            found, marks = HEAD.match(path.read_text(encoding="utf-8")), frozenset(read_marks(path))
-            if found and not marks <= own:
-                notes.setdefault((found[1], marks), (path, set()))[1].update(found[2].split())
+            match, marks = HEAD.match(path.read_text(encoding="utf-8")), frozenset(read_marks(path))
+            if match and not marks <= own_marks:
+                notes.setdefault((match[1], marks), (path, set()))[1].update(match[2].split())
     yield from ((project, path, gone) for (project, _), (path, gone) in notes.items())
 
 
-def losses(trees: Iterable[Path], found: Collection[tuple[str, str]], oids: Collection[str]) -> dict[Path, str]:
+def losses(trees: Iterable[Path], affected: Collection[tuple[str, str]], oids: Collection[str]) -> dict[Path, str]:
     """A warning for each of the working `trees` of other projects that loses results.
 
-    It loses a stage whose dvc.lock entry has an out (path, digest) in `found` and in `oids`, the objects to remove.
+    It loses a stage whose dvc.lock entry has an out (path, digest) in `affected` and in `oids`, the objects to remove.
     """
     lines = {}
     for tree in trees:
         lock = read_lock(tree / "dvc.lock")
-        lost = [stage for stage, entry in lock.items() if any((path, oid) in found and oid in oids for oid, path in outs(entry))]
+        lost = [stage for stage, entry in lock.items() if any((path, oid) in affected and oid in oids for oid, path in outs(entry))]
         if lost:
             lines[tree] = (
                 f"project {tree} has the same text under the same id: results of {counted(len(lost), 'stages')} that its dvc.lock names go "
@@ -110,10 +110,10 @@ def _first_few(names: Sequence[str]) -> str:
 
 def owners(trees: Iterable[Path], objects: Path, oids: Collection[str]) -> Mapping[str, str]:
     """For each of the objects `oids`, as text: an out, and the working tree whose dvc.lock names it. Unknown objects are left out."""
-    named: dict[str, str] = {}
+    names: dict[str, str] = {}
     for tree in trees if oids else ():
         for entry in read_lock(tree / "dvc.lock").values():
             for oid, path in outs(entry):
-                for one in {oid, *listing(objects, oid).values()} & set(oids):
-                    named.setdefault(one, f"{path} of {tree}")
-    return named
+                for member in {oid, *listing(objects, oid).values()} & set(oids):
+                    names.setdefault(member, f"{path} of {tree}")
+    return names

@@ -18,8 +18,8 @@ def kind(project: Path) -> str:
     """The type of link that DVC uses between the project's cache and data/: the first of its configured types that works there."""
     from dvc.config import Config
 
-    told = Config(dvc_dir=str(project / ".dvc"))["cache"].get("type") or DEFAULT
-    kinds = [one.strip() for one in (told.split(",") if isinstance(told, str) else told)]
+    configured = Config(dvc_dir=str(project / ".dvc"))["cache"].get("type") or DEFAULT
+    kinds = [name.strip() for name in (configured.split(",") if isinstance(configured, str) else configured)]
     return _first_supported(kinds, cache_of(project), project)
 
 
@@ -28,33 +28,33 @@ def choose(project: Path) -> str:
     from dvc.config import Config
 
     config = Config(dvc_dir=str(project / ".dvc"), validate=False)
-    with edit_settings(config, "local") as own:
-        own["cache"] = {**own.get("cache", {}), "type": OURS}
-    found = _first_supported(OURS, cache_of(project), project)
-    if found == COPY:
+    with edit_settings(config, "local") as settings:
+        settings["cache"] = {**settings.get("cache", {}), "type": OURS}
+    chosen = _first_supported(OURS, cache_of(project), project)
+    if chosen == COPY:
         return "disk: two copies of each artifact, in data/ and in the cache, as this file system has no links"
-    return f"disk: one copy of each artifact ({NAMES[found]} between data/ and the cache)"
+    return f"disk: one copy of each artifact ({NAMES[chosen]} between data/ and the cache)"
 
 
 def _first_supported(kinds: list[str], cache: Path, project: Path) -> str:
     from dvc_objects.fs.system import hardlink, reflink, symlink
     from dvc_objects.fs.utils import tmp_fname
 
-    ways: dict[str, Callable[[str, str], None]] = {"reflink": reflink, "hardlink": hardlink, "symlink": symlink}
+    link_functions: dict[str, Callable[[str, str], None]] = {"reflink": reflink, "hardlink": hardlink, "symlink": symlink}
     records = project / RECORDS
     with suppress(OSError):
         for folder in (records, *([cache] if cache.is_relative_to(project) else [])):
             folder.mkdir(parents=True, exist_ok=True)
         place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
-        there, here = place / tmp_fname(), records / tmp_fname()  # DVC's names: the next run or `gc` removes leftovers
+        source, target = place / tmp_fname(), records / tmp_fname()  # DVC's names: the next run or `gc` removes leftovers
         try:
-            there.write_bytes(b"x")
-            for way in kinds:
-                if way in ways:
+            source.write_bytes(b"x")
+            for kind in kinds:
+                if kind in link_functions:
                     with suppress(OSError, NotImplementedError):
-                        ways[way](str(there), str(here))
-                        return way
+                        link_functions[kind](str(source), str(target))
+                        return kind
         finally:
-            for path in (there, here):
+            for path in (source, target):
                 path.unlink(missing_ok=True)
     return COPY

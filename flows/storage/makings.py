@@ -77,25 +77,25 @@ def current_provenance() -> dict[str, str]:
     person = git("var", "GIT_AUTHOR_IDENT", check=False).partition(">")  # name <address> time
     commit = git("rev-parse", "--verify", "--quiet", "HEAD", check=False)
     differs = commit and git("status", "--porcelain", "--untracked-files=no", "--", "tasks", "dvc.yaml", *OURS, check=False)
-    told = {"by": f"{person[0]}>" if person[1] else "", "commit": commit, "changed": "code" if differs else ""}
-    return {key: value for key, value in told.items() if value}
+    fields = {"by": f"{person[0]}>" if person[1] else "", "commit": commit, "changed": "code" if differs else ""}
+    return {key: value for key, value in fields.items() if value}
 
 
 def send(cache: Path, fs: Any, place: str) -> int:
     """Copy the records that are missing there to the remote at `place` of DVC's filesystem `fs`; return how many."""
     from dvc.fs import LocalFileSystem
 
-    here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
-    return copy(here, there, sorted(_records(here) - _records(there)))
+    local, remote = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    return copy(local, remote, sorted(_records(local) - _records(remote)))
 
 
 def fetch(cache: Path, fs: Any, place: str, *, digests: Iterable[str]) -> int:
     """Copy the records of these entries that are missing here from the remote, if it has them; return how many."""
     from dvc.fs import LocalFileSystem
 
-    here, there = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
+    local, remote = Place(LocalFileSystem(), str(cache / FOLDER)), Place(fs, fs.join(place, FOLDER))
     missing = [path for digest in digests if not (path := record_path(cache, digest)).exists()]
-    return copy(there, here, [f"{path.parent.name}/{path.name}" for path in missing])
+    return copy(remote, local, [f"{path.parent.name}/{path.name}" for path in missing])
 
 
 def _records(place: Place) -> set[str]:

@@ -35,21 +35,21 @@ def check_by_content() -> None:
     from dvc_data.hashfile.tree import Tree
     from dvc_objects.errors import ObjectFormatError
 
-    trusting, load = LocalHashFileDB.check, vars(Tree)["load"].__func__
+    original_check, load = LocalHashFileDB.check, vars(Tree)["load"].__func__
 
     def check(self: Any, oid: str, check_hash: bool = True, _info: dict[str, Any] | None = None) -> Any:
         if isinstance(self.state, StateNoop) or not check_hash:  # a folder that serves as a remote
-            return trusting(self, oid, check_hash, _info)
+            return original_check(self, oid, check_hash, _info)
         try:
             return HashFileDB.check(self, oid, check_hash, _info)
         except ObjectFormatError as error:  # corrupt, and now removed; `repro --pull` only knows what to do with a missing one
             raise FileNotFoundError(errno.ENOENT, str(error), self.oid_to_path(oid)) from None
 
-    def load_checked(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
+    def load_checked(cls: Any, odb: Any, hash_info: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(odb, LocalHashFileDB) and hash_info.value:  # else a corrupt listing counts as present, and stays
             with suppress(FileNotFoundError):
                 odb.check(hash_info.value)
-        return load(cls, odb, hash_info, *rest, **named)
+        return load(cls, odb, hash_info, *args, **kwargs)
 
     setattr(LocalHashFileDB, "check", check)  # noqa: B010 - mypy forbids the plain form
     setattr(Tree, "load", classmethod(load_checked))  # noqa: B010
@@ -74,9 +74,9 @@ def durably() -> None:
     reflink: Callable[[str, str], None] = system.reflink
     copyfile: Callable[..., None] = vars(local)["copyfile"]
 
-    def copy_whole(source: str, target: str, *rest: Any, **named: Any) -> None:
+    def copy_whole(source: str, target: str, *args: Any, **kwargs: Any) -> None:
         try:
-            copyfile(source, target, *rest, **named)
+            copyfile(source, target, *args, **kwargs)
         except BaseException:
             with suppress(OSError):
                 Path(target).unlink()
@@ -87,11 +87,11 @@ def durably() -> None:
         reflink(source, str(temporary))
         temporary.replace(target)
 
-    def dump(path: Any, data: Any, dumper: Callable[..., Any], *, fs: Any = None, **named: Any) -> None:  # noqa: ARG001 - a local one
+    def dump(path: Any, data: Any, dumper: Callable[..., Any], *, fs: Any = None, **kwargs: Any) -> None:  # noqa: ARG001 - a local one
         place = Path(path).resolve()
         with new_file(place) as temporary:
             with temporary.open("w", encoding="utf-8") as stream:
-                dumper(data, stream, **named)
+                dumper(data, stream, **kwargs)
             if place.exists():
                 shutil.copymode(place, temporary)
 
@@ -126,9 +126,9 @@ def report_disk_errors() -> None:
 
     link = Link.__call__
 
-    def link_or_tell(self: Any, *rest: Any, **named: Any) -> None:
+    def link_or_tell(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            link(self, *rest, **named)
+            link(self, *args, **kwargs)
         except LinkError as error:
             if parse_disk_fault(str(error.__cause__))[0]:
                 raise error.__cause__ from None  # type: ignore[misc]
@@ -163,8 +163,8 @@ def link_new_outs() -> None:
         types = list(store.cache_types)
         if not {"hardlink", "symlink"}.isdisjoint(types):
             types = test_links(types, store.fs, store.path, fs, path)[:1]
-        seen: Any = SimpleNamespace(fs=store.fs, cache_types=types, oid_to_path=store.oid_to_path)
-        determine(diff, path, fs, seen)
+        limited_store: Any = SimpleNamespace(fs=store.fs, cache_types=types, oid_to_path=store.oid_to_path)
+        determine(diff, path, fs, limited_store)
 
     setattr(checkout, "_determine_files_to_relink", by_the_disk)  # noqa: B010 - mypy forbids the plain form
 
@@ -180,11 +180,11 @@ def send_listings_last() -> None:
 
     do_transfer = transfer._do_transfer
 
-    def files_first(src: Any, dest: Any, *asked: Any, **named: Any) -> Any:
-        obj_ids, missing_ids = asked
-        listings = {one for one in obj_ids if one.isdir}
-        failed = do_transfer(src, dest, set(obj_ids) - listings, missing_ids, **named)
-        return failed | do_transfer(src, dest, listings, set(missing_ids) | failed, **named)
+    def files_first(src: Any, dest: Any, *args: Any, **kwargs: Any) -> Any:
+        obj_ids, missing_ids = args
+        listings = {obj_id for obj_id in obj_ids if obj_id.isdir}
+        failed = do_transfer(src, dest, set(obj_ids) - listings, missing_ids, **kwargs)
+        return failed | do_transfer(src, dest, listings, set(missing_ids) | failed, **kwargs)
 
     setattr(transfer, "_do_transfer", files_first)  # noqa: B010 - mypy forbids the plain form
 
@@ -200,30 +200,30 @@ def ignore_stored_object_list() -> None:
 
     collect: Callable[..., Any] = vars(fetch)["collect"]
 
-    def collect_in_memory(idxs: Any, storage: str, *rest: Any, **named: Any) -> Any:
-        return collect(idxs, storage, *rest, **named | {"cache_index": None, "cache_key": None})
+    def collect_in_memory(idxs: Any, storage: str, *args: Any, **kwargs: Any) -> Any:
+        return collect(idxs, storage, *args, **kwargs | {"cache_index": None, "cache_key": None})
 
     setattr(fetch, "collect", collect_in_memory)  # noqa: B010 - mypy forbids the plain form
 
 
-def observe_entries(told: Callable[[str, Any], None]) -> None:
-    """From now on, `told` is called with a stage's name and entry before this process writes the entry to dvc.lock."""
+def observe_entries(callback: Callable[[str, Any], None]) -> None:
+    """From now on, `callback` is called with a stage's name and entry before this process writes the entry to dvc.lock."""
     from dvc.stage import serialize
 
     to_lockfile = serialize.to_lockfile
 
-    def tell(stage: Any, **named: Any) -> dict[str, Any]:
-        entries = dict(to_lockfile(stage, **named))
-        told(*next(iter(entries.items())))
+    def tell(stage: Any, **kwargs: Any) -> dict[str, Any]:
+        entries = dict(to_lockfile(stage, **kwargs))
+        callback(*next(iter(entries.items())))
         return entries
 
     setattr(serialize, "to_lockfile", tell)  # noqa: B010 - mypy forbids the plain form
 
 
-def verify_downloads(corrupt: Callable[[Download], None]) -> None:
-    """From now on, this process compares each download with its digest. A corrupt one is not kept, and `corrupt` is called for it.
+def verify_downloads(on_corrupt: Callable[[Download], None]) -> None:
+    """From now on, this process compares each download with its digest. A corrupt one is not kept, and `on_corrupt` is called for it.
 
-    `corrupt` is also called for a missing object that a folder's listing at the remote names. DVC compares only if the remote has
+    `on_corrupt` is also called for a missing object that a folder's listing at the remote names. DVC compares only if the remote has
     `verify = true`, reports nothing, and never checks the listing of a folder (`....dir`) that it reads in place. A listing that it
     cannot read makes it stop.
     """
@@ -237,54 +237,54 @@ def verify_downloads(corrupt: Callable[[Download], None]) -> None:
     get_remote, add, check = DataCloud.get_remote, HashFileDB.add, HashFileDB.check
     load, do_transfer = vars(Tree)["load"].__func__, transfer._do_transfer
 
-    def get_verified(self: Any, *rest: Any, **named: Any) -> Any:
-        remote = get_remote(self, *rest, **named)
+    def get_verified(self: Any, *args: Any, **kwargs: Any) -> Any:
+        remote = get_remote(self, *args, **kwargs)
         remote.config["verify"] = True
         return remote
 
-    def add_verified(self: Any, path: Any, fs: Any, oid: Any, *rest: Any, **named: Any) -> Any:
-        if not named.get("verify"):
-            return add(self, path, fs, oid, *rest, **named)
+    def add_verified(self: Any, path: Any, fs: Any, oid: Any, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("verify"):
+            return add(self, path, fs, oid, *args, **kwargs)
         failed: set[str] = set()
-        on_error = named.get("on_error")
+        on_error = kwargs.get("on_error")
         pairs = [(path, oid)] if isinstance(path, str) else list(zip(path, oid, strict=True))
         sources = {name: source for source, name in pairs}
 
         def note(name: str, error: BaseException) -> None:
             failed.add(name)
             if isinstance(error, FileNotFoundError):
-                corrupt(Download(fs, sources[name], name, missing=True))
+                on_corrupt(Download(fs, sources[name], name, missing=True))
             if on_error is None:
                 raise error
             on_error(name, error)
 
-        added = add(self, path, fs, oid, *rest, **{**named, "on_error": note})
+        added = add(self, path, fs, oid, *args, **{**kwargs, "on_error": note})
         for source, name in pairs:
             if name not in failed and not self.exists(name):  # DVC found it corrupt, and silently removed it
-                corrupt(Download(fs, source, name))
+                on_corrupt(Download(fs, source, name))
         return added
 
-    def check_told(self: Any, oid: str, *rest: Any, **named: Any) -> Any:
+    def check_told(self: Any, oid: str, *args: Any, **kwargs: Any) -> Any:
         try:
-            return check(self, oid, *rest, **named)
+            return check(self, oid, *args, **kwargs)
         except ObjectFormatError:
             if isinstance(self.state, StateNoop):  # a folder that serves as a remote
-                corrupt(Download(self.fs, self.oid_to_path(oid), oid))
+                on_corrupt(Download(self.fs, self.oid_to_path(oid), oid))
             raise
 
-    def load_verified(cls: Any, odb: Any, hash_info: Any, *rest: Any, **named: Any) -> Any:
+    def load_verified(cls: Any, odb: Any, hash_info: Any, *args: Any, **kwargs: Any) -> Any:
         if hash_info.value and odb.fs.protocol != "memory" and isinstance(odb.state, StateNoop):
             path = odb.oid_to_path(hash_info.value)
             if md5([odb.fs.cat_file(path)]) != hash_info.value.removesuffix(".dir"):
-                corrupt(Download(odb.fs, path, hash_info.value))
+                on_corrupt(Download(odb.fs, path, hash_info.value))
                 raise ObjectFormatError(f"{path} is corrupt")
-        return load(cls, odb, hash_info, *rest, **named)
+        return load(cls, odb, hash_info, *args, **kwargs)
 
-    def transfer_readable(src: Any, dest: Any, obj_ids: Any, missing_ids: Any, **named: Any) -> Any:
-        places = [named.get("cache_odb"), src]
-        unreadable = {one for one in obj_ids if one.isdir and transfer.find_tree_by_obj_id(places, one) is None}
-        done = do_transfer(src, dest, set(obj_ids) - unreadable, set(missing_ids) | unreadable, **named)
-        return done | unreadable
+    def transfer_readable(src: Any, dest: Any, obj_ids: Any, missing_ids: Any, **kwargs: Any) -> Any:
+        places = [kwargs.get("cache_odb"), src]
+        unreadable = {obj_id for obj_id in obj_ids if obj_id.isdir and transfer.find_tree_by_obj_id(places, obj_id) is None}
+        failed_ids = do_transfer(src, dest, set(obj_ids) - unreadable, set(missing_ids) | unreadable, **kwargs)
+        return failed_ids | unreadable
 
     for owner, name, function in (
         (DataCloud, "get_remote", get_verified),
@@ -316,20 +316,20 @@ def wait_for_same_stage(folder: Path) -> None:
         handle = os.open(folder / _get_stage_hash(stage), os.O_RDWR | os.O_CREAT)  # stays open until we end
         fcntl.flock(handle, fcntl.LOCK_EX)
 
-    def restore_in_turn(self: Any, stage: Any, *rest: Any, **named: Any) -> None:
+    def restore_in_turn(self: Any, stage: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            restore(self, stage, *rest, **named)
+            restore(self, stage, *args, **kwargs)
         except RunCacheNotFoundError:
             if not _can_hash(stage):
                 raise
             unlocked_repo(wait)(stage)
-            locked = [out.hash_info for out in stage.outs]
+            hash_infos = [out.hash_info for out in stage.outs]
             for out in stage.outs:
                 out.hash_info = HashInfo()
             try:
-                restore(self, stage, *rest, **named)
+                restore(self, stage, *args, **kwargs)
             finally:
-                for out, info in zip(stage.outs, locked, strict=True):
+                for out, info in zip(stage.outs, hash_infos, strict=True):
                     out.hash_info = info
 
     setattr(StageCache, "restore", restore_in_turn)  # noqa: B010 - mypy forbids the plain form
@@ -344,9 +344,9 @@ def read_project_once() -> None:
 
     collect = StageLoad.collect
 
-    def from_index(self: Any, target: str | None = None, *rest: Any, **named: Any) -> Any:
-        found = [stage for stage in self.repo.index.stages if stage.addressing == target]
-        return found or collect(self, target, *rest, **named)
+    def from_index(self: Any, target: str | None = None, *args: Any, **kwargs: Any) -> Any:
+        matches = [stage for stage in self.repo.index.stages if stage.addressing == target]
+        return matches or collect(self, target, *args, **kwargs)
 
     setattr(StageLoad, "collect", from_index)  # noqa: B010 - mypy forbids the plain form
 
@@ -369,8 +369,8 @@ def fetch_runs_on_demand(fetch: Callable[[Any, Path], bool]) -> None:
     load = StageCache._load
 
     def load_or_fetch(self: Any, stage: Any) -> Any:
-        found = load(self, stage)
-        return found if found or not fetch(self.repo, Path(self._get_cache_dir(_get_stage_hash(stage)))) else load(self, stage)
+        runs = load(self, stage)
+        return runs if runs or not fetch(self.repo, Path(self._get_cache_dir(_get_stage_hash(stage)))) else load(self, stage)
 
     setattr(StageCache, "_load", load_or_fetch)  # noqa: B010 - mypy forbids the plain form
     setattr(StageCache, "pull", lambda *_, **__: [])  # noqa: B010
@@ -390,9 +390,9 @@ def compare_runs_by_listing() -> None:
         if any(odb.fs.protocol in ("http", "https") for odb in (from_odb, to_odb)):  # HTTP has no listings
             return transfer(self, from_odb, to_odb, force)
         source, target = (Place(odb.fs, odb.fs.join(odb.path, "runs")) for odb in (from_odb, to_odb))
-        there = target.names()
-        keys = set() if force else {name.rpartition("/")[0] for name in there}  # one recorded run is enough to restore a stage
-        missing = sorted(name for name in source.names() - there if name.rpartition("/")[0] not in keys)
+        existing = target.names()
+        keys = set() if force else {name.rpartition("/")[0] for name in existing}  # one recorded run is enough to restore a stage
+        missing = sorted(name for name in source.names() - existing if name.rpartition("/")[0] not in keys)
         copy(source, target, missing)
         return [(key.rpartition("/")[2], value) for key, _, value in (name.rpartition("/") for name in missing)]
 

@@ -43,8 +43,8 @@ def refuse_unmarked(remote: Any) -> None:
     seen = set(read_json(SEEN)) if SEEN.exists() else set()
     if not _is_there(fs, fs.join(place, MARK)):
         if place in seen or not _holds_artifacts(remote):
-            found = f"{place}: found no {MARK}, which every remote has"
-            raise UserError(f"{found}; mount it, or if it is new: retemper remote add {remote.name} URL")
+            problem = f"{place}: found no {MARK}, which every remote has"
+            raise UserError(f"{problem}; mount it, or if it is new: retemper remote add {remote.name} URL")
         try:
             write_mark(fs, place)
         except OSError:  # this user may only read it
@@ -93,14 +93,14 @@ def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
     Listings of folders (`....dir`) that name a removed or missing object are removed too: DVC assumes that everything a listing names is
     there, and would never send the object again.
     """
-    found = {download.oid: download for download in downloads}
-    removed = [_remove(download) for download in found.values()]
-    gone = {one.oid for one in removed if one.gone}
-    if gone:
+    by_oid = {download.oid: download for download in downloads}
+    removed = [_remove(download) for download in by_oid.values()]
+    gone_oids = {item.oid for item in removed if item.gone}
+    if gone_oids:
         from dvc_data.hashfile.db import get_index
 
         for path in remote.odb.fs.find(remote.odb.path):
-            if path.endswith(".dir") and remote_id(path) and gone.intersection(_listed(remote.odb.fs, path)):
+            if path.endswith(".dir") and remote_id(path) and gone_oids.intersection(_listed(remote.odb.fs, path)):
                 with suppress(OSError):
                     remote.odb.fs.remove(path)
         get_index(remote.odb).clear()
@@ -110,8 +110,8 @@ def remove_corrupt(remote: Any, downloads: Iterable[Download]) -> list[Removed]:
 def _remove(download: Download) -> Removed:
     try:
         with download.fs.open(download.path, "rb") as handle:
-            found = md5(iter(lambda: handle.read(1 << 20), b""))
-        if found == download.oid.removesuffix(".dir"):
+            digest = md5(iter(lambda: handle.read(1 << 20), b""))
+        if digest == download.oid.removesuffix(".dir"):
             return Removed(download.oid, False, fate="arrived corrupt and is not used; the remote's copy is intact")
         download.fs.remove(download.path)
     except FileNotFoundError:  # removed by DVC itself, or by a colleague
@@ -129,27 +129,27 @@ def warnings(name: str, removed: Iterable[Removed], root: Path) -> Iterator[str]
     Missing objects share one line. `root`: the local cache, whose recorded runs and listings tell the artifacts.
     """
     removed = list(removed)
-    known = artifacts({one.oid for one in removed}, root)
-    if missing := [one.oid for one in removed if one.missing]:
-        parts = [path for oid in missing for path in known.get(oid) or [oid]]
-        told = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
-        yield f"remote {name}: lacks files of folders that it lists ({told}); the run that recomputes them pushes them again"
-    for one in (one for one in removed if not one.missing):
-        yield f"remote {name}: object {one.oid} ({', '.join(known.get(one.oid) or ['part of no artifact known here'])}) {one.fate}"
+    paths = artifacts({item.oid for item in removed}, root)
+    if missing := [item.oid for item in removed if item.missing]:
+        parts = [path for oid in missing for path in paths.get(oid) or [oid]]
+        examples = ", ".join(parts[:3]) + (", ..." if len(parts) > 3 else "")
+        yield f"remote {name}: lacks files of folders that it lists ({examples}); the run that recomputes them pushes them again"
+    for item in (item for item in removed if not item.missing):
+        yield f"remote {name}: object {item.oid} ({', '.join(paths.get(item.oid) or ['part of no artifact known here'])}) {item.fate}"
 
 
 def artifacts(oids: set[str], root: Path) -> Mapping[str, list[str]]:
     """For each object, the paths of the outs or files that it is: by dvc.lock, else by the runs recorded in the cache `root`."""
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for locks in (lambda: [read_lock()], lambda: _recorded(root)):
-        missing = oids - set(found)
+        missing = oids - set(paths)
         for lock in locks() if missing else ():
             for entry in lock.values():
                 for out in entry.get("outs") or []:
                     for oid, path in _parts(out, root):
-                        if oid in missing and path not in found.setdefault(oid, []):
-                            found[oid].append(path)
-    return found
+                        if oid in missing and path not in paths.setdefault(oid, []):
+                            paths[oid].append(path)
+    return paths
 
 
 def _parts(out: Mapping[str, Any], root: Path) -> Iterator[tuple[str, str]]:

@@ -85,8 +85,8 @@ class Exposure:
 
 def show(records: Sequence[str], revision: str | None, *, as_json: bool) -> None:
     """Print the exposure of records, given by their ids."""
-    found = expose(records, known_locks(revision))
-    print(json.dumps(asdict(found), indent=2, ensure_ascii=False) if as_json else as_text(found))
+    exposed = expose(records, known_locks(revision))
+    print(json.dumps(asdict(exposed), indent=2, ensure_ascii=False) if as_json else as_text(exposed))
 
 
 def known_locks(revision: str | None = None) -> dict[str, Lock]:
@@ -97,13 +97,13 @@ def known_locks(revision: str | None = None) -> dict[str, Lock]:
             raise UserError(f"revision {revision}: its commit has no dvc.lock; commit it after a run, or omit --rev")
         return {revision: lock}
     graph, params = (Path(name).read_text(encoding="utf-8") if Path(name).exists() else None for name in GRAPH)
-    found = {HERE: stages_in_graph(read_lock(), graph, params)}
+    locks = {HERE: stages_in_graph(read_lock(), graph, params)}
     for name in git("for-each-ref", "--format=%(refname)", CHAMPIONS.rstrip("/")).splitlines():
         if lock := lock_of(commit_of(name), name):
-            found[name.removeprefix("refs/tags/")] = lock
-    if not any(found.values()):
+            locks[name.removeprefix("refs/tags/")] = lock
+    if not any(locks.values()):
         raise UserError("dvc.lock: not found; run retemper run first, or name a revision with --rev")
-    return found
+    return locks
 
 
 def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None = None) -> Exposure:
@@ -111,40 +111,42 @@ def expose(records: Sequence[str], locks: Mapping[str, Lock], cache: Path | None
     records, objects = list(dict.fromkeys(records)), (cache or cache_folder()).absolute() / "files" / "md5"
     with TemporaryDirectory(dir=_scratch()) as folder:
         root = Path(folder)
-        known, notes, asked = [], [], []
+        known, notes, requests = [], [], []
         for number, training in enumerate(trainings(locks)):
             if reason := place_inputs(training, objects, root / str(number)):
-                notes.append(f"{training.node} ({', '.join(training.seen)}): not known: {reason}")
+                notes.append(f"{training.node} ({', '.join(training.seen)}): unknown: {reason}")
             else:
                 known.append(training)
-                asked.append(_question(training, objects, root / str(number)))
+                requests.append(_question(training, objects, root / str(number)))
                 notes += _other_code(training)
         corpora = list(place_corpora(locks.values(), objects, root))
         scratch = root / "scratch"
         scratch.mkdir()
-        told = ask("tasks.exposure", {"records": records, "corpora": list(map(str, corpora)), "scratch": str(scratch), "trainings": asked})
-    if strange := [record for record, what in told["records"].items() if not what] if corpora else []:
-        raise UserError(f"{', '.join(strange)}: no document or query has this id, in {' or '.join(locks)}; ids are those of the source")
+        answer = ask(
+            "tasks.exposure", {"records": records, "corpora": list(map(str, corpora)), "scratch": str(scratch), "trainings": requests}
+        )
+    if unknown_ids := [record for record, kinds in answer["records"].items() if not kinds] if corpora else []:
+        raise UserError(f"{', '.join(unknown_ids)}: no document or query has this id, in {' or '.join(locks)}; use the ids of the source")
     parts = [
         Part(part["id"], training.node, training.seen, part["role"], part["first"], part["last"], part["count"], total)
-        for training, found, total in zip(known, told["parts"], told["totals"], strict=True)
+        for training, found, total in zip(known, answer["parts"], answer["totals"], strict=True)
         for part in found
     ]
-    return Exposure(told["records"], tuple(parts), tuple(models(locks, parts)), tuple(notes))
+    return Exposure(answer["records"], tuple(parts), tuple(models(locks, parts)), tuple(notes))
 
 
 def trainings(locks: Mapping[str, Lock]) -> list[Training]:
     """Every training in these locks whose data may hold records, each once, in the order of locks and stages."""
-    found: dict[str, Training] = {}
+    by_digest: dict[str, Training] = {}
     for where, lock in locks.items():
         for stage in SECTIONS:
             for node in [node for node in lock if node.startswith(f"{stage}@")]:
                 if stage == "pretrain" and not any(dep["path"] in CORPORA for dep in lock.get("chunk", {}).get("deps", [])):
                     continue  # on articles
                 digest = entry_digest(lock[node])
-                known = found.get(digest, Training(stage, node.partition("@")[2], lock))
-                found[digest] = replace(known, seen=(*known.seen, where))
-    return list(found.values())
+                known = by_digest.get(digest, Training(stage, node.partition("@")[2], lock))
+                by_digest[digest] = replace(known, seen=(*known.seen, where))
+    return list(by_digest.values())
 
 
 def place_inputs(training: Training, objects: Path, folder: Path) -> str:
@@ -152,10 +154,10 @@ def place_inputs(training: Training, objects: Path, folder: Path) -> str:
     wanted = inputs(training).values()
     for dep in training.entry.get("deps") or []:
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
-        if any(path == one or path.startswith(f"{one}/") for one in wanted):
+        if any(path == wanted_path or path.startswith(f"{wanted_path}/") for wanted_path in wanted):
             files = contents(path, digest, training.lock, objects=objects)
             if files is None:
-                return f"{path} was made again since, or is not in the cache; fetch it (dvc fetch), or check out its dvc.lock"
+                return f"{path} has been made again since, or is not in the cache; fetch it (dvc fetch), or check out its dvc.lock"
             if problem := _link(files, objects, folder / path):
                 return problem
     return ""
@@ -177,11 +179,11 @@ def contents(path: str, digest: str, lock: Lock, *, objects: Path) -> dict[str, 
     None if no out of `lock` has that content (the dependency is stale), or the cache lacks its listing.
     """
     for out in _outs(lock):
-        above, oid = str(out["path"]), str(out.get("md5", ""))
-        if above == path and oid == digest:
+        out_path, oid = str(out["path"]), str(out.get("md5", ""))
+        if out_path == path and oid == digest:
             return (listing(objects, oid) or None) if oid.endswith(".dir") else {"": oid}
-        if path.startswith(f"{above}/"):
-            files, below = listing(objects, oid), path.removeprefix(f"{above}/")
+        if path.startswith(f"{out_path}/"):
+            files, below = listing(objects, oid), path.removeprefix(f"{out_path}/")
             if files.get(below) == digest:
                 return {"": digest}
             inside = {name.removeprefix(f"{below}/"): inner for name, inner in files.items() if name.startswith(f"{below}/")}
@@ -204,7 +206,7 @@ def own_parameters(training: Training) -> Any:
 def arguments(entry: Mapping[str, Any]) -> dict[str, str]:
     """The options of a stage's command that take a value, by name."""
     words = shlex.split(str(entry.get("cmd", "")))
-    return {one.removeprefix("--"): other for one, other in pairwise(words) if one.startswith("--")}
+    return {word.removeprefix("--"): value for word, value in pairwise(words) if word.startswith("--")}
 
 
 def models(locks: Mapping[str, Lock], parts: Iterable[Part]) -> Iterator[Model]:
@@ -223,19 +225,19 @@ def models(locks: Mapping[str, Lock], parts: Iterable[Part]) -> Iterator[Model]:
 
 def champions() -> dict[str, str]:
     """The model of every champion, by tag (champion/N)."""
-    found = {}
+    by_tag = {}
     for line in git("for-each-ref", "--format=%(refname:strip=2)%00%(contents:body)%01", CHAMPIONS.rstrip("/")).split("\x01"):
         name, _, body = line.strip("\n").partition("\0")
         try:
-            found[name] = str(json.loads(body)["model"])
+            by_tag[name] = str(json.loads(body)["model"])
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return by_tag
 
 
-def as_text(found: Exposure) -> str:
+def as_text(exposed: Exposure) -> str:
     """A table of parts, then the models."""
-    lines = [f"{record}: {', '.join(what) or 'in no corpus of the cache'}" for record, what in found.records.items()]
+    lines = [f"{record}: {', '.join(kinds) or 'in no corpus of the cache'}" for record, kinds in exposed.records.items()]
     rows = [
         [
             part.id,
@@ -244,13 +246,16 @@ def as_text(found: Exposure) -> str:
             *(STEPLESS if value is None else str(value) for value in (part.first, part.last, part.count)),
             str(part.steps),
         ]
-        for part in found.parts
+        for part in exposed.parts
     ]
     header = ["record", "training", "role", "first", "last", "steps", "of"]
     lines += ["", text_table(header, rows)] if rows else ["took part in no training"]
-    if found.models:
-        lines += ["", text_table(["model", "trained on it by"], [[model_label(one), ", ".join(one.trainings)] for one in found.models])]
-    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+    if exposed.models:
+        lines += [
+            "",
+            text_table(["model", "trained on it by"], [[model_label(model), ", ".join(model.trainings)] for model in exposed.models]),
+        ]
+    return "\n".join([*lines, *(f"note: {note}" for note in exposed.notes)])
 
 
 def model_label(model: Model) -> str:
@@ -261,12 +266,12 @@ def model_label(model: Model) -> str:
 def _question(training: Training, objects: Path, root: Path) -> dict[str, Any]:
     paths = {name: str(root / path) for name, path in inputs(training).items()}
     params = own_parameters(training)
-    asked = {"stage": training.stage, "name": training.name, "params": params, "paths": paths, "behind": 0, "taken": None}
+    request = {"stage": training.stage, "name": training.name, "params": params, "paths": paths, "behind": 0, "taken": None}
     if training.stage == "train":
-        ran = _json(training.lock, f"data/curves/{training.name}/round.json", objects)
-        before = _json(training.lock, f"{arguments(training.entry).get('init-state', '')}/state.json", objects)
-        asked |= {"taken": ran.get("steps"), "behind": int(before.get("steps", 0))}
-    return asked
+        last_run = _json(training.lock, f"data/curves/{training.name}/round.json", objects)
+        start = _json(training.lock, f"{arguments(training.entry).get('init-state', '')}/state.json", objects)
+        request |= {"taken": last_run.get("steps"), "behind": int(start.get("steps", 0))}
+    return request
 
 
 def _json(lock: Lock, path: str, objects: Path) -> dict[str, Any]:
@@ -301,9 +306,7 @@ def _other_code(training: Training) -> list[str]:
     recorded = ((training.entry.get("params") or {}).get(str(CODE)) or {}).get(training.stage)
     if recorded is None or not (Path(PACKAGE) / training.stage).is_dir() or recorded == Reader(Path()).stage_digest(training.stage):
         return []
-    return [
-        f"{training.node} ({', '.join(training.seen)}): trained by other code of stage {training.stage} than is here; replayed by this code"
-    ]
+    return [f"{training.node} ({', '.join(training.seen)}): trained with other code of stage {training.stage}; replayed with the code here"]
 
 
 def _scratch() -> Path:

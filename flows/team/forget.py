@@ -78,12 +78,12 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
     `dry`: only report. `sure` is asked before anything is removed. Raises UserError while a run is in progress in a project that uses
     this cache, for an unknown id, and if a remote is unavailable.
     """
-    with repository() as repo, ExitStack() as held:
+    with repository() as repo, ExitStack() as stack:
         root = Path(repo.cache.local_cache_dir)
         projects, trees = gc.users_of(root)
-        held.enter_context(locks.hold_run_locks(trees))
+        stack.enter_context(locks.hold_run_locks(trees))
         locks.repair()
-        held.enter_context(repo.lock)
+        stack.enter_context(repo.lock)
         store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
         entries = list(known_entries(root, projects, trees))
         plan = make_plan(records, entries, store, root=root, trees=trees)
@@ -97,19 +97,22 @@ def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell:
         for kind, folders in plan.sources:
             withdraw_records(kind, folders, plan.marks, dry=False)
         remove(plan, store, root)
-        left = check(plan, store, root, trees=trees, tell=tell)
+        remaining = check(plan, store, root, trees=trees, tell=tell)
         FOUND.unlink()
     tell_next(tell)
-    return 1 if left else 0
+    return 1 if remaining else 0
 
 
 def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *, root: Path, trees: Sequence[Path]) -> Plan:
     """Find what holds `records` and those of the list."""
     listed = read_marks()
     new = tuple(
-        one for record in dict.fromkeys(records) for one in parse_record(record, entries, store, listed=listed) if mark(*one) not in listed
+        pair
+        for record in dict.fromkeys(records)
+        for pair in parse_record(record, entries, store, listed=listed)
+        if mark(*pair) not in listed
     )
-    known = listed | {mark(*one): one[0] for one in new}
+    known = listed | {mark(kind, record): kind for kind, record in new}
     marks = frozenset(known)
     if not marks:
         raise UserError(f"{FILE}: no record is listed; name one: retemper forget ID, or document:ID, query:ID")
@@ -118,22 +121,22 @@ def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *,
     sources = tuple(own_sources())
     lines: dict[str, int] = {}
     for kind, folders in sources:
-        told = withdraw_records(kind, folders, marks, dry=True)
-        lines |= told["files"]
-        holdings.texts |= set(told["texts"])
+        answer = withdraw_records(kind, folders, marks, dry=True)
+        lines |= answer["files"]
+        holdings.texts |= set(answer["texts"])
     inbox = held_in_inbox(marks)
     holdings.texts |= set(inbox["texts"])
-    gone = set(holdings.oids)
-    runs = tuple(path for path, entry in recorded_runs(root) if any(oid in gone for oid, _ in outs(entry)))
-    files = tuple(path for tree in trees for path in held_files(tree, gone, kinds))
-    own = worktrees()
-    losses = forgettings.losses([tree for tree in trees if tree not in own], holdings.outs, gone)
+    oids = set(holdings.oids)
+    runs = tuple(path for path, entry in recorded_runs(root) if any(oid in oids for oid, _ in outs(entry)))
+    files = tuple(path for tree in trees for path in held_files(tree, oids, kinds))
+    own_trees = worktrees()
+    losses = forgettings.losses([tree for tree in trees if tree not in own_trees], holdings.outs, oids)
     folders = tuple(path for tree in trees for name in (*REBUILT, *OF_EXTRA) for path in sorted((tree / ".retemper").glob(name)))
     if "document" in kinds:
         files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
     plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
-    plan.notes += [f"{one}: neither in the cache nor on a remote, so what was made from it is not known" for one in holdings.unread]
-    if others := same_texts(entries, store, marks, found=holdings):
+    plan.notes += [f"{corpus}: neither in the cache nor on a remote, so what was made from it is unknown" for corpus in holdings.unread]
+    if others := same_texts(entries, store, marks, holdings=holdings):
         shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")
         plan.notes.append(f"the same text stays under another id; to forget that, too: retemper forget {shown}")
     plan.notes += [*source_notes(lines, inbox["files"]), *losses.values()]
@@ -166,17 +169,17 @@ def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -
     """The entries of every dvc.lock of the projects and of the run cache. Those that made a corpus of this project, in any commit, are
     its own.
     """
-    own = set(own_corpora())
-    found: list[Lock] = [lock for project in projects for _, there in locks_of_references(project) for lock in there]
+    own_outs = set(own_corpora())
+    all_locks: list[Lock] = [lock for project in projects for _, versions in locks_of_references(project) for lock in versions]
     for tree in trees:
-        found += [read_lock(tree / name) for name in (locks.DVC_LOCK, locks.BEFORE, locks.AFTER)]
-        found += [read_lock(path) for path in sorted((tree / UNPUSHED).glob("*.lock"))]
+        all_locks += [read_lock(tree / name) for name in (locks.DVC_LOCK, locks.BEFORE, locks.AFTER)]
+        all_locks += [read_lock(path) for path in sorted((tree / UNPUSHED).glob("*.lock"))]
     for tree in worktrees():
-        own |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
-    found += [{"run": entry} for _, entry in recorded_runs(root)]
-    for lock in found:
+        own_outs |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
+    all_locks += [{"run": entry} for _, entry in recorded_runs(root)]
+    for lock in all_locks:
         for entry in lock.values():
-            yield Entry(entry, any(out in own for out in Entry(entry, True).outs()))
+            yield Entry(entry, any(out in own_outs for out in Entry(entry, True).outs()))
 
 
 def own_corpora() -> Iterator[tuple[str, str]]:
@@ -271,11 +274,11 @@ def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, lis
 def delete_from(remote: Remote, oids: Collection[str]) -> None:
     """Remove objects from a remote, listings first."""
     places = [remote.places[oid] for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")) if oid in remote.places]
-    there = [place for place in places if remote.fs.exists(place)]
-    if there:
+    existing = [place for place in places if remote.fs.exists(place)]
+    if existing:
         from dvc_data.hashfile.db import get_index
 
-        remote.fs.remove(there)
+        remote.fs.remove(existing)
         get_index(remote.odb).clear()
 
 
@@ -283,10 +286,10 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
     """Look for the texts in all files that are left, and remove derived files that have one. Return the other files that have one."""
     from dvc.fs import LocalFileSystem
 
-    wanted, left = sweep.needles(plan.holdings.texts), list[Path]()
+    wanted, remaining = sweep.needles(plan.holdings.texts), list[Path]()
     if not plan.holdings.texts:
-        tell("no text of theirs is known here, so none was looked for")
-        return left
+        tell("none of their texts is known here, so no file was searched")
+        return remaining
     stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
     for place in stores:
         stray = [path for path in objects(place / "files" / "md5") if sweep.contains_any(path, wanted)]
@@ -297,17 +300,17 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
             if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
         ]
         others = [tree for tree in trees if tree not in worktrees()]
-        named = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
-        if named:
-            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), named)
+        owners = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
+        if owners:
+            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), owners)
         for path in stray:
-            of = named.get(object_id(path))
-            told = (
-                f"under another id ({of}): forget that id there, since what was made from it stays"
-                if of
+            owner = owners.get(object_id(path))
+            explanation = (
+                f"under another id ({owner}): forget that id there, since what was made from it stays"
+                if owner
                 else "though no recorded run says so"
             )
-            tell(f"{path}: had the text, {told}; removed")
+            tell(f"{path}: had the text, {explanation}; removed")
             path.unlink(missing_ok=True)
     for tree in trees:
         for path in sweep.found_below(tree, wanted, but=[*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]):
@@ -315,15 +318,15 @@ def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: 
                 tell(f"{path}: had the text; removed")
                 path.unlink()
             else:
-                left.append(path)
+                remaining.append(path)
     folders = [folder for _, folders in plan.sources for folder in folders]
-    left += [path for folder in folders for path in sweep.found_below(folder, wanted) if path not in left]
+    remaining += [path for folder in folders for path in sweep.found_below(folder, wanted) if path not in remaining]
     for remote in store.remotes:
         if remote.fs.protocol != "local":
             tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
-    for path in left:
+    for path in remaining:
         tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
-    return left
+    return remaining
 
 
 def is_derived(path: Path) -> bool:
@@ -339,7 +342,7 @@ def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:
     try:
         found = exposure.expose(sorted(plan.holdings.ids), exposure.known_locks())
     except UserError as error:
-        tell(f"which models saw them is not known: {error}")
+        tell(f"which models saw them is unknown: {error}")
         return []
     plan.notes += found.notes
     return list(found.models)
@@ -356,7 +359,7 @@ def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure
         groups: dict[str, int] = defaultdict(int)
         for oid in present:
             path = Path(plan.holdings.oids[oid])
-            groups[next(str(one) for one in (path, *path.parents) if str(one) in outs)] += 1
+            groups[next(str(parent) for parent in (path, *path.parents) if str(parent) in outs)] += 1
         rows += [[name, path, str(count)] for path, count in sorted(groups.items())]
     rows += [["source", path, str(count)] for path, count in plan.lines.items()]
     rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
@@ -366,7 +369,10 @@ def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure
     if rows:
         tell(text_table(["where", "what", "number"], rows))
     if models:
-        tell("\n" + text_table(["model that saw them", "in"], [[exposure.model_label(one), ", ".join(one.trainings)] for one in models]))
+        tell(
+            "\n"
+            + text_table(["model that saw them", "in"], [[exposure.model_label(model), ", ".join(model.trainings)] for model in models])
+        )
     for note in plan.notes:
         tell(f"note: {note}")
 

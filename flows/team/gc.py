@@ -60,14 +60,14 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
     """
     if not days >= 0:  # NaN neither
         raise UserError(f"--days: found {days:g}, expected 0 or more")
-    with repository() as repo, ExitStack() as held:
+    with repository() as repo, ExitStack() as stack:
         root = Path(repo.cache.local_cache_dir)
         if not dry:
             refuse_read_only(root, removing=True)
         projects, trees = users_of(root)
-        held.enter_context(locks.hold_run_locks(trees))
+        stack.enter_context(locks.hold_run_locks(trees))
         locks.repair()
-        held.enter_context(repo.lock)
+        stack.enter_context(repo.lock)
         if remote:
             _fetch_references(tell)
         needs = find_needs(projects, trees)
@@ -75,24 +75,24 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
             tell(f"{name} has no dvc.lock in git, so nothing is kept for it")
         needed = with_contents(needs, _listings(repo, root / "files" / "md5", needs))  # refuses before anything is removed
         if needs.unread:
-            some = ", ".join(needs.unread[:3]) + (", ..." if needs.unread[3:] else "")
+            examples = ", ".join(needs.unread[:3]) + (", ..." if needs.unread[3:] else "")
             folders = "1 folder of other commits is" if len(needs.unread) == 1 else f"{len(needs.unread)} folders of other commits are"
-            tell(f"{folders} neither here nor on the remote, so no file is kept for them: {some}")
+            tell(f"{folders} neither here nor on the remote, so no file is kept for them: {examples}")
         if remote:
             _collect_remote(repo, remote, root, needs, dry, tell, days)
         if keep_unsent:
             needed |= _unsent(root, trees, needed, tell=tell)
-        found = Garbage(
+        garbage = Garbage(
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
             tuple(path for path, entry in recorded_runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
         )
-        _tell(f"cache {root}", found, {path: needs.names.get(object_id(path), "") for path in found.objects}, dry, tell)
+        _tell(f"cache {root}", garbage, {path: needs.names.get(object_id(path), "") for path in garbage.objects}, dry, tell)
         if not dry:
             for path in unfinished_copies(root):  # no run is in progress, so nobody is writing them
                 path.unlink(missing_ok=True)
-            for path in [*found.runs, *sorted(found.objects, key=lambda path: path.suffix != ".dir")]:
+            for path in [*garbage.runs, *sorted(garbage.objects, key=lambda path: path.suffix != ".dir")]:
                 path.unlink(missing_ok=True)
-            for folder in {run.parent for run in found.runs}:
+            for folder in {run.parent for run in garbage.runs}:
                 with suppress(OSError):  # DVC fails on an empty folder of runs; one that is not empty stays
                     folder.rmdir()
 
@@ -100,11 +100,11 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
 def _unsent(root: Path, trees: Iterable[Path], needed: set[str], *, tell: Callable[[str], None]) -> set[str]:
     """Digests of objects that nothing needs but the next push sends."""
     projects = dict.fromkeys(map(project_of, trees))
-    found = objects_of(root, [entry for project in projects for entry in unsent(project, root)]) - needed
-    if found:
-        size = megabytes(sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in found))
-        tell(f"kept: {counted(len(found), 'objects')}, {size} MB, not pushed to the remote yet: retemper run does; --unsent removes them")
-    return found
+    oids = objects_of(root, [entry for project in projects for entry in unsent(project, root)]) - needed
+    if oids:
+        size = megabytes(sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in oids))
+        tell(f"kept: {counted(len(oids), 'objects')}, {size} MB, not pushed yet: retemper run pushes them, --unsent removes them")
+    return oids
 
 
 def users_of(root: Path) -> tuple[list[Path], list[Path]]:
@@ -139,8 +139,8 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
         needs.add(lock)
         needs.trees |= {oid: tree for entry in _of_graph(lock, tree).values() for oid, _ in outs(entry)}
         needs.add(read_lock(tree / locks.BEFORE))
-        for kept in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.experiments.extra)
-            needs.add(read_lock(kept))
+        for extra_lock in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.experiments.extra)
+            needs.add(read_lock(extra_lock))
         for file in [
             tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_dvc_file(name)
         ]:
@@ -199,14 +199,14 @@ def _listings(repo: Any, cache: Path, needs: Needs) -> Load:
             return None
 
     def load(oid: str) -> Mapping[str, str] | None:
-        found = read_listing(cache, oid)
-        if found is None and oid in needs.oids:
-            found = from_remote(oid)
-        if found is None and (oid in needs.trees or (oid in needs.oids and object_path(cache, oid).exists())):
+        files = read_listing(cache, oid)
+        if files is None and oid in needs.oids:
+            files = from_remote(oid)
+        if files is None and (oid in needs.trees or (oid in needs.oids and object_path(cache, oid).exists())):
             tree, stage = needs.trees.get(oid), needs.names[oid].partition(":")[0]
             fix = f"run retemper run {stage} in {tree}" if tree else "run retemper verify, then dvc fetch --all-commits"
             raise UserError(f"{needs.names[oid]}: its listing {oid} is missing or corrupt, so which files it needs is unknown; {fix}")
-        return found
+        return files
 
     return load
 
@@ -217,59 +217,59 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
         refuse_unmarked(remote)
         repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
         fs, base = remote.fs, remote.odb.path
-        there = _sizes(fs, base) if fs.exists(base) else {}
+        sizes = _sizes(fs, base) if fs.exists(base) else {}
     except Exception as error:  # from DVC, or any library that talks to remotes
         raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
-    places = {oid: path for path in there if (oid := remote_id(path))}
+    places = {oid: path for path in sizes if (oid := remote_id(path))}
     entries = list(recorded_runs(root, needs))
 
     def listed(oid: str) -> Mapping[str, str]:
-        found = parse_listing(fs.fs.cat_file(places[oid]), oid)
-        if found is None:
+        files = parse_listing(fs.fs.cat_file(places[oid]), oid)
+        if files is None:
             raise UserError(
                 f"remote {name}: {places[oid]}: found a corrupt listing, so which files it needs is unknown, and nothing was removed; "
                 f"run retemper verify --remote {name}"
             )
-        return found
+        return files
 
     def load(oid: str) -> Mapping[str, str] | None:
-        found = read_listing(root / "files" / "md5", oid)
-        return listed(oid) if found is None and oid in places and oid in needs.oids else found
+        files = read_listing(root / "files" / "md5", oid)
+        return listed(oid) if files is None and oid in places and oid in needs.oids else files
 
     needed = with_contents(needs, load)
     unneeded = {oid: path for oid, path in places.items() if oid not in needed}
     young = {oid for oid, path in unneeded.items() if time.time() - _changed(fs, path) < days * 86400}
     for oid in [oid for oid in young if oid.endswith(".dir")]:  # the files of a young folder may be older than it
         young |= set(listed(oid).values())
-    gone = {oid: there[path] for oid, path in unneeded.items() if oid not in young}
+    garbage = {oid: sizes[path] for oid, path in unneeded.items() if oid not in young}
     needed |= young  # their runs stay with them
     if young:
         tell(f"remote {name}: kept {len(young)} more object{'s' * (len(young) != 1)} that nothing in git needs: younger than {days:g} days")
     stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
     stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
-    _tell(f"remote {name}", Garbage(gone, tuple(stale)), {oid: needs.names.get(oid, "") for oid in gone}, dry, tell)
-    torn = [path for path in _unfinished(fs, remote.path, there) if time.time() - _changed(fs, path) >= max(days, 1) * 86400]
-    if torn:
-        tell(f"remote {name}: {'would remove' if dry else 'removed'} {len(torn)} unfinished copies that failed pushes left")
+    _tell(f"remote {name}", Garbage(garbage, tuple(stale)), {oid: needs.names.get(oid, "") for oid in garbage}, dry, tell)
+    unfinished = [path for path in _unfinished(fs, remote.path, sizes) if time.time() - _changed(fs, path) >= max(days, 1) * 86400]
+    if unfinished:
+        tell(f"remote {name}: {'would remove' if dry else 'removed'} {len(unfinished)} unfinished copies that failed pushes left")
     if not dry:
         from dvc_data.hashfile.db import get_index
 
         for paths in (
-            torn,
+            unfinished,
             stale,
-            [places[oid] for oid in gone if oid.endswith(".dir")],
-            [places[oid] for oid in gone if not oid.endswith(".dir")],
+            [places[oid] for oid in garbage if oid.endswith(".dir")],
+            [places[oid] for oid in garbage if not oid.endswith(".dir")],
         ):
             if paths:
                 fs.remove(paths)
         get_index(remote.odb).clear()
 
 
-def _unfinished(fs: Any, place: str, there: Iterable[str]) -> list[str]:
+def _unfinished(fs: Any, place: str, paths: Iterable[str]) -> list[str]:
     """Partly written files of a remote, from pushes that failed or are in progress."""
     if fs.protocol == "local":
         return list(map(str, unfinished_copies(Path(place))))
-    return [path for path in there if OF_DVC.fullmatch(path.rpartition("/")[2])]
+    return [path for path in paths if OF_DVC.fullmatch(path.rpartition("/")[2])]
 
 
 def _sizes(fs: Any, folder: str) -> dict[str, int]:
@@ -306,13 +306,13 @@ def _is_worktree_of(root: Path) -> bool:
     return any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees())
 
 
-def _tell(where: str, found: Garbage, names: Mapping[Any, str], dry: bool, tell: Callable[[str], None]) -> None:
+def _tell(where: str, garbage: Garbage, names: Mapping[Any, str], dry: bool, tell: Callable[[str], None]) -> None:
     groups: dict[str, list[int]] = defaultdict(list)
-    for key, size in found.objects.items():
+    for key, size in garbage.objects.items():
         groups["/".join(names[key].split("/")[:3]) or "(unknown)"].append(size)
     rows = [[name, str(len(sizes)), megabytes(sum(sizes))] for name, sizes in sorted(groups.items())]
     if rows:
         tell(text_table(["not needed", "objects", "MB"], rows))
     verb = "would remove" if dry else "removed"
-    runs = counted(len(found.runs), "runs").replace(" ", " recorded ")
-    tell(f"{where}: {verb}: {counted(len(found.objects), 'objects')}, {megabytes(sum(found.objects.values()))} MB, {runs}")
+    runs = counted(len(garbage.runs), "runs").replace(" ", " recorded ")
+    tell(f"{where}: {verb}: {counted(len(garbage.objects), 'objects')}, {megabytes(sum(garbage.objects.values()))} MB, {runs}")

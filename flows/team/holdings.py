@@ -63,14 +63,14 @@ class Store:
         if local := intact_path(self.objects, oid):
             return local.read_bytes()
         for remote in self.remotes:
-            if oid in remote.places and is_object(found := bytes(remote.fs.fs.cat_file(remote.places[oid])), oid):
-                return found
+            if oid in remote.places and is_object(content := bytes(remote.fs.fs.cat_file(remote.places[oid])), oid):
+                return content
         return None
 
     def listing(self, oid: str) -> dict[str, str]:
         """Digests of a folder's files by name; empty if no copy of its listing is intact."""
-        if found := listing(self.objects, oid):
-            return found
+        if files := listing(self.objects, oid):
+            return files
         text = self.read(oid) if oid.endswith(".dir") else None
         return parse_listing(text, oid) or {} if text else {}
 
@@ -116,16 +116,16 @@ class Holdings:
     def save(self, place: Path) -> None:
         """Write down what was found, before any of it is removed. The file has texts, so only its owner may read it."""
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        told = {"outs": sorted(self.outs), "oids": self.oids, "ids": sorted(self.ids), "texts": sorted(self.texts)}
-        write_text(place, json.dumps(told))
+        fields = {"outs": sorted(self.outs), "oids": self.oids, "ids": sorted(self.ids), "texts": sorted(self.texts)}
+        write_text(place, json.dumps(fields))
 
     @classmethod
     def load(cls, place: Path) -> "Holdings":
         """What an unfinished `forget` had found; nothing if there was none."""
         if not place.exists():
             return cls()
-        told = json.loads(place.read_text(encoding="utf-8"))
-        return cls({(path, oid) for path, oid in told["outs"]}, told["oids"], set(told["ids"]), set(told["texts"]))
+        fields = json.loads(place.read_text(encoding="utf-8"))
+        return cls({(path, oid) for path, oid in fields["outs"]}, fields["oids"], set(fields["ids"]), set(fields["texts"]))
 
 
 def find(
@@ -136,47 +136,47 @@ def find(
     Other projects may share the cache and use the same ids, so an entry that is not `own` counts only if a record's text is the same.
     """
     earlier = earlier or Holdings()
-    found = holders(entries, store, marks, texts=earlier.texts)
-    found.ids |= earlier.ids
-    found.outs |= earlier.outs
-    gone = {f"{path} {oid}" for path, oid in (*earlier.outs, *((path, oid) for oid, path in earlier.oids.items()))}
-    found.unread = [one for one in found.unread if one not in gone]
-    _add_dependents(entries, store, found, kinds=kinds)
-    kept = _kept_elsewhere(entries, store, found)
-    found.oids |= earlier.oids
-    for path, oid in sorted(found.outs):
-        _add_files(path, oid, store, marks=marks, kinds=kinds, found=found)
-    for oid in kept & found.oids.keys():
-        del found.oids[oid]
-    return found
+    holdings = holders(entries, store, marks, texts=earlier.texts)
+    holdings.ids |= earlier.ids
+    holdings.outs |= earlier.outs
+    earlier_names = {f"{path} {oid}" for path, oid in (*earlier.outs, *((path, oid) for oid, path in earlier.oids.items()))}
+    holdings.unread = [corpus for corpus in holdings.unread if corpus not in earlier_names]
+    _add_dependents(entries, store, holdings, kinds=kinds)
+    shared_oids = _kept_elsewhere(entries, store, holdings)
+    holdings.oids |= earlier.oids
+    for path, oid in sorted(holdings.outs):
+        _add_files(path, oid, store, marks=marks, kinds=kinds, holdings=holdings)
+    for oid in shared_oids & holdings.oids.keys():
+        del holdings.oids[oid]
+    return holdings
 
 
 def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str] = ()) -> Holdings:
     """The corpora that have records of `marks`, with these records' ids and texts, in addition to the `texts` already known."""
-    found = Holdings(texts=set(texts))
+    holdings = Holdings(texts=set(texts))
     corpora: dict[tuple[str, str], bool] = {}
     for entry in entries:
         for path, oid in entry.outs():
             if path in CORPORA:
                 corpora[path, oid] = corpora.get((path, oid), False) or entry.own
     for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first: their texts decide about the others
-        theirs = _texts(path, oid, store, marks=marks, found=found)
-        if theirs and (corpora[path, oid] or theirs & found.texts):
-            found.texts |= theirs
-            found.outs.add((path, oid))
-    return found
+        corpus_texts = _texts(path, oid, store, marks=marks, holdings=holdings)
+        if corpus_texts and (corpora[path, oid] or corpus_texts & holdings.texts):
+            holdings.texts |= corpus_texts
+            holdings.outs.add((path, oid))
+    return holdings
 
 
-def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, found: Holdings) -> list[str]:
+def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, holdings: Holdings) -> list[str]:
     """Records with the text of a marked one under another id, in this project's corpora that hold marked ones: document:ID, query:ID."""
-    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & found.outs
+    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & holdings.outs
     others = set[str]()
-    texts = pa.array(sorted(found.texts), pa.string())
+    texts = pa.array(sorted(holdings.texts), pa.string())
     for path, oid in corpora:
         for kind, batch in _records(path, oid, store, unread=[]):
-            near = [pc.is_in(batch[name], texts) for name in batch.schema.names if name != "id"]
-            same = [row["id"] for row in batch.filter(reduce(pc.or_, near)).to_pylist() if _text(row) in found.texts]
-            others |= {f"{kind}:{one}" for one in same if mark(kind, one) not in marks}
+            matches = [pc.is_in(batch[name], texts) for name in batch.schema.names if name != "id"]
+            same = [row["id"] for row in batch.filter(reduce(pc.or_, matches)).to_pylist() if _text(row) in holdings.texts]
+            others |= {f"{kind}:{record_id}" for record_id in same if mark(kind, record_id) not in marks}
     return sorted(others)
 
 
@@ -188,13 +188,13 @@ def may_hold(path: str, kinds: Collection[Kind]) -> bool:
     return not only or bool(set(only) & set(kinds))
 
 
-def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], found: Holdings) -> set[str]:
+def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], holdings: Holdings) -> set[str]:
     """The texts of marked records in a corpus."""
     texts: set[str] = set()
-    for kind, batch in _records(path, oid, store, unread=found.unread):
-        places = [row for row, one in enumerate(batch["id"].to_pylist()) if mark(kind, one) in marks]
+    for kind, batch in _records(path, oid, store, unread=holdings.unread):
+        places = [row for row, record_id in enumerate(batch["id"].to_pylist()) if mark(kind, record_id) in marks]
         for row in batch.take(pa.array(places, pa.int64())).to_pylist() if places else ():
-            found.ids.add(row["id"])
+            holdings.ids.add(row["id"])
             texts.add(_text(row))
     return texts
 
@@ -220,66 +220,66 @@ def _text(row: Mapping[str, str]) -> str:
     return row["text"] or row.get("title") or " "
 
 
-def _add_dependents(entries: Sequence[Entry], store: Store, found: Holdings, *, kinds: Collection[Kind]) -> None:
+def _add_dependents(entries: Sequence[Entry], store: Store, holdings: Holdings, *, kinds: Collection[Kind]) -> None:
     """Add to `found.outs` the outs of every entry that read one of them, directly or through others."""
     readers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
     for entry in entries:
         for dep in entry.deps():
             readers[dep].append(entry)
     read = {path for path, _ in readers}
-    waiting = list(found.outs)
+    waiting = list(holdings.outs)
     while waiting:
         path, oid = waiting.pop()
-        for dep in _as_read(path, oid, store, read=[one for one in read if may_hold(one, kinds)]):
+        for dep in _as_read(path, oid, store, read=[dep_path for dep_path in read if may_hold(dep_path, kinds)]):
             for entry in readers.get(dep, ()):
                 for out in entry.outs():
-                    if out not in found.outs and may_hold(out[0], kinds):
-                        found.outs.add(out)
+                    if out not in holdings.outs and may_hold(out[0], kinds):
+                        holdings.outs.add(out)
                         waiting.append(out)
 
 
 def _as_read(path: str, oid: str, store: Store, *, read: Iterable[str]) -> Iterator[tuple[str, str]]:
     """An out as dependencies may name it: itself, and the files and folders in it that some stage reads."""
     yield path, oid
-    inner = [one for one in read if one.startswith(f"{path}/")]
-    files = store.listing(oid) if inner else {}
-    for one in inner:
-        below = one.removeprefix(f"{path}/")
+    parts = [part for part in read if part.startswith(f"{path}/")]
+    files = store.listing(oid) if parts else {}
+    for part in parts:
+        below = part.removeprefix(f"{path}/")
         inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
         if below in files or inside:
-            yield one, files.get(below) or folder_digest(inside)
+            yield part, files.get(below) or folder_digest(inside)
 
 
-def _kept_elsewhere(entries: Sequence[Entry], store: Store, found: Holdings) -> set[str]:
+def _kept_elsewhere(entries: Sequence[Entry], store: Store, holdings: Holdings) -> set[str]:
     """Objects of outs that hold no record. They are kept even if an out with a record has an equal file."""
-    others = {out for entry in entries for out in entry.outs()} - found.outs
-    kept = {oid for _, oid in others}
+    others = {out for entry in entries for out in entry.outs()} - holdings.outs
+    oids = {oid for _, oid in others}
     for _, oid in others:
-        kept |= set(store.listing(oid).values()) if oid.endswith(".dir") else set()
-    return kept
+        oids |= set(store.listing(oid).values()) if oid.endswith(".dir") else set()
+    return oids
 
 
-def _add_files(path: str, oid: str, store: Store, *, marks: Collection[str], kinds: Collection[Kind], found: Holdings) -> None:
-    found.oids[oid] = path
+def _add_files(path: str, oid: str, store: Store, *, marks: Collection[str], kinds: Collection[Kind], holdings: Holdings) -> None:
+    holdings.oids[oid] = path
     files = store.listing(oid)
-    spared = _other_shards(files, store, marks, found=found) if path.startswith(EMBEDDINGS) else set()
+    spared = _other_shards(files, store, marks, holdings=holdings) if path.startswith(EMBEDDINGS) else set()
     for name, inner in files.items():
         if name not in spared and may_hold(f"{path}/{name}", kinds):
-            found.oids[inner] = f"{path}/{name}"
+            holdings.oids[inner] = f"{path}/{name}"
 
 
-def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str], *, found: Holdings) -> set[str]:
+def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str], *, holdings: Holdings) -> set[str]:
     """Names of the shards of an embedding folder without a marked document; their SHA-256 go to `found.clean`."""
     ids, owners, manifest = (store.read(files.get(name, "")) for name in ("ids.parquet", "owners.npy", "manifest.json"))
     if ids is None or owners is None or manifest is None:
         return set()
-    told = json.loads(manifest)
+    record = json.loads(manifest)
     names = pq.read_table(io.BytesIO(ids), columns=["id"])["id"].to_pylist()
     marked = np.array([mark("document", name) in marks for name in names], dtype=bool)
     rows = np.flatnonzero(marked[np.load(io.BytesIO(owners), allow_pickle=False)])
-    touched = set(np.searchsorted(np.cumsum(told["shards"]), rows, side="right").tolist())
-    spared = {number for number in range(len(told["shards"])) if number not in touched}
-    found.clean |= {digest for number, digest in enumerate(told.get("digests") or []) if number in spared}
+    affected = set(np.searchsorted(np.cumsum(record["shards"]), rows, side="right").tolist())
+    spared = {number for number in range(len(record["shards"])) if number not in affected}
+    holdings.clean |= {digest for number, digest in enumerate(record.get("digests") or []) if number in spared}
     return {f"{number:05d}.npy" for number in spared}
 
 
@@ -288,7 +288,7 @@ def other_shards(folder: Path, clean: Collection[str]) -> Iterator[Path]:
     for path in sorted(folder.glob("*.npy")):
         digest = path.with_suffix(".sha256")
         if not digest.exists() or digest.read_text(errors="replace") not in clean:
-            yield from (one for suffix in (".npy", ".sha256", ".rows") if (one := path.with_suffix(suffix)).exists())
+            yield from (file for suffix in (".npy", ".sha256", ".rows") if (file := path.with_suffix(suffix)).exists())
 
 
 def remote_places(fs: Any, base: str) -> dict[str, str]:

@@ -79,17 +79,17 @@ class Lineage:
     steps: tuple[Step, ...] = field(default=())
 
 
-def show(artifact: str, revision: str | None, form: str, page: Path | None, *, whole: bool = False) -> None:
-    """Print the lineage of an artifact as text (short, or the `whole` tree) or as JSON, or write a page."""
-    found = trace(artifact, revision, cache_folder())
+def show(artifact: str, revision: str | None, form: str, page: Path | None, *, full: bool = False) -> None:
+    """Print the lineage of an artifact as text (short, or the `full` tree) or as JSON, or write a page."""
+    lineage = trace(artifact, revision, cache_folder())
     if page:
-        write_text(page, as_html(found))
-        print(f"{page}: lineage of {found.artifact}")
+        write_text(page, as_html(lineage))
+        print(f"{page}: lineage of {lineage.artifact}")
     else:
         print(
-            json.dumps(asdict(found), indent=2, ensure_ascii=False)
+            json.dumps(asdict(lineage), indent=2, ensure_ascii=False)
             if form == "json"
-            else printable(as_text(found) if whole else as_short_text(found))
+            else printable(as_text(lineage) if full else as_short_text(lineage))
         )
 
 
@@ -153,16 +153,16 @@ def _is_revision(name: str) -> bool:
 
 def ancestors(lock: Lock, stage: str) -> list[str]:
     """`stage` and every stage that it needs, parents first."""
-    found: list[str] = []
+    needed: list[str] = []
 
     def visit(name: str) -> None:
-        if name not in found:
+        if name not in needed:
             for parent in parents(lock, name):
                 visit(parent)
-            found.append(name)
+            needed.append(name)
 
     visit(stage)
-    return found
+    return needed
 
 
 def sources_of(source: Mapping[str, Any], lock: Lock, stages: Sequence[str]) -> dict[str, Mapping[str, Any]]:
@@ -179,11 +179,11 @@ def sources_of(source: Mapping[str, Any], lock: Lock, stages: Sequence[str]) -> 
 
 def _current(steps: Sequence[Step]) -> list[str]:
     """The last of `steps`, and the stages before it whose outs on the way to it have not been replaced since."""
-    named, found = {step.stage: step for step in steps}, [steps[-1].stage]
-    for name in found:  # which grows
-        makers = [maker for file in named[name].inputs if not file.note for maker in file.made_by.split(", ")]
-        found += [maker for maker in dict.fromkeys(makers) if maker not in found]
-    return found
+    by_name, current = {step.stage: step for step in steps}, [steps[-1].stage]
+    for name in current:  # which grows
+        makers = [maker for file in by_name[name].inputs if not file.note for maker in file.made_by.split(", ")]
+        current += [maker for maker in dict.fromkeys(makers) if maker not in current]
+    return current
 
 
 def parents(lock: Lock, stage: str) -> list[str]:
@@ -198,7 +198,7 @@ def parents(lock: Lock, stage: str) -> list[str]:
 
 def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: Path) -> Step:
     entry = lock[name]
-    inputs, own = [], []
+    inputs, code_files = [], []
     for dep in entry.get("deps", []):
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
         stages = sorted({stage for out, stage in makers.items() if _overlap(out, path)})
@@ -208,18 +208,20 @@ def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: P
             inputs.append(File(path, digest, ", ".join(stages), note=stale))
         else:
             commit = code.commit(path, digest)
-            own.append(File(path, digest, commit=commit, note="" if commit else "uncommitted"))
+            code_files.append(File(path, digest, commit=commit, note="" if commit else "uncommitted"))
     outs = tuple(File(str(out["path"]), str(out.get("md5", "")), name) for out in entry.get("outs", []))
     tracked = entry.get("params") or {}
     for stage, digest in (tracked.get(str(CODE)) or {}).items():
         commit = code.commit_of_stage(stage, digest)
-        own.append(File(f"{PACKAGE}/{stage}", digest, commit=commit, note="" if commit else "uncommitted"))
+        code_files.append(File(f"{PACKAGE}/{stage}", digest, commit=commit, note="" if commit else "uncommitted"))
     for function, digest in frozen_references(dict(parameters(entry))).items():
         commit = code.commit_of_reference(function, digest)
-        own.append(File(function, digest, commit=commit, note="" if commit else "uncommitted"))
-    outside = {f"{SOURCE}: {key}": value for key, value in (tracked.get(SOURCE) or {}).items()}
-    params = {**parameters(entry), **outside}
-    return Step(name, str(entry.get("cmd", "")), tuple(parents(lock, name)), params, tuple(inputs), tuple(own), outs, _cached(entry, cache))
+        code_files.append(File(function, digest, commit=commit, note="" if commit else "uncommitted"))
+    source_params = {f"{SOURCE}: {key}": value for key, value in (tracked.get(SOURCE) or {}).items()}
+    params = {**parameters(entry), **source_params}
+    return Step(
+        name, str(entry.get("cmd", "")), tuple(parents(lock, name)), params, tuple(inputs), tuple(code_files), outs, _cached(entry, cache)
+    )
 
 
 def _cached(entry: Mapping[str, Any], cache: Path) -> str:
@@ -259,33 +261,33 @@ def _read(lock: Lock, makers: Mapping[str, str], path: str, objects: Path) -> di
     return {}
 
 
-def _overlap(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
+def _overlap(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
-def as_text(found: Lineage) -> str:
+def as_text(lineage: Lineage) -> str:
     """A tree: the artifact, its stage, what that stage read, and so on up to the source; each stage in full once."""
-    return "\n".join([*_head(found), "", *_tree(found), ""]).rstrip()
+    return "\n".join([*_head(lineage), "", *_tree(lineage), ""]).rstrip()
 
 
-def as_short_text(found: Lineage) -> str:
+def as_short_text(lineage: Lineage) -> str:
     """A few lines per stage, the last one first: what it made, its parameters, and what is stale or uncommitted."""
-    revision = "" if found.revision == "working tree" else f" --rev {found.revision[:12]}"
-    rest = f"commands, code, digests and files: retemper lineage {found.artifact.removeprefix('data/encoders/')}{revision} --all"
-    return "\n".join([*_head(found, files=False), "", *_lines(found), "", rest])
+    revision = "" if lineage.revision == "working tree" else f" --rev {lineage.revision[:12]}"
+    hint = f"commands, code, digests and files: retemper lineage {lineage.artifact.removeprefix('data/encoders/')}{revision} --all"
+    return "\n".join([*_head(lineage, files=False), "", *_lines(lineage), "", hint])
 
 
-def _lines(found: Lineage) -> Iterator[str]:
-    for step in reversed(found.steps):  # last made first
-        made = ", ".join(f"{Path(file.path).name} {file.digest[:8]}" for file in step.outs[:1])
-        odd = [
+def _lines(lineage: Lineage) -> Iterator[str]:
+    for step in reversed(lineage.steps):  # last made first
+        out = ", ".join(f"{Path(file.path).name} {file.digest[:8]}" for file in step.outs[:1])
+        remarks = [
             *(["code uncommitted"] if any(file.note for file in step.code) else []),
             *(f"{f.path}: {f.note}" for f in step.inputs if f.note),
         ]
-        read = f"  from {', '.join(step.parents)}" if step.parents else ""
-        yield f"{step.stage}  {made}{read}" + (f"  ({'; '.join(odd)})" if odd else "")
-        if told := _parameters(step.params):
-            yield f"  {told}"
+        origin = f"  from {', '.join(step.parents)}" if step.parents else ""
+        yield f"{step.stage}  {out}{origin}" + (f"  ({'; '.join(remarks)})" if remarks else "")
+        if settings := _parameters(step.params):
+            yield f"  {settings}"
         if step.making:
             yield f"  by {makings.describe(step.making)}"
 
@@ -305,33 +307,34 @@ def _bare_json(value: Any) -> str:
     return str(value) if bare else json.dumps(value, ensure_ascii=False)
 
 
-def _head(found: Lineage, files: bool = True) -> Iterator[str]:
-    yield f"{found.artifact}  {found.digest}"
-    yield f"as of {found.revision}{f', {found.date}' if found.date else ''}{'' if found.committed else '; its dvc.lock is uncommitted'}"
-    if replaced := dict.fromkeys(file.path for step in found.steps for file in step.inputs if file.note):
+def _head(lineage: Lineage, files: bool = True) -> Iterator[str]:
+    yield f"{lineage.artifact}  {lineage.digest}"
+    date, uncommitted = f", {lineage.date}" if lineage.date else "", "" if lineage.committed else "; its dvc.lock is uncommitted"
+    yield f"as of {lineage.revision}{date}{uncommitted}"
+    if replaced := dict.fromkeys(file.path for step in lineage.steps for file in step.inputs if file.note):
         yield f"stale: made before {', '.join(replaced)} was replaced"
-    for kind, entry in found.source.items():
+    for kind, entry in lineage.source.items():
         yield f"{kind}: {entry.get('source')}  sha256 {entry.get('digest')}"
         yield from (f"  {name} {version}" for name, version in entry.get("packages", {}).items())
         if files:
             yield from (f"  {name}  sha256 {digest}" for name, digest in entry.get("files", {}).items())
-    if documents := found.rows.get("documents"):
-        queries = ", ".join(f"{split} {value['queries']:,}" for split, value in found.rows.get("splits", {}).items())
+    if documents := lineage.rows.get("documents"):
+        queries = ", ".join(f"{split} {value['queries']:,}" for split, value in lineage.rows.get("splits", {}).items())
         yield f"rows: {counted(documents['count'], 'documents')}; queries: {queries}"
-    for split, values in found.metrics.items():
+    for split, values in lineage.metrics.items():
         yield f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in values.items() if isinstance(value, float))
 
 
-def _tree(found: Lineage) -> Iterator[str]:
-    steps = {step.stage: step for step in found.steps}
-    told: set[str] = set()
+def _tree(lineage: Lineage) -> Iterator[str]:
+    steps = {step.stage: step for step in lineage.steps}
+    drawn: set[str] = set()
 
     def draw(name: str, lead: str) -> Iterator[str]:
         step = steps[name]
-        if name in told:
+        if name in drawn:
             yield f"{lead}{name} (above)"
             return
-        told.add(name)
+        drawn.add(name)
         yield f"{lead}{name}{f'  in the cache since {step.cached}' if step.cached else ''}"
         below = f"{' ' * len(lead)}  "
         if step.making:
@@ -345,16 +348,16 @@ def _tree(found: Lineage) -> Iterator[str]:
         for parent in step.parents:
             yield from draw(parent, f"{below}└ ")
 
-    yield from draw(found.steps[-1].stage, "")
+    yield from draw(lineage.steps[-1].stage, "")
 
 
-def as_html(found: Lineage) -> str:
+def as_html(lineage: Lineage) -> str:
     """The same as a self-contained page, the artifact's own stage first."""
-    title = f"Lineage of {found.artifact}"
+    title = f"Lineage of {lineage.artifact}"
     return Markup(
         '<!doctype html>\n<html lang="en">\n<head>\n{}\n</head>\n<body><main class="steps"><h1>{}</h1><pre>{}</pre>{}</main>'
         "</body>\n</html>\n"
-    ).format(head(title), title, "\n".join(_head(found)), Markup("").join(map(_section, reversed(found.steps))))
+    ).format(head(title), title, "\n".join(_head(lineage)), Markup("").join(map(_section, reversed(lineage.steps))))
 
 
 def _section(step: Step) -> Markup:
@@ -367,5 +370,5 @@ def _section(step: Step) -> Markup:
         "command": [step.command],
         "code": [Markup("{} <i>{}</i>").format(f.path, f.commit[:10] or f.note) for f in step.code],
     }
-    told = [Markup("<dt>{}</dt><dd>{}</dd>").format(what, Markup("<br>").join(lines)) for what, lines in rows.items() if any(lines)]
-    return Markup('<section><h2>{}</h2><dl class="summary">{}</dl></section>').format(step.stage, Markup("").join(told))
+    entries = [Markup("<dt>{}</dt><dd>{}</dd>").format(term, Markup("<br>").join(lines)) for term, lines in rows.items() if any(lines)]
+    return Markup('<section><h2>{}</h2><dl class="summary">{}</dl></section>').format(step.stage, Markup("").join(entries))

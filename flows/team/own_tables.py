@@ -37,10 +37,10 @@ def inbox_entries() -> list[Path]:
 
 def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
     """Run tasks.prepare.withdraw; return its answer: records by file, and their texts. `dry`: change nothing."""
-    own, _, place = _source().partition(":")
-    columns = file_and_columns(place)[1] if own == "pairs" else ""
-    asked = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
-    return ask("tasks.prepare.withdraw", asked)
+    source_kind, _, place = _source().partition(":")
+    columns = file_and_columns(place)[1] if source_kind == "pairs" else ""
+    request = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
+    return ask("tasks.prepare.withdraw", request)
 
 
 def held_in_inbox(marks: Collection[str]) -> Any:
@@ -49,15 +49,15 @@ def held_in_inbox(marks: Collection[str]) -> Any:
     return withdraw_records("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}
 
 
-def source_notes(lines: Mapping[str, int], held: Mapping[str, int]) -> Iterator[str]:
-    """What the user must do about the source, and about files of the inbox that have records. `held`: how many, by file; 0: unknown."""
+def source_notes(lines: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[str]:
+    """What the user must do about the source, and about files of the inbox that have records. `counts`: how many, by file; 0: unknown."""
     source = _source()
     if source.partition(":")[0] not in FOLDERS:
         yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"
-    if found := [f"{Path(path).name} ({counted(count, 'records')})" for path, count in held.items() if count]:
+    if found := [f"{Path(path).name} ({counted(count, 'records')})" for path, count in counts.items() if count]:
         yield f"files of the inbox are not changed, but retrainings leave the records out; delete their rows there: {', '.join(found)}"
-    if unread := [Path(path).name for path, count in held.items() if not count]:
-        yield f"files of the inbox that cannot be read, so whether they have the records is not known: {', '.join(unread)}"
+    if unread := [Path(path).name for path, count in counts.items() if not count]:
+        yield f"files of the inbox that cannot be read, so whether they have the records is unknown: {', '.join(unread)}"
     for path in lines:
         if git("ls-files", "--error-unmatch", path, check=False):
             yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"

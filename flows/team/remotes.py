@@ -43,7 +43,7 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
     name = name.lower()  # as DVC reads the names of remotes
     if not NAME.fullmatch(name):
         raise UserError(f"remote {name!r}: expected a name of letters, digits, _ and -; choose another")
-    scheme, given = _scheme(url), dict(_option(option) for option in options)
+    scheme, values = _scheme(url), dict(_option(option) for option in options)
     if scheme in ("http", "https"):
         raise UserError(
             f"remote {name}: found an HTTP remote, which cannot list what it holds, so no run could take anything from it; "
@@ -51,16 +51,16 @@ def add(name: str, url: str, options: Sequence[str]) -> str:
         )
     if scheme == "":
         url = str(_folder(url))
-    secrets = {key: value for key, value in given.items() if any(word in key for word in SECRET)}
-    plain = {key: value for key, value in given.items() if key not in secrets}
+    secrets = {key: value for key, value in values.items() if any(word in key for word in SECRET)}
+    plain = {key: value for key, value in values.items() if key not in secrets}
     plain |= {"shared": "group"} if scheme == "" else {}
     with _undone_unless_kept():
         _write(name, {"url": url, "verify": "true", **plain}, secrets)
         probe(name, scheme)
     PUSHED.unlink(missing_ok=True)  # the next run checks what is there: this may be a new remote in the place of an old one
     hidden = f"; {', '.join(sorted(secrets))} in {LOCAL_CONFIG}, which git ignores" if secrets else ""
-    told = f"remote {name}: {url} can be written and read{hidden}. For the team: git commit {CONFIG} -m 'Remote {name}'"
-    return "\n".join([told, *_to_send()])
+    summary = f"remote {name}: {url} can be written and read{hidden}. For the team: git commit {CONFIG} -m 'Remote {name}'"
+    return "\n".join([summary, *_to_send()])
 
 
 def _to_send() -> Iterator[str]:
@@ -73,8 +73,8 @@ def _to_send() -> Iterator[str]:
     size = sum(object_path(root / "files" / "md5", oid).stat().st_size for oid in oids)
     if oids:
         yield (
-            f"the next run sends what was computed here before: {counted(len(oids), 'files')}, {megabytes(size)} MB, less what is there; "
-            "to send only what a branch, tag or working tree needs, first: retemper gc --unsent"
+            f"the next run sends what was computed here before: {counted(len(oids), 'files')}, {megabytes(size)} MB, except what is "
+            "there already; to send only what a branch, tag or working tree needs, first: retemper gc --unsent"
         )
 
 
@@ -138,11 +138,11 @@ def share(folder: Path) -> str:
     Outs are linked to it, not copied (reflinks where the disk supports them, else hard links, else symbolic links).
     """
     folder = local_path(str(folder)).resolve()
-    own = Path(".dvc/cache").absolute()
+    own_cache = Path(".dvc/cache").absolute()
     if not folder.parent.is_dir():
         raise UserError(f"{folder}: {folder.parent} not found; create it, or mount it")
-    if folder != own.resolve() and (folder.is_relative_to(own.resolve()) or own.resolve().is_relative_to(folder)):
-        raise UserError(f"{folder}: inside or around {own}, this clone's own cache; name a folder elsewhere")
+    if folder != own_cache.resolve() and (folder.is_relative_to(own_cache.resolve()) or own_cache.resolve().is_relative_to(folder)):
+        raise UserError(f"{folder}: inside or around {own_cache}, this clone's own cache; name a folder elsewhere")
     folder.mkdir(exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         access = f"give it to the group (chgrp TEAM {folder}; chmod 2775 {folder}), or mount it for writing"
@@ -150,15 +150,21 @@ def share(folder: Path) -> str:
     if folder.stat().st_uid == os.getuid():
         folder.chmod(0o2775)  # new files in it belong to its group
     with repository() as repo:
-        before = Path(repo.cache.local_cache_dir)
-        same = before.exists() and before.samefile(folder)
-        ours = before.resolve() == own.parent.resolve() / own.name  # neither another folder nor a link to one: others may use that
-        moved = _move_cache(before, folder) if ours and not same else 0
+        previous = Path(repo.cache.local_cache_dir)
+        is_same = previous.exists() and previous.samefile(folder)
+        is_own = (
+            previous.resolve() == own_cache.parent.resolve() / own_cache.name
+        )  # neither another folder nor a link to one: others may use that
+        moved = _move_cache(previous, folder) if is_own and not is_same else 0
         with edit_settings(repo.config, "local") as config:
             config["cache"] |= {"dir": str(folder), "shared": "group", "type": LINKS}
     register(folder, Path.cwd())
-    done = f"{counted(moved, 'files')} moved there from {before}" if ours or same else f"{before} stays as it is, since others may use it"
-    return f"cache: {folder} ({done}); set in {LOCAL_CONFIG} for this clone"
+    outcome = (
+        f"{counted(moved, 'files')} moved there from {previous}"
+        if is_own or is_same
+        else f"{previous} stays as it is, since others may use it"
+    )
+    return f"cache: {folder} ({outcome}); set in {LOCAL_CONFIG} for this clone"
 
 
 def register(folder: Path, project: Path) -> None:
@@ -261,11 +267,11 @@ def _write(name: str, shared: Mapping[str, str], secrets: Mapping[str, str]) -> 
 
 @contextmanager
 def _undone_unless_kept() -> Iterator[None]:
-    before = {path: path.read_bytes() if path.exists() else None for path in (CONFIG, LOCAL_CONFIG)}
+    contents = {path: path.read_bytes() if path.exists() else None for path in (CONFIG, LOCAL_CONFIG)}
     try:
         yield
     except BaseException:
-        for path, content in before.items():
+        for path, content in contents.items():
             if content is None:
                 path.unlink(missing_ok=True)
             else:

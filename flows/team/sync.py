@@ -58,14 +58,14 @@ def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -
     if stages and (problem := _run(processes, [*REMOTE, "pull", *stages], warn)):
         if _is_ours(problem, remote, warn):
             return False
-        if gone := _run(processes, [*REMOTE, "records"], warn):  # a share that was unmounted in the meantime
-            warn(f"remote {remote} has become unavailable, so not everything is pulled: {gone}{remedy(remote, gone)}")
+        if outage := _run(processes, [*REMOTE, "records"], warn):  # a share that was unmounted in the meantime
+            warn(f"remote {remote} has become unavailable, so not everything is pulled: {outage}{remedy(remote, outage)}")
             return False
         lock = {name: entry for name, entry in read_lock().items() if name in stages}
-        why = list(forgettings.explain_missing(cache_folder(), lock))
-        for line in why:
+        explanations = list(forgettings.explain_missing(cache_folder(), lock))
+        for line in explanations:
             warn(line)
-        if not (why and forgettings.are_all(cache_folder(), lock)):
+        if not (explanations and forgettings.are_all(cache_folder(), lock)):
             warn(f"remote {remote} lacks some outs that dvc.lock names, so they are computed here: {problem}")
     elif fresh:  # all that is here came from there
         write_json(PUSHED, _state(remote))
@@ -127,8 +127,8 @@ def remedy(remote: str, problem: str) -> str:
 
 def reason(remote: str, error: BaseException) -> str:
     """A remote's error in one line, and how to fix it."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    return said + remedy(remote, said)
+    message = " ".join(str(error).split()) or type(error).__name__
+    return message + remedy(remote, message)
 
 
 def is_pushed(remote: str) -> bool:
@@ -149,8 +149,8 @@ def unsent(project: Path, cache: Path) -> list[Mapping[str, Any]]:
     remote = Config(dvc_dir=str(project / ".dvc"))["core"].get("remote")
     if not remote:
         return []
-    kept = [entry for path in sorted((project / UNPUSHED).glob("*.lock")) for entry in read_lock(path).values()]
-    return [*kept, *(earlier_results(cache) if is_first(remote, project) else [])]
+    unpushed_entries = [entry for path in sorted((project / UNPUSHED).glob("*.lock")) for entry in read_lock(path).values()]
+    return [*unpushed_entries, *(earlier_results(cache) if is_first(remote, project) else [])]
 
 
 def _read_pushed(tree: Path) -> dict[str, Any]:

@@ -19,16 +19,16 @@ def verify_cache() -> int:
     with locks.hold_run_lock(), repository() as repo, repo.lock:
         root = Path(repo.cache.local_cache_dir) / "files" / "md5"
 
-        wrong: list[Path] = []
+        corrupt: list[Path] = []
 
         def remove(path: Path) -> None:
-            wrong.append(path)
-            _say(path, "corrupt, removed; the next run that has or makes it puts it back")
+            corrupt.append(path)
+            _say(path, "corrupt, removed; the next run restores or recomputes it")
             path.unlink(missing_ok=True)
 
         count, size = cache.verify(root, remove)
-    print(f"{root}: {counted(count, 'objects')}, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt")
-    return 1 if wrong else 0
+    print(f"{root}: {counted(count, 'objects')}, {size / 1e6:,.1f} MB read, {len(corrupt)} corrupt")
+    return 1 if corrupt else 0
 
 
 def verify_remote(name: str) -> int:
@@ -46,8 +46,8 @@ def verify_remote(name: str) -> int:
             refuse_unmarked(remote)
             odb = remote.odb
             files = [path for path in (odb.fs.fs.find(odb.path) if odb.fs.exists(odb.path) else []) if cache.remote_id(path)]
-            whole: set[str] = set()
-            wrong: list[str] = []
+            intact: set[str] = set()
+            corrupt: list[str] = []
             for path in files:
                 digest = hashlib.md5(usedforsecurity=False)
                 with odb.fs.open(path, "rb") as handle:
@@ -56,29 +56,29 @@ def verify_remote(name: str) -> int:
                         size += len(block)
                 oid = str(cache.remote_id(path))
                 if oid.removesuffix(".dir") == digest.hexdigest():
-                    whole.add(oid)
+                    intact.add(oid)
                 else:
-                    wrong.append(path)
+                    corrupt.append(path)
                     _say(path, "corrupt, removed; the next run here pushes it if its cache has it, else the next run that makes it does")
                     odb.fs.remove(path)
-            hollow = [
+            incomplete = [
                 path
                 for path in files
-                if path.endswith(".dir") and path not in wrong
-                if any(not odb.exists(oid) for oid in {entry["md5"] for entry in json.loads(odb.fs.fs.cat_file(path))} - whole)
+                if path.endswith(".dir") and path not in corrupt
+                if any(not odb.exists(oid) for oid in {entry["md5"] for entry in json.loads(odb.fs.fs.cat_file(path))} - intact)
             ]
-            for path in hollow:
+            for path in incomplete:
                 _say(path, "lists corrupt or missing objects, removed with them")
                 odb.fs.remove(path)
-            if wrong or hollow:
+            if corrupt or incomplete:
                 get_index(odb).clear()
                 PUSHED.unlink(missing_ok=True)
     except Exception as error:  # from DVC, or any library that talks to remotes
         raise UserError(f"remote {name}: cannot be read: {reason(name, error)}") from None
-    incomplete = f", {counted(len(hollow), 'listings of missing objects')}" if hollow else ""
-    print(f"remote {name}: {counted(len(files), 'objects')}, {size / 1e6:,.1f} MB read, {len(wrong)} corrupt{incomplete}")
-    return 1 if wrong or hollow else 0
+    suffix = f", {counted(len(incomplete), 'listings of missing objects')}" if incomplete else ""
+    print(f"remote {name}: {counted(len(files), 'objects')}, {size / 1e6:,.1f} MB read, {len(corrupt)} corrupt{suffix}")
+    return 1 if corrupt or incomplete else 0
 
 
-def _say(path: object, what: str) -> None:
-    print(f"retemper: {path}: {what}", file=sys.stderr)
+def _say(path: object, message: str) -> None:
+    print(f"retemper: {path}: {message}", file=sys.stderr)

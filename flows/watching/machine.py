@@ -16,12 +16,12 @@ def describe_load(folder: Path) -> str:
     import psutil  # type: ignore[import-untyped]
 
     memory, gib = psutil.virtual_memory(), 2**30
-    told = [
+    parts = [
         f"{os.cpu_count()} cores {psutil.cpu_percent(LOOKED):.0f} % busy",
         f"{(memory.total - memory.available) / gib:.1f} of {memory.total / gib:.1f} GiB of memory",
         f"{shutil.disk_usage(folder).free / gib:.1f} GiB of disk free",
     ]
-    return ", ".join([*told, *_gpus()])
+    return ", ".join([*parts, *_gpus()])
 
 
 def _gpus() -> list[str]:
@@ -30,18 +30,18 @@ def _gpus() -> list[str]:
         return []
     try:
         command = [tool, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
     except (subprocess.SubprocessError, OSError):
         return []
-    rows = [[_number(cell) for cell in line.split(",")] for line in asked.stdout.splitlines() if line.strip()]
+    rows = [[_number(cell) for cell in line.split(",")] for line in process.stdout.splitlines() if line.strip()]
     return [f"GPU {number}{_gpu(row)}" for number, row in enumerate(rows) if len(row) == len(ASKED)]
 
 
 def _gpu(row: Sequence[float | None]) -> str:
     """` 97 % busy, 6.2 of 79.6 GiB`, without what the driver does not report (for part of a GPU, or memory shared with the CPU)."""
-    use, used, whole = row
+    use, used, total = row
     busy = "" if use is None else f" {use:.0f} % busy"
-    memory = "" if used is None or whole is None else f", {used / 1024:.1f} of {whole / 1024:.1f} GiB"
+    memory = "" if used is None or total is None else f", {used / 1024:.1f} of {total / 1024:.1f} GiB"
     return busy + memory
 
 

@@ -32,12 +32,12 @@ PAGES = {"report": Path(".retemper/report.html"), "timeline": LOGS / "timeline.h
 
 def shell(project: str) -> str:
     """The empty page, before its parts are loaded."""
-    own = (Path(__file__).parent / "watch.css").read_text(encoding="utf-8")
+    css = (Path(__file__).parent / "watch.css").read_text(encoding="utf-8")
     script = (Path(__file__).parent / "watch.js").read_text(encoding="utf-8")
     parts = Markup("").join(Markup('<section id="{}"></section>').format(name) for name in ("now", "charts", "results", "stages"))
     top = Markup('<style>{}</style><nav id="runs" aria-label="Runs"></nav><div id="state"></div><p id="spoken" role="status"></p>')
     end = Markup('<p class="note" id="machine"></p><script>{}</script>')
-    return page(project, top.format(Markup(own)) + parts + end.format(Markup(script)), ASKS)
+    return page(project, top.format(Markup(css)) + parts + end.format(Markup(script)), ASKS)
 
 
 def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None, *, place: str | None = None) -> dict[str, str]:
@@ -47,11 +47,11 @@ def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None, *
     """
     now = time.time() if now is None else now
     if chosen is None and place is not None:
-        gone = Markup('<p>No run in {}: the trees of some commands end with them. <a href="/">What runs now</a></p>')
-        return {"runs": _runs(seen, chosen), "state": gone.format(place)}
+        missing = Markup('<p>No run in {}: some commands remove their trees when they end. <a href="/">What runs now</a></p>')
+        return {"runs": _runs(seen, chosen), "state": missing.format(place)}
     if chosen is None:
-        none = Markup("<p>No run is recorded in this project yet; <code>retemper run</code> begins one.</p>")
-        return {"runs": "", "state": none, "spoken": "", "now": "", "charts": "", "results": "", "stages": ""}
+        empty = Markup("<p>No run is recorded in this project yet; start one with <code>retemper run</code>.</p>")
+        return {"runs": "", "state": empty, "spoken": "", "now": "", "charts": "", "results": "", "stages": ""}
     return {
         "runs": _runs(seen, chosen) if len(seen) > 1 else "",
         "state": _state(chosen, now),
@@ -66,23 +66,23 @@ def parts(seen: Sequence[Seen], chosen: Seen | None, now: float | None = None, *
 def summary(seen: Seen, now: float | None = None) -> str:
     """`running, 12 of 37 stages, 3m12s, about 9m04s left`; also in the page's title."""
     now, run = time.time() if now is None else now, seen.run
-    told = [_counts(seen), clock(seen.until(now) - run.began)]
+    phrases = [_counts(seen), clock(seen.until(now) - run.began)]
     if seen.alive:
         left, unknown = seconds_left(run, now)
         several = sum(stage.state == "running" for stage in run.stages) > 1  # while the estimate assumes one after another
         if left:
             more = f" and {counted(unknown, 'stages')} of unknown time" if unknown else ""
             which = f" of {'this stage' if len(run.stages) == 1 else 'these stages'}" if run.part else ""
-            told.append(f"{'at most' if several else 'about'} {clock(left)}{more} left{which}")
+            phrases.append(f"{'at most' if several else 'about'} {clock(left)}{more} left{which}")
         elif unknown:
-            told.append("time left unknown")
+            phrases.append("time left unknown")
     silent = now - seen.heard
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
-        told.append(f"not heard from for {clock(silent)}")
-    rest = "; the command goes on" if seen.goes_on else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
+        phrases.append(f"not heard from for {clock(silent)}")
+    suffix = "; the command continues" if seen.goes_on else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
     if seen.alive and run.part:
-        rest = "; the command goes on after that"
-    return ", ".join(told) + rest
+        suffix = "; the command continues after that"
+    return ", ".join(phrases) + suffix
 
 
 def _counts(seen: Seen) -> str:
@@ -96,13 +96,13 @@ def _runs(seen: Sequence[Seen], chosen: Seen | None) -> Markup:
     link = Markup('<div><a href="?place={}"{}>{}</a> <span class="note">{}, {}</span></div>')
     current = Markup(' aria-current="page"')
     return Markup("").join(
-        link.format(quote(one.place), current if one is chosen else Markup(""), one.run.command, one.place, one.state) for one in seen
+        link.format(quote(item.place), current if item is chosen else Markup(""), item.run.command, item.place, item.state) for item in seen
     )
 
 
 def _state(seen: Seen, now: float) -> Markup:
     where = f"process {seen.run.process} on {seen.run.host}"
-    told = Markup('<p class="lead"><code>{}</code> in {}, since {} ({})<br><b class="{}">{}</b></p>').format(
+    lead = Markup('<p class="lead"><code>{}</code> in {}, since {} ({})<br><b class="{}">{}</b></p>').format(
         seen.run.command, seen.place, seen.since, where, seen.state, summary(seen, now)
     )
     problem = Markup('<p class="worse">{}</p>').format(seen.run.problem) if seen.run.problem not in ("", "stopped") else Markup("")
@@ -111,7 +111,7 @@ def _state(seen: Seen, now: float) -> Markup:
         for kind, path in PAGES.items()
         if not seen.alive and (seen.folder / path).is_file()
     ]
-    return told + problem + (Markup("<nav>{}</nav>").format(Markup(" ").join(links)) if links else Markup(""))
+    return lead + problem + (Markup("<nav>{}</nav>").format(Markup(" ").join(links)) if links else Markup(""))
 
 
 def _at_work(seen: Seen, now: float) -> Markup:
@@ -127,14 +127,16 @@ def _at_work(seen: Seen, now: float) -> Markup:
         bar = Markup("")
         if done is not None and seen.alive:
             bar = Markup('<progress max="1" value="{:.4f}" aria-label="{}"></progress>').format(done, stage.name)
-        told = Markup('<p class="said">{}</p>').format(stage.problem or stage.said) if stage.problem or stage.said else Markup("")
+        message = Markup('<p class="said">{}</p>').format(stage.problem or stage.said) if stage.problem or stage.said else Markup("")
         log = last_lines(seen.folder, stage.name)
-        shown = Markup("")
+        log_html = Markup("")
         if log:
-            shown = Markup('<pre tabindex="0" role="region" aria-label="end of the log of {}">{}</pre>').format(stage.name, "\n".join(log))
+            log_html = Markup('<pre tabindex="0" role="region" aria-label="end of the log of {}">{}</pre>').format(
+                stage.name, "\n".join(log)
+            )
         cards.append(
             Markup('<article class="{}" data-key="{}"><h2>{} <span class="note">{}{}</span></h2>{}{}{}</article>').format(
-                stage.state, stage.name, stage.name, took, likely, bar, told, shown
+                stage.state, stage.name, stage.name, took, likely, bar, message, log_html
             )
         )
     return Markup("").join(cards)
@@ -155,33 +157,33 @@ def last_lines(folder: Path, stage: str) -> list[str]:
 
 def _charts(seen: Seen) -> Markup:
     """The curves of this run's trainings, including those in progress."""
-    found: dict[str, list[str]] = {}
+    names_by_folder: dict[str, list[str]] = {}
     for stage in seen.run.stages:
         kind, _, name = stage.name.partition("@")
         if kind in TRAINED and stage.state in SHOWN:
-            found.setdefault(TRAINED[kind], []).append(name)
-    told = Markup("")
-    for folder, names in found.items():
+            names_by_folder.setdefault(TRAINED[kind], []).append(name)
+    charts = Markup("")
+    for folder, names in names_by_folder.items():
         curves = live_curves(seen.folder / folder, names)
         shown = {metric: lines for metric, lines in curves.items() if metric == "loss" or metric.startswith("validation ")}
         if shown:
             order = [name for name in names if any(line.name == name for lines in shown.values() for line in lines)]
             drawn = (figure(curve_lines(lines, metric, order), f"{metric} over steps") for metric, lines in shown.items())
-            told += legend(order) + Markup('<div class="charts">{}</div>').format(Markup("").join(drawn))
-    return Markup("<h2>Training</h2>{}").format(told) if told else Markup("")
+            charts += legend(order) + Markup('<div class="charts">{}</div>').format(Markup("").join(drawn))
+    return Markup("<h2>Training</h2>{}").format(charts) if charts else Markup("")
 
 
 def live_curves(folder: Path, names: Sequence[str]) -> dict[str, list[Curve]]:
     """`load_curves`, also for trainings in progress, from the temporary folders that become their curves at the end."""
-    found: dict[str, list[Curve]] = {}
+    curves: dict[str, list[Curve]] = {}
     for name in names:
-        own: dict[str, list[Curve]] = {}
+        own_curves: dict[str, list[Curve]] = {}
         for place in (partial_path(folder / name).name, name):
             with suppress(OSError, ValueError):  # being replaced, as at the end of a training
-                own = own or load_curves(folder, [place])
-        for metric, lines in own.items():
-            found.setdefault(metric, []).extend(Curve(name, line.points) for line in lines)
-    return found
+                own_curves = own_curves or load_curves(folder, [place])
+        for metric, lines in own_curves.items():
+            curves.setdefault(metric, []).extend(Curve(name, line.points) for line in lines)
+    return curves
 
 
 def _results(seen: Seen) -> Markup:
@@ -189,10 +191,10 @@ def _results(seen: Seen) -> Markup:
     done = [MEASURED.fullmatch(stage.name) for stage in seen.run.stages if stage.state in ("ran", "cached")]
     names = {measured[1] or measured[2] for measured in done if measured}
     try:
-        found = metrics.read_metrics(seen.folder / metrics.METRICS)
+        all_metrics = metrics.read_metrics(seen.folder / metrics.METRICS)
     except (UserError, OSError):  # being replaced
         return Markup("")
-    header, rows = metrics.rows({name: one for name, one in found.items() if name in names})
+    header, rows = metrics.rows({name: splits for name, splits in all_metrics.items() if name in names})
     dev = [row for row in rows if row[1] == "dev"]
     return Markup("<h2>Results so far</h2>{}").format(table(header, dev)) if dev else Markup("")
 
@@ -201,19 +203,19 @@ def _stages(seen: Seen, now: float) -> Markup:
     """All stages: a bar over time for each that ran, and one line per state for the others."""
     run, end = seen.run, seen.until(now)
     ran = sorted((stage for stage in run.stages if stage.state in SHOWN and stage.began is not None), key=lambda stage: stage.began or 0)
-    whole = max(end - run.began, 1e-9)
-    rows = Markup("").join(_row(stage, run.began, whole, end=end) for stage in ran)
-    rest = Markup("")
-    for state, words in (("cached", "From the cache"), ("waiting", "Waiting"), ("skipped", "Not begun")):
+    span = max(end - run.began, 1e-9)
+    rows = Markup("").join(_row(stage, run.began, span, end=end) for stage in ran)
+    others = Markup("")
+    for state, words in (("cached", "From the cache"), ("waiting", "Waiting"), ("skipped", "Not started")):
         names = [stage.name for stage in run.stages if stage.state == state]
         if names:
-            rest += Markup("<p><b>{} ({})</b> {}</p>").format(words, len(names), ", ".join(names))
-    return Markup('<h2>Stages</h2><div class="gantt">{}</div>{}').format(rows, rest)
+            others += Markup("<p><b>{} ({})</b> {}</p>").format(words, len(names), ", ".join(names))
+    return Markup('<h2>Stages</h2><div class="gantt">{}</div>{}').format(rows, others)
 
 
-def _row(stage: StageNow, first: float, whole: float, *, end: float) -> Markup:
+def _row(stage: StageNow, first: float, span: float, *, end: float) -> Markup:
     began, ended = stage.began or first, stage.ended or end
-    left, width = 100 * (began - first) / whole, 100 * (ended - began) / whole
+    left, width = 100 * (began - first) / span, 100 * (ended - began) / span
     bar = Markup('<span class="bar"><i class="{}" style="left:{:.2f}%;width:{:.2f}%"></i></span>').format(stage.state, left, width)
     return Markup('<div><span class="name">{}</span>{}<span class="took">{}{}</span></div>').format(
         stage.name, bar, clock(ended - began), "" if stage.state == "ran" else f", {stage.state}"

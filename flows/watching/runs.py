@@ -52,19 +52,19 @@ class Seen:
 
 def find(project: Path) -> list[Seen]:
     """All recorded runs: first those in progress, then those whose commands go on, then the latest."""
-    here = project.resolve()
-    seen = [one for folder in sorted({here, *_trees(here)}) if (one := _look(folder, here))]
-    return sorted(seen, key=lambda one: (not one.alive, not one.goes_on, -one.run.began))
+    root = project.resolve()
+    seen = [item for folder in sorted({root, *_trees(root)}) if (item := _look(folder, root))]
+    return sorted(seen, key=lambda item: (not item.alive, not item.goes_on, -item.run.began))
 
 
 def _trees(project: Path) -> list[Path]:
     """The project's folder in each worktree; none if git refuses (another user's folder), as the run in the project is known anyway."""
     try:
         prefix = git("rev-parse", "--show-prefix", folder=project)
-        listed = git("worktree", "list", "--porcelain", folder=project).splitlines()
+        lines = git("worktree", "list", "--porcelain", folder=project).splitlines()
     except (GitFailed, OSError):
         return []
-    return [Path(line.removeprefix("worktree "), prefix).resolve() for line in listed if line.startswith("worktree /")]
+    return [Path(line.removeprefix("worktree "), prefix).resolve() for line in lines if line.startswith("worktree /")]
 
 
 def _look(folder: Path, project: Path) -> Seen | None:
@@ -86,17 +86,17 @@ def _look_at(folder: Path, project: Path, name: Path) -> Seen | None:
 
 def progress_share(said: str) -> float | None:
     """The share of work done by a line of progress, from 0 to 1; None for any other line."""
-    found = SHARE.search(said)
-    if not found:
+    match = SHARE.search(said)
+    if not match:
         return None
-    done, whole = (int(part.replace(",", "")) for part in found.groups())
-    return min(done / whole, 1.0) if whole else None
+    done, total = (int(part.replace(",", "")) for part in match.groups())
+    return min(done / total, 1.0) if total else None
 
 
 def left_by_progress(said: str) -> float:
     """The seconds left by a line of progress, 0 if it has none. Also right for resumed work, whose share done says little about it."""
-    found = LEFT.search(said)
-    hours, minutes, of_minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
+    match = LEFT.search(said)
+    hours, minutes, of_minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
     return 3600.0 * hours + 60 * (minutes + of_minutes) + seconds
 
 
@@ -106,13 +106,15 @@ def seconds_left(run: RunNow, now: float | None = None) -> tuple[float, int]:
     A stage without a record is assumed to take as long as those of its kind that this run has done (train@star as train@warmup).
     """
     now = time.time() if now is None else now
-    took: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
     for stage in run.stages:
         if stage.state == "ran" and stage.began is not None and stage.ended is not None:
-            took.setdefault(_kind(stage), []).append(stage.ended - stage.began)
-    likely = {kind: mean(seconds) for kind, seconds in took.items()}
-    rests = [_stage_seconds_left(stage, stage.estimate or likely.get(_kind(stage)), now) for stage in run.stages if stage.state not in DONE]
-    return sum(rest for rest in rests if rest is not None), rests.count(None)
+            durations.setdefault(_kind(stage), []).append(stage.ended - stage.began)
+    likely = {kind: mean(seconds) for kind, seconds in durations.items()}
+    estimates = [
+        _stage_seconds_left(stage, stage.estimate or likely.get(_kind(stage)), now) for stage in run.stages if stage.state not in DONE
+    ]
+    return sum(estimate for estimate in estimates if estimate is not None), estimates.count(None)
 
 
 def _kind(stage: StageNow) -> str:

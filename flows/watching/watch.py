@@ -18,25 +18,25 @@ def show(project: Path, *, port: int, text: bool, as_json: bool) -> int:
     if as_json:
         print(json.dumps([_record(seen) for seen in find(project)], ensure_ascii=False, indent=2))
     elif text:
-        print("\n\n".join(map(lines, find(project))) or "no run is recorded in this project yet; retemper run begins one")
+        print("\n\n".join(map(lines, find(project))) or "no run is recorded in this project yet; start one with retemper run")
     else:
-        serve_local(create_app(project), port, "runs go on without it")
+        serve_local(create_app(project), port, "runs continue without it")
     return 0
 
 
 def lines(seen: Seen) -> str:
     """A run in a few lines: its place and state, and the last line of each running or failed stage."""
-    told = [f"{seen.run.command}, in {seen.place}, since {seen.since}: {summary(seen)}"]
+    rows = [f"{seen.run.command}, in {seen.place}, since {seen.since}: {summary(seen)}"]
     for stage in seen.run.stages:
         if stage.state in ("running", "failed"):
-            told.append(f"  {stage.name}: {stage.problem or stage.said or stage.state}")
+            rows.append(f"  {stage.name}: {stage.problem or stage.said or stage.state}")
     waiting = [stage.name for stage in seen.run.stages if stage.state == "waiting"]
     if waiting:
         more = f", and {len(waiting) - FEW} more" if len(waiting) > FEW else ""
-        told.append(f"  waiting: {', '.join(waiting[:FEW])}{more}")
+        rows.append(f"  waiting: {', '.join(waiting[:FEW])}{more}")
     if seen.run.problem not in ("", "stopped") and not any(seen.run.problem.startswith(stage.problem or " ") for stage in seen.run.stages):
-        told.append(f"  {seen.run.problem}")
-    return "\n".join(told)
+        rows.append(f"  {seen.run.problem}")
+    return "\n".join(rows)
 
 
 def _record(seen: Seen) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def create_app(project: Path) -> Any:
     name = project.resolve().name
 
     def choose(seen: Sequence[Seen], place: str | None) -> Seen | None:
-        return next((one for one in seen if one.place == place), seen[0] if seen and place is None else None)
+        return next((item for item in seen if item.place == place), seen[0] if seen and place is None else None)
 
     @app.get("/", response_class=HTMLResponse)
     def index() -> str:

@@ -224,7 +224,7 @@ def test_a_graph_without_what_the_evaluation_reads_is_one_line(project: Any, inb
     project.commit()
     told = project.call("bisect", "--model", "a", status=2)[1]
     assert told == (
-        "retemper: dvc.yaml: evaluate@a reads data/runs/a, which is not there and which no stage makes; put it there, "
+        "retemper: dvc.yaml: evaluate@a reads data/runs/a, which does not exist and which no stage makes; create it, "
         "or add the stage that makes it\n"
     )
     assert not list(objects(project.folder / ".dvc/cache/files/md5"))

@@ -52,7 +52,7 @@ def test_what_a_stage_reads_and_nobody_makes_is_refused(toy_graph: Graph) -> Non
     refuse_unmade(Repo(), toy_graph.stages)
     graph = Path("dvc.yaml").read_text()
     Path("dvc.yaml").write_text(graph.replace("deps: [data/metrics]", "deps: [data/metrics, data/raw]"))
-    with pytest.raises(UserError, match=r"^dvc.yaml: report reads data/raw, which is not there and which no stage makes; put it there, or"):
+    with pytest.raises(UserError, match=r"^dvc.yaml: report reads data/raw, which does not exist and which no stage makes; create it, or"):
         refuse_unmade(Repo(), toy_graph.stages)
     refuse_unmade(Repo(), ["prepare", "train@a"])
     Path("data/raw").mkdir()

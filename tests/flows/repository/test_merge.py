@@ -147,7 +147,7 @@ def test_a_dvc_lock_that_one_side_deleted_is_kept(toy: Any, deleted_by: str) -> 
     kept = "theirs" if deleted_by == "ours" else "ours"
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        f"dvc.lock: kept as {kept}; the other side has deleted it",
+        f"dvc.lock: kept as {kept}; the other side deleted it",
         "resolved; git commit, then retemper run",
     ]
     assert f"  {kept}: " in (toy.folder / "dvc.lock").read_text()

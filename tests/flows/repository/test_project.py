@@ -31,8 +31,8 @@ def test_settings_hold_paths_of_any_letters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[core]\n    remote = a\n[core]\n    x = 1\n", r":3: found section \[core\] again, expected it once; put both together"),
-        ("[core]\n    remote = a\n    remote = secret\n", ":3: found key remote again, expected it once; put both together"),
+        ("[core]\n    remote = a\n[core]\n    x = 1\n", r":3: found section \[core\] again, expected it once; merge the two"),
+        ("[core]\n    remote = a\n    remote = secret\n", ":3: found key remote again, expected it once; merge the two"),
         ("[core]\n    password secret\n", ":2: cannot be read, expected a line .*; fix the line"),
         ("[core\n", ":1: cannot be read, expected a line .*; fix the line"),
         ("[core]\n    password = 'secret\n[cache]\nx\n", ":2: cannot be read, expected a line .*; fix the line"),

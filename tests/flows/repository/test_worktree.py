@@ -142,7 +142,9 @@ def test_a_source_that_is_another_one_from_a_tree_is_refused(tree: Path, source:
     if taken:
         other.mkdir()
     before = sorted(Path.cwd().parent.rglob("*"))
-    with pytest.raises(UserError, match=rf"^params.yaml: encoder.source: {source} names another folder from {tree}, where this runs; give"):
+    with pytest.raises(
+        UserError, match=rf"^params.yaml: encoder.source: {source} resolves to another folder from {tree}, where this runs; give"
+    ):
         link_sources(tree, ROOM)
     assert sorted(Path.cwd().parent.rglob("*")) == before
     if taken:
@@ -162,7 +164,7 @@ def test_a_tree_elsewhere_has_links_beside_it_where_nothing_is(tree: Path, tmp_p
     assert (tmp_path / "far/x").resolve() == there
     (tmp_path / "far/x").unlink()
     (tmp_path / "far/x").mkdir()
-    with pytest.raises(UserError, match="names another folder from"):
+    with pytest.raises(UserError, match="resolves to another folder from"):
         link_sources(elsewhere)
 
 

@@ -78,9 +78,9 @@ def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: p
 
 def test_costs_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(folder, monkeypatch, threads=1, digest="11")
-    costs = environments.of_artifacts(entry("11"), what="cost")
+    costs = environments.of_artifacts(entry("11"), field="cost")
     assert costs == {"train@a": {"seconds": 1.5, "peak_mib": 300, "search_p50_ms": 0.25}}
-    assert environments.of_artifacts(entry("33"), what="cost") == {}
+    assert environments.of_artifacts(entry("33"), field="cost") == {}
     assert environments.cost("never") == {}
     (folder / environments.FOLDER / "train@a.seconds").write_text("1.5\n")
     assert environments.cost("train@a") == {}, "as an older version wrote it"

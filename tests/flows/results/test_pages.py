@@ -55,7 +55,7 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "data/report/report.html").write_text(report)
     monkeypatch.setattr(pages.timing, "measured", lambda _: {name: Measured(7.0) for name in GRAPH.stages})
     told: list[str] = []
-    pages.write(GRAPH, [], told.append, here={"commit": "2" * 40, "changed": "code"})
+    pages.write(GRAPH, [], told.append, provenance={"commit": "2" * 40, "changed": "code"})
     page = (tmp_path / ".retemper/report.html").read_text()
     assert (tmp_path / "data/report/report.html").read_text() == report, "what DVC keeps stays as it is"
     assert page.startswith("<style>a</style><dl><dt>Cost</dt><dd>28.0 s of work for q, in 4 stages.</dd></dl><nav>")
@@ -66,12 +66,14 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     assert page.endswith("<p>below</p>")
     assert told[0] == "time to quality from w: q reaches M 0.6000, the best of b (b, after 28 s), after 14 s: 2.0 times as fast"
     assert told[-1] == "page with this machine's times, and lineage: .retemper/report.html"
-    pages.write(GRAPH, [Span("train@b", 0, 1, 2, "0", "Ran")], told.append, here={"commit": "2" * 40, "changed": "code"}, below=tmp_path)
+    pages.write(
+        GRAPH, [Span("train@b", 0, 1, 2, "0", "Ran")], told.append, provenance={"commit": "2" * 40, "changed": "code"}, below=tmp_path
+    )
     assert f"timeline: {tmp_path}/.retemper/logs/timeline.html" in told, "as of a retraining's worktree"
     assert told[-1].endswith(f": {tmp_path}/.retemper/report.html")
     told.clear()
     span = Span("train@b", 0, 1, 2, "0", "Ran")
-    pages.write(GRAPH, [span], told.append, here={"commit": "2" * 40, "changed": "code"}, below=None)
+    pages.write(GRAPH, [span], told.append, provenance={"commit": "2" * 40, "changed": "code"}, below=None)
     assert not [line for line in told if ".html" in line], "as of a tree that ends with its command"
     assert "Time to quality from w" in page
     assert "; commit 2222222 with changed code." in page, "the commit that the run began at, not git's when the page is written"
@@ -193,7 +195,7 @@ def test_lineage_is_the_graph_with_times_digests_parameters_and_hardware(
     record = {"environment": {"processor": "One", "torch": "2.13.0"}, "by": "Ann <a@b>", "at": 0, "commit": "1" * 40, "seconds": 3.0}
     records = {"train@w": record, "encode@w": record | {"seconds": 8.0, "changed": "code", "cost": {"peak_mib": 850.4}}}
     ran = [Span("encode@w", 0, 1, 8, "", "Ran")]
-    body = origins.body(GRAPH, LOCK, ran, took={"encode@w": Measured(7.0)}, records=records, here={})
+    body = origins.body(GRAPH, LOCK, ran, took={"encode@w": Measured(7.0)}, records=records, provenance={})
     spec = dict(charts_of(body))["the graph of stages"]
     edges, nodes = (layer["data"]["values"] for layer in spec["layer"])
     assert [(row["name"], row["marked"], row["time"]) for row in nodes] == [

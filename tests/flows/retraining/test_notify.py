@@ -63,7 +63,7 @@ def test_a_webhook_gets_plain_json(
     monkeypatch.setenv(WEBHOOK, f"{url}/{statuses}")
     notify("promoted", "a is the champion", warnings.append, champion=3)
     assert got == [{"text": "a is the champion", "event": "promoted", "champion": 3}] * sent
-    assert warnings == ([f"{WEBHOOK}: not notified of promoted ({warning})"] if warning else [])
+    assert warnings == ([f"{WEBHOOK}: could not send the notice of promoted ({warning})"] if warning else [])
 
 
 def test_nothing_is_sent_where_nobody_is_named(hook: tuple[str, list[dict[str, object]]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_service_that_apprise_knows(
     check_webhook()
     notify("failed", "why", warnings.append)
     assert [(one["title"], one["message"], one["type"]) for one in got] == [("retemper: failed", "why", "failure")] * sent
-    assert warnings == ([f"{WEBHOOK}: not notified of failed (ConnectionError)"] if sent > 2 else [])
+    assert warnings == ([f"{WEBHOOK}: could not send the notice of failed (ConnectionError)"] if sent > 2 else [])
     assert capfd.readouterr() == ("", ""), "its log has the address in it"
 
 
@@ -102,7 +102,7 @@ def test_an_invalid_webhook_is_a_warning_without_its_address(
     monkeypatch.setenv(WEBHOOK, address)
     notify("failed", "why", warnings.append)
     assert len(warnings) == 1
-    assert warnings[0].startswith(f"{WEBHOOK}: not notified of failed (")
+    assert warnings[0].startswith(f"{WEBHOOK}: could not send the notice of failed (")
     assert "secret" not in warnings[0]
     if not address.startswith(("http", "json")):
         with pytest.raises(UserError, match="begins with http:// or https://, or a URL that apprise knows") as refused:

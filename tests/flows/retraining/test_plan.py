@@ -200,5 +200,7 @@ def test_what_cannot_be_had_is_one_line(worktree: Worktree, full_params: dict[st
     assert Path("params.yaml").read_bytes() == before
     full_params["tokenize"]["document_length"] = 96
     worktree.write(full_params)
-    with pytest.raises(UserError, match=r"retrain.mode: found query_tower, but tokenize of params.yaml changed, under which champion/2"):
+    with pytest.raises(
+        UserError, match=r"retrain.mode: found query_tower, but tokenize of params.yaml changed since champion/2 encoded its documents"
+    ):
         worktree.make("query_tower")

@@ -176,7 +176,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     project.commit()
     secret = "http://127.0.0.1:9/secret-path"
     out, errors = project.call("retrain", RETEMPER_WEBHOOK=secret)
-    assert "RETEMPER_WEBHOOK: not notified of promoted (URLError)" in errors
+    assert "RETEMPER_WEBHOOK: could not send the notice of promoted (URLError)" in errors
     assert "secret-path" not in out + errors
     (inbox / "001").mkdir()
     project.add(*[0.7] * 10, folder=inbox / "001")  # the same ids: each document has changed
@@ -185,7 +185,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     out, errors = project.call("retrain", RETEMPER_WEBHOOK=secret)
     assert "nDCG@10 +0.2000" in out, "the bad batch is not in the data set"
     assert f"batch 000-bad: quarantined: 1 malformed line: {inbox / '000-bad/corpus.jsonl'}:2: not JSON" in out.replace("toy/../", "")
-    assert "not notified of quarantined" in errors
+    assert "could not send the notice of quarantined" in errors
     recorded = json.loads(project.git("show", "retemper/retraining:retraining.json"))["intake"]
     assert [(batch["name"], batch["state"], batch["documents"]) for batch in recorded] == [
         ("000-bad", "quarantined", 1),

@@ -181,7 +181,7 @@ def test_what_a_champion_rules_out(full_params: dict[str, Any]) -> None:
     several = replace(start, parts=replace(start.parts, encoders={"star_adore": "encoder", "warmup": "encoder.warmup"}))
     assert refusals(several) == dict.fromkeys(("continue", "query_tower"), "champion/3 has 2 encoders, expected one")
     gone = refusals(replace(start, recipe=full_params | {"adore": {}}))
-    assert gone["query_tower"] == "params.yaml has no star_adore any more, which champion/3 comes from"
+    assert gone["query_tower"] == "params.yaml no longer has star_adore, which champion/3 comes from"
     longer = full_params | {"tokenize": full_params["tokenize"] | {"document_length": 96}}
     assert set(refusals(replace(start, recipe=longer))) == {"query_tower", "index"}
     assert refusals(replace(start, lost="not kept")) == dict.fromkeys(("query_tower", "index"), "not kept")

@@ -243,9 +243,9 @@ def test_the_same_text_under_another_id_is_named(store: Store) -> None:
     entries = [entry(own, {}, corpus=oid) for own, oid in ((True, ours), (True, older), (False, theirs), (True, free))]
     marks = {mark("document", "d1"), mark("document", "d4")}
     found = holdings.find(entries, store, marks, kinds=["document"])
-    assert holdings.same_texts(entries, store, marks, found=found) == ["document:d2", "query:q1"]
+    assert holdings.same_texts(entries, store, marks, holdings=found) == ["document:d2", "query:q1"]
     other = {mark("document", "d3")}
-    assert holdings.same_texts(entries, store, other, found=holdings.find(entries, store, other, kinds=["document"])) == []
+    assert holdings.same_texts(entries, store, other, holdings=holdings.find(entries, store, other, kinds=["document"])) == []
 
 
 def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypa
     assert [note for note in own_tables.source_notes({}, held["files"]) if "inbox" in note] == [
         "files of the inbox are not changed, but retrainings leave the records out; delete their rows there: 1.csv (2 records), "
         "3.csv (2 records)",
-        "files of the inbox that cannot be read, so whether they have the records is not known: 4.csv",
+        "files of the inbox that cannot be read, so whether they have the records is unknown: 4.csv",
     ]
     assert (tmp_path / "inbox/1.csv").read_text() == f"Frage,Antwort\n{rows['1']}"
 

@@ -294,7 +294,7 @@ def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path
         finished.rounds(a="1", b=value)
         assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
     finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
-    said = "MB, not pushed to the remote yet: retemper run does; --unsent removes them\n"
+    said = "MB, not pushed yet: retemper run pushes them, --unsent removes them\n"
     for options in (["--dry-run"], []):
         told = gc(*options)
         assert told.startswith("kept: 6 objects, 0.00"), told

@@ -33,9 +33,9 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert summary(seen(tmp_path, other), 80.0) == "running, 3 of 5 stages, 1m10s, about 1m30s and 1 stage of unknown time left"
     known = replace(RUN, stages=STAGES[:-1])
     assert summary(seen(tmp_path, known), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
-    told = "running, 3 of 5 stages, 1m10s, about 1m40s left of these stages; the command goes on after that"
+    told = "running, 3 of 5 stages, 1m10s, about 1m40s left of these stages; the command continues after that"
     assert summary(seen(tmp_path, replace(RUN, part=True)), 80.0) == told
-    told = "running, 0 of 1 stage (train@b), 1m10s, about 1m30s left of this stage; the command goes on after that"
+    told = "running, 0 of 1 stage (train@b), 1m10s, about 1m30s left of this stage; the command continues after that"
     assert summary(seen(tmp_path, replace(RUN, stages=STAGES[3:4], part=True)), 80.0) == told
     both = replace(RUN, stages=(*STAGES[:-1], replace(STAGES[3], name="train@c")))
     assert summary(seen(tmp_path, both), 80.0) == "running, 3 of 5 stages, 1m10s, at most 3m00s left", "one after another"
@@ -57,7 +57,7 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     done = replace(RUN, ended=70.0, stages=STAGES[:3])
     assert summary(seen(tmp_path, done, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
     comparing = replace(seen(tmp_path, done, alive=False), goes_on=True)
-    assert summary(comparing, 999.0) == "done, 3 of 3 stages, 1m00s; the command goes on"
+    assert summary(comparing, 999.0) == "done, 3 of 3 stages, 1m00s; the command continues"
 
 
 def test_a_tree_that_is_gone_leaves_what_is_shown(tmp_path: Path) -> None:

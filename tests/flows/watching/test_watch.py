@@ -29,7 +29,7 @@ def until_said(folder: Path, stage: str, text: str) -> None:
 
 
 def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
-    assert served.call("watch", "--text").stdout == "no run is recorded in this project yet; retemper run begins one\n"
+    assert served.call("watch", "--text").stdout == "no run is recorded in this project yet; start one with retemper run\n"
     served.acts(encoders__a="hang")
     run = served.start("run", "evaluate@a")
     served.at_work("encoders/a")
