@@ -238,7 +238,7 @@ HARM = {
     "no config": (without("config.json"), "no config.json"),
     "adapters beside them": (
         lambda folder: (folder / "adapter_config.json").write_text("{}") and None,
-        "adapter_config.json: found adapters, expected a model that has them merged",
+        "adapter_config.json: found adapters, expected a model with merged adapters",
     ),
     "a width that is no number": (config("config.json", hidden_size="wide"), "cannot be loaded .*hidden_size"),
     "a width that heads do not divide": (config("config.json", num_attention_heads=3), "cannot be loaded .*attention heads"),
@@ -293,7 +293,7 @@ def test_unsupported_folder_is_refused_in_one_line(name: str, models: dict[str, 
 
 def test_settings_that_are_no_object(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("4")
-    with pytest.raises(UserError, match=r"config\.json: found no object"):
+    with pytest.raises(UserError, match=r"config\.json: found no JSON object"):
         read_shape(tmp_path)
 
 

@@ -180,7 +180,7 @@ def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -
 def test_unmerged_adapters_are_refused(tiny_reranker: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_reranker, tmp_path / "m")
     (tmp_path / "m" / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"adapter_config.json: found adapters, expected a model that has them merged"):
+    with pytest.raises(UserError, match=r"adapter_config.json: found adapters, expected a model with merged adapters"):
         load_classifier(tmp_path / "m")
 
 
