@@ -55,7 +55,7 @@ class Unpadded:
         self.layers = [(layer, _copies(layer, dtype)) for layer in tower.transformer.encoder.layer]
         pairs = [pair for layer, copies in self.layers for pair in zip(_weights(layer), copies.tensors(), strict=True)]
         self.weights = [weight for weights, _ in pairs for weight in weights]
-        self.parts = [part for weights, copies in pairs for part in copies.detach().chunk(len(weights))]
+        self.parts = [part for weights, copy in pairs for part in copy.detach().chunk(len(weights))]
         self.refresh()
 
     def refresh(self) -> None:
