@@ -198,7 +198,7 @@ def test_short_lists_are_counted_and_told_in_one_line(tmp_path: Path, capsys: py
         one.tell("y", other, file=sys.stderr)
     line = "y: the index found too few results for 1 of 1 query, 0 of 1,000 at worst; "
     assert capsys.readouterr().err.splitlines() == [
-        line + "raise ef_search (77), or the number behind HNSW",
+        line + "raise ef_search (77), or the number after HNSW",
         line + "choose another factory string",
     ]
 

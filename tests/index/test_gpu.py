@@ -136,7 +136,7 @@ def test_many_results_and_lists_come_from_the_cpu(
     for _ in range(2):
         searched.search(draw(3, 1), 41)
     assert copies[-1].searched == 0
-    assert capsys.readouterr().out == "search index: on the CPU: 41 results of a query, a GPU gives at most 40\n"
+    assert capsys.readouterr().out == "search index: on the CPU: 41 results per query, and a GPU returns at most 40\n"
     index.nprobe = 41
     assert on_device(index, GPU) is index
     assert "nprobe 41" in capsys.readouterr().out
@@ -174,7 +174,10 @@ def test_a_gpu_that_is_full_in_a_search_says_nothing_of_the_index(embeddings: Em
 
 
 def test_a_gpu_that_is_full_is_no_fault_of_the_factory() -> None:
-    with pytest.raises(RuntimeError, match="out of memory") as raised, faiss_errors("Flat, which does not go to the GPU", "index.factory"):
+    with (
+        pytest.raises(RuntimeError, match="out of memory") as raised,
+        faiss_errors("Flat, which cannot be copied to the GPU", "index.factory"),
+    ):
         raise RuntimeError("StandardGpuResources: alloc fail (cudaMalloc error out of memory [2])")
     assert isinstance(user_error(raised.value), MemoryFull)
 

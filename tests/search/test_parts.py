@@ -17,8 +17,8 @@ PARTS: dict[str, tuple[Arrange, str]] = {
     ),
     "tokenizer of null": (lambda p: p.write("data/encoders/tower/tokenizer.json", "null"), "data/encoders/tower: no tokenizer"),
     "analysis of null": (lambda p: p.write("data/bm25/analysis.json", "null"), "data/bm25/analysis.json: found no stemmer and stopwords"),
-    "BM25 cut short": (content("data/bm25/data.csc.index.npy", lambda data: data[:99]), "data/bm25: no index of BM25"),
-    "BM25 in part": (gone("data/bm25/data.csc.index.npy"), "data/bm25: no index of BM25"),
+    "BM25 cut short": (content("data/bm25/data.csc.index.npy", lambda data: data[:99]), "data/bm25: no BM25 index"),
+    "BM25 in part": (gone("data/bm25/data.csc.index.npy"), "data/bm25: no BM25 index"),
 }
 
 

@@ -33,14 +33,14 @@ def losses_by_kind(curves: Mapping[str, Sequence[Curve]], kinds: Mapping[str, st
 
     `kinds`: by the names of the curves. If all are of one kind, it stays `loss`.
     """
-    found: dict[str, Sequence[Curve]] = {}
-    for metric, drawn in curves.items():
-        names = list(dict.fromkeys(kinds.get(curve.name, "other") for curve in drawn))
+    charts: dict[str, Sequence[Curve]] = {}
+    for metric, metric_curves in curves.items():
+        names = list(dict.fromkeys(kinds.get(curve.name, "other") for curve in metric_curves))
         if len(names) < 2 or metric.split()[-1] != "loss":
-            found[metric] = drawn
+            charts[metric] = metric_curves
             continue
-        found |= {f"{metric} ({kind})": [curve for curve in drawn if kinds.get(curve.name, "other") == kind] for kind in names}
-    return found
+        charts |= {f"{metric} ({kind})": [curve for curve in metric_curves if kinds.get(curve.name, "other") == kind] for kind in names}
+    return charts
 
 
 def read_tsv(path: Path) -> list[tuple[float, float]]:

@@ -45,5 +45,5 @@ def serve_local(app: FastAPI, port: int, note: str) -> None:
         except OSError:
             raise UserError(f"--port {port}: is taken, expected a free one; choose another, or 0") from None
         listener.listen()  # a client that opens the address at once waits, and is not refused
-        print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C ends it; {note})", flush=True)
+        print(f"http://{HOST}:{listener.getsockname()[1]}/  (Ctrl+C stops it; {note})", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run([listener])

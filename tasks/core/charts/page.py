@@ -41,10 +41,10 @@ def scripts() -> Markup:
     """The scripts at the end of <body>: Vega and page.js, 0.9 MB."""
     import vl_convert
 
-    own = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
+    script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     bundle = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
     assert "</script" not in bundle.lower() and "<!--" not in bundle, "would end the script"
-    return Markup(f"<script>{bundle}</script>\n<script>\n{own}</script>")
+    return Markup(f"<script>{bundle}</script>\n<script>\n{script}</script>")
 
 
 def page(heading: str, body: Markup, policy: str = POLICY) -> str:

@@ -69,9 +69,9 @@ class Span:
 def figure(spec: Spec, label: str) -> Markup:
     """A chart in a page; `label` is for screen readers. Without scripts the page shows only `label`."""
     # "<" would end the script; U+2028 and U+2029 need no care in JSON that JSON.parse reads
-    told = json.dumps(spec, ensure_ascii=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
+    spec_json = json.dumps(spec, ensure_ascii=False, separators=(",", ":"), sort_keys=True).replace("<", "\\u003c")
     return Markup('<figure class="plot"><script type="application/json">{}</script><figcaption>{}</figcaption></figure>').format(
-        Markup(told), label
+        Markup(spec_json), label
     )
 
 
@@ -102,7 +102,7 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
         | {"text": format(row.value, form), "unit": "-" if row.low is None else f"{row.low:{form}} to {row.high:{form}}"}
         for row in rows
     ]
-    told = [
+    tooltips = [
         tooltip("name", ""),
         tooltip("text", axis),
         tooltip("unit", unit),
@@ -113,7 +113,7 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
     marks: list[Spec] = [{"mark": {"type": "rule", "strokeDash": [2, 3]}, "data": {"values": [{}]}, "encoding": {"x": {"datum": 0}}}]
     marks = marks if zero else []
     order = [row.name for row in rows]  # needed, as the first layer drops rows without an interval: its order would be the axis's
-    named = {"y": {"field": "name", "type": "nominal", "sort": order, "title": None}, "color": colour, "tooltip": told}
+    named = {"y": {"field": "name", "type": "nominal", "sort": order, "title": None}, "color": colour, "tooltip": tooltips}
     return {
         "width": "container",
         "height": 28 * len(rows),
@@ -129,13 +129,13 @@ def intervals(rows: Sequence[Interval], axis: str, *, unit: str = "interval", ze
     }
 
 
-def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), height: int = 200, dots: bool = False) -> Spec:
+def lines(series: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), height: int = 200, dots: bool = False) -> Spec:
     """Lines over numbers, or over names where x is text, in the order of the points. The point nearest to the pointer shows its figures.
 
     `order` gives each name its color, the same in all charts of a page; `dots` marks every point.
     """
-    names = list(order) or [line.name for line in found]
-    points = [(line, point) for line in found for point in line.points]
+    names = list(order) or [line.name for line in series]
+    points = [(line, point) for line in series for point in line.points]
     values = [
         {"name": line.name, "x": p.x, "y": p.y, "note": p.note or f"{p.y:.4g}"}
         | ({"low": p.y - p.spread, "high": p.y + p.spread} if p.spread else {})
@@ -143,41 +143,51 @@ def lines(found: Sequence[Line], x: str, y: str, *, order: Sequence[str] = (), h
         for line, p in points
     ]
     is_named = any(isinstance(point.x, str) for _, point in points)
-    across: Spec = {"field": "x", "title": x, "type": "ordinal" if is_named else "quantitative", "sort": None}
-    across |= {"axis": {"labelAngle": 0}} if is_named else {"scale": {"zero": False, "nice": False}}
-    across |= {} if is_named else integer_ticks([float(point.x) for _, point in points])
-    up: Spec = {"field": "y", "title": y, "type": "quantitative", "scale": {"zero": False}, "axis": {"format": f".{tick_digits(points)}~g"}}
+    x_channel: Spec = {"field": "x", "title": x, "type": "ordinal" if is_named else "quantitative", "sort": None}
+    x_channel |= {"axis": {"labelAngle": 0}} if is_named else {"scale": {"zero": False, "nice": False}}
+    x_channel |= {} if is_named else integer_ticks([float(point.x) for _, point in points])
+    y_channel: Spec = {
+        "field": "y",
+        "title": y,
+        "type": "quantitative",
+        "scale": {"zero": False},
+        "axis": {"format": f".{tick_digits(points)}~g"},
+    }
     dashes = {"domain": names, "range": [DASHES[place // COLOURS % len(DASHES)] for place in range(len(names))]}
-    base = {"x": across, "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(names)}}
-    told = [
+    base = {"x": x_channel, "color": {"field": "name", "type": "nominal", "legend": None, "scale": colours(names)}}
+    tooltips = [
         tooltip("name", ""),
         tooltip("x", x) if is_named else tooltip("x", x) | {"type": "quantitative", "format": ",.6~g"},
         tooltip("note", y),
     ]
-    shown = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 1 if dots else 0}
-    drawn = {"field": "name", "type": "nominal", "legend": None, "scale": dashes}
+    opacity = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 1 if dots else 0}
+    stroke_dash = {"field": "name", "type": "nominal", "legend": None, "scale": dashes}
     layers: list[Spec] = [
-        {"transform": [{"filter": "!datum.level"}], "mark": {"type": "line"}, "encoding": base | {"y": up, "strokeDash": drawn}},
+        {
+            "transform": [{"filter": "!datum.level"}],
+            "mark": {"type": "line"},
+            "encoding": base | {"y": y_channel, "strokeDash": stroke_dash},
+        },
         {
             "transform": [{"filter": "!datum.level"}],
             "params": [{"name": "near", "select": {"type": "point", "on": "pointermove", "nearest": True, "clear": "pointerout"}}],
             "mark": {"type": "point", "filled": True, "size": 45},
-            "encoding": base | {"y": up, "tooltip": told, "opacity": shown},
+            "encoding": base | {"y": y_channel, "tooltip": tooltips, "opacity": opacity},
         },
     ]
     if any(point.spread for _, point in points):
         layers.append({"transform": [{"filter": "datum.low != null"}], "mark": "rule"})
-        layers[-1]["encoding"] = base | {"y": up | {"field": "low"}, "y2": {"field": "high"}}
-    if any(line.level for line in found):
+        layers[-1]["encoding"] = base | {"y": y_channel | {"field": "low"}, "y2": {"field": "high"}}
+    if any(line.level for line in series):
         layers.append({"transform": [{"filter": "datum.level"}], "mark": {"type": "line", "strokeDash": [2, 4]}})
-        layers[-1]["encoding"] = base | {"y": up, "tooltip": told}
+        layers[-1]["encoding"] = base | {"y": y_channel, "tooltip": tooltips}
     return {"width": "container", "height": height, "data": {"values": values}, "layer": layers}
 
 
-def integer_ticks(found: Sequence[float]) -> Spec:
+def integer_ticks(values: Sequence[float]) -> Spec:
     """Settings of an axis with few whole numbers: ticks only at these. Empty for a longer axis, where Vega makes no others."""
-    first, last = min(found, default=0), max(found, default=0)
-    if last - first > 5 or not all(float(one).is_integer() for one in found):
+    first, last = min(values, default=0), max(values, default=0)
+    if last - first > 5 or not all(float(value).is_integer() for value in values):
         return {}
     return {"axis": {"values": list(range(int(first), int(last) + 1))}}
 
@@ -193,26 +203,26 @@ def tick_digits(points: Iterable[tuple[Line, Point]]) -> int:
 
 def curve_lines(curves: Sequence[Curve], metric: str, order: Sequence[str]) -> Spec:
     """Curves of a training over its steps."""
-    found = [Line(curve.name, [Point(step, value) for step, value in curve.points]) for curve in curves]
-    return lines(found, "step", metric, order=order, height=150, dots=all(len(curve.points) == 1 for curve in curves))
+    series = [Line(curve.name, [Point(step, value) for step, value in curve.points]) for curve in curves]
+    return lines(series, "step", metric, order=order, height=150, dots=all(len(curve.points) == 1 for curve in curves))
 
 
-def spans(found: Sequence[Span]) -> Spec:
+def spans(rows: Sequence[Span]) -> Spec:
     """A row for each name, in the order of the spans, with a dotted line from `ready` to the start."""
-    kinds = list(dict.fromkeys(span.kind for span in found))
-    values = [{"name": s.name, "start": s.start, "end": s.end, "kind": s.kind, "note": s.note, "ready": s.ready} for s in found]
-    order = list(dict.fromkeys(span.name for span in found))  # needed, as the first layer has only the spans that waited
+    kinds = list(dict.fromkeys(span.kind for span in rows))
+    values = [{"name": s.name, "start": s.start, "end": s.end, "kind": s.kind, "note": s.note, "ready": s.ready} for s in rows]
+    order = list(dict.fromkeys(span.name for span in rows))  # needed, as the first layer has only the spans that waited
     y = {"field": "name", "type": "nominal", "sort": order, "title": None}
     seconds = "datum.value >= 3600 ? format(datum.value / 3600, '.3~g') + ' h' : datum.value >= 120 ? format(datum.value / 60, '.3~g')"
-    last = max((span.end for span in found), default=0)
-    apart = next((step for step in APART if last <= TICKS * step), 86400 * math.ceil(last / 86400 / TICKS))
-    axis = {"labelExpr": f"{seconds} + ' min' : datum.label + ' s'", "values": [apart * n for n in range(int(last / apart) + 1)]}
+    last = max((span.end for span in rows), default=0)
+    tick_step = next((step for step in APART if last <= TICKS * step), 86400 * math.ceil(last / 86400 / TICKS))
+    axis = {"labelExpr": f"{seconds} + ' min' : datum.label + ' s'", "values": [tick_step * n for n in range(int(last / tick_step) + 1)]}
     x = {"type": "quantitative", "title": "time from the start", "axis": axis}
-    told = [tooltip("name", ""), tooltip("note", "what")]
+    tooltips = [tooltip("name", ""), tooltip("note", "details")]
     colour = {"field": "kind", "type": "nominal", "legend": None, "scale": colours(kinds)}
     return {
         "width": "container",
-        "height": 20 * len({span.name for span in found}),
+        "height": 20 * len({span.name for span in rows}),
         "data": {"values": values},
         "layer": [
             {
@@ -222,7 +232,7 @@ def spans(found: Sequence[Span]) -> Spec:
             },
             {
                 "mark": {"type": "bar", "cornerRadius": 3, "minBandSize": 2, "height": {"band": 0.7}},
-                "encoding": {"y": y, "x": x | {"field": "start"}, "x2": {"field": "end"}, "color": colour, "tooltip": told},
+                "encoding": {"y": y, "x": x | {"field": "start"}, "x2": {"field": "end"}, "color": colour, "tooltip": tooltips},
             },
         ],
     }
@@ -248,12 +258,12 @@ def bars(rows: Sequence[tuple[str, str, float]], x: str, order: Sequence[str]) -
     }
 
 
-def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str, str]) -> Spec:
+def area(values: Sequence[Mapping[str, Any]], x: str, y: str, tooltips: Mapping[str, str]) -> Spec:
     """A signed quantity `y`, already in order of the rank `x`, as steps above and below 0.
 
-    `told`: the fields to show under the pointer, and their titles.
+    `tooltips`: the fields to show under the pointer, and their titles.
     """
-    across = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | integer_ticks(
+    x_channel = {"field": "x", "type": "quantitative", "title": x, "scale": {"nice": False}} | integer_ticks(
         [end for row in values for end in (row["x"], row["end"])]
     )
     colour = {"condition": {"test": "datum.y > 0", "value": "var(--won)"}, "value": "var(--lost)"}
@@ -263,13 +273,13 @@ def area(values: Sequence[Mapping[str, Any]], x: str, y: str, told: Mapping[str,
         "data": {"values": list(values)},
         "mark": {"type": "rect", "strokeWidth": 0.5},
         "encoding": {
-            "x": across,
+            "x": x_channel,
             "x2": {"field": "end"},
             "y": {"field": "y", "type": "quantitative", "title": y},
             "y2": {"datum": 0},
             "fill": colour,
             "stroke": colour,  # closes the gaps between neighbors
-            "tooltip": [tooltip(field, title) for field, title in told.items()],
+            "tooltip": [tooltip(field, title) for field, title in tooltips.items()],
         },
     }
 
@@ -319,11 +329,11 @@ def arcs(nodes: Sequence[Node]) -> Spec:
     """
     places = {node.name: place for place, node in enumerate(nodes)}
     rows = [{"name": node.name, "x": 0, "place": places[node.name], "marked": int(node.marked), **node.notes} for node in nodes]
-    edges = [(above, node.name) for node in nodes for above in node.reads if above in places]
+    edges = [(source, node.name) for node in nodes for source in node.reads if source in places]
     bends = [
-        {"edge": number, "from": above, "to": below, "step": step, "x": out, "place": at}
-        for number, (above, below) in enumerate(edges)
-        for start, end in [(places[above], places[below])]
+        {"edge": number, "from": source, "to": target, "step": step, "x": out, "place": at}
+        for number, (source, target) in enumerate(edges)
+        for start, end in [(places[source], places[target])]
         for step, out, at in ((0, 0, start), (1, end - start, (start + end) / 2), (2, 0, end))
     ]
     names = json.dumps([node.name for node in nodes])
@@ -342,7 +352,7 @@ def arcs(nodes: Sequence[Node]) -> Spec:
     }
     x = {"field": "x", "type": "quantitative", "axis": None, "scale": {"nice": False}}
     near = "near.name && (near.name[0] == datum.from || near.name[0] == datum.to)"
-    told = [tooltip("name", ""), *(tooltip(key, key) for key in (nodes[0].notes if nodes else ()))]
+    tooltips = [tooltip("name", ""), *(tooltip(key, key) for key in (nodes[0].notes if nodes else ()))]
     return {
         "width": "container",
         "height": 20 * len(nodes),
@@ -372,7 +382,7 @@ def arcs(nodes: Sequence[Node]) -> Spec:
                     "y": y,
                     "stroke": {"condition": {"test": "datum.marked", "value": "var(--accent)"}, "value": "var(--soft)"},
                     "fill": {"condition": {"test": "datum.marked", "value": "var(--accent)"}, "value": "var(--ground)"},  # a ring
-                    "tooltip": told,
+                    "tooltip": tooltips,
                 },
             },
         ],

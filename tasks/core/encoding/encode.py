@@ -59,8 +59,8 @@ def encode(
             return Coming(encoder(to_device(ids_BL, device), to_device(mask_BL, device), tokens.prompt))
 
     batches = cut_by_budget(lengths, min(batch_tokens, THREAD_TOKENS) if own_threads else batch_tokens)
-    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else map_ahead) as each:
-        for batch, coming in zip(batches, each(start, batches), strict=True):
+    with _one_thread_each() if own_threads else nullcontext(map if device.type == "cpu" else map_ahead) as map_batches:
+        for batch, coming in zip(batches, map_batches(start, batches), strict=True):
             (out_RD[batch],) = coming.arrays()
             done(len(batch))
     return out_RD

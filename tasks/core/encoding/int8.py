@@ -22,8 +22,8 @@ def has_int8_layers() -> bool:
     """Whether this torch has oneDNN and the (private) operations used here, and this CPU has VNNI: without it, sums saturate."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    there = all(hasattr(torch.ops.onednn, name) for name in ("qlinear_prepack", "qlinear_pointwise"))
-    return there and bool(torch.cpu._is_vnni_supported())
+    has_operations = all(hasattr(torch.ops.onednn, name) for name in ("qlinear_prepack", "qlinear_pointwise"))
+    return has_operations and bool(torch.cpu._is_vnni_supported())
 
 
 @dataclass(frozen=True)

@@ -55,10 +55,10 @@ def random_texts(tokenizer: Any, longest: int | None = None) -> tuple[torch.Tens
     """Ids and mask [CALIBRATION_ROWS, L] of random texts, L at most CALIBRATION_TOKENS and `longest`; the same for the same tokenizer."""
     most = min(CALIBRATION_TOKENS, longest or CALIBRATION_TOKENS)
     draw = np.random.default_rng(0)
-    known = np.setdiff1d(np.fromiter(tokenizer.get_vocab().values(), dtype=np.int64), tokenizer.all_special_ids)
-    texts = [tokenizer.decode(row.tolist()) for row in draw.choice(known, (CALIBRATION_ROWS, CALIBRATION_TOKENS))]
-    given = tokenizer(texts, padding=True, truncation=True, max_length=most, return_tensors="pt")
-    return given["input_ids"], given["attention_mask"]
+    ids = np.setdiff1d(np.fromiter(tokenizer.get_vocab().values(), dtype=np.int64), tokenizer.all_special_ids)
+    texts = [tokenizer.decode(row.tolist()) for row in draw.choice(ids, (CALIBRATION_ROWS, CALIBRATION_TOKENS))]
+    encoded = tokenizer(texts, padding=True, truncation=True, max_length=most, return_tensors="pt")
+    return encoded["input_ids"], encoded["attention_mask"]
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Range:
 
 def ranges(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Mapping[nn.Module, Range]:
     """The range of each linear layer's inputs in a transformer (float32, eval mode) over some texts."""
-    found: dict[nn.Module, Range] = {}
+    range_of: dict[nn.Module, Range] = {}
     rows = 8
 
-    def note(given_BL: torch.Tensor, linear: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        x_TK = inputs[0][given_BL]
-        own = Range(x_TK.amin(0).numpy(), x_TK.amax(0).numpy())
-        found[linear] = own.joined(found[linear]) if linear in found else own
+    def note(token_mask_BL: torch.Tensor, linear: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        x_TK = inputs[0][token_mask_BL]
+        batch_range = Range(x_TK.amin(0).numpy(), x_TK.amax(0).numpy())
+        range_of[linear] = batch_range.joined(range_of[linear]) if linear in range_of else batch_range
 
     linears = [module for module in transformer.encoder.modules() if isinstance(module, nn.Linear)]
     with torch.inference_mode(), one_thread():  # with several, sums have other last bits
@@ -92,7 +92,7 @@ def ranges(transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> Map
             finally:
                 for hook in hooks:
                     hook.remove()
-    return found
+    return range_of
 
 
 @dataclass(frozen=True)
@@ -107,23 +107,23 @@ class Smoothed:
     high: float
 
     @classmethod
-    def of(cls, seen: Range, weights_NK: Sequence[Floats]) -> "Smoothed":
-        largest_K = np.maximum(np.maximum(np.abs(seen.low_K), np.abs(seen.high_K)), SMALLEST)
+    def of(cls, inputs: Range, weights_NK: Sequence[Floats]) -> "Smoothed":
+        largest_K = np.maximum(np.maximum(np.abs(inputs.low_K), np.abs(inputs.high_K)), SMALLEST)
         weight_K = np.maximum(np.abs(np.concatenate(weights_NK)).max(0), SMALLEST)
         scale_K = (largest_K**SMOOTHING / weight_K ** (1 - SMOOTHING)).astype(np.float32)
-        low, high = min(0.0, float((seen.low_K / scale_K).min())), max(SMALLEST, float((seen.high_K / scale_K).max()))
+        low, high = min(0.0, float((inputs.low_K / scale_K).min())), max(SMALLEST, float((inputs.high_K / scale_K).max()))
         step = (high - low) / (LEVELS - 1)
         zero = round(-low / step)
         return cls(scale_K, -zero * step, (LEVELS - 1 - zero) * step)
 
 
 def openvino_layers(
-    transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor, firsts: bool = False
+    transformer: Any, ids_BL: torch.Tensor, mask_BL: torch.Tensor, first_only: bool = False
 ) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
     """The layers of `transformer` (float32, eval mode), calibrated on texts.
 
     They are a function from embeddings [T, H] and the rows' lengths [B], which must not increase, to last hidden states [T, H], or with
-    `firsts` those of the rows' first tokens [B, H]. As many threads as torch has may call it at once, with the same bits.
+    `first_only` those of the rows' first tokens [B, H]. As many threads as torch has may call it at once, with the same bits.
     """
     threads = torch.get_num_threads()
     settings = {
@@ -132,7 +132,7 @@ def openvino_layers(
         "ENABLE_CPU_PINNING": False,  # other workers have the other cores
         "INFERENCE_PRECISION_HINT": "bf16" if compute_dtype(torch.device("cpu"), "bf16") == torch.bfloat16 else "f32",
     }
-    compiled = _core().compile_model(_graph(transformer, ranges(transformer, ids_BL, mask_BL), firsts), "CPU", settings)
+    compiled = _core().compile_model(_graph(transformer, ranges(transformer, ids_BL, mask_BL), first_only), "CPU", settings)
     free: SimpleQueue[Any] = SimpleQueue()
     for _ in range(threads):
         free.put(compiled.create_infer_request())
@@ -148,10 +148,10 @@ def openvino_layers(
         request = free.get()
         try:
             request.infer({0: x_BLH, 1: np.where(masked_BL, np.float32(MASKED), np.float32(0))[:, None, None, :]})
-            found_BLH = request.get_output_tensor(0).data
-            if firsts:
-                return torch.from_numpy(found_BLH[:, 0].copy())
-            out_TH[: len(row_T)] = found_BLH[row_T, place_T]
+            output_BLH = request.get_output_tensor(0).data
+            if first_only:
+                return torch.from_numpy(output_BLH[:, 0].copy())
+            out_TH[: len(row_T)] = output_BLH[row_T, place_T]
         finally:
             free.put(request)
         return torch.from_numpy(out_TH)
@@ -171,10 +171,10 @@ def _core() -> Any:
     return openvino.Core()
 
 
-def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> Any:
+def _graph(transformer: Any, input_ranges: Mapping[nn.Module, Range], first_only: bool) -> Any:
     """An OpenVINO model from embeddings [B, L, H] and a bias of attention scores [B, 1, 1, L] to last hidden states [B, L, H].
 
-    With `firsts`, to those of first tokens [B, 1, H].
+    With `first_only`, to those of first tokens [B, 1, H].
     """
     import openvino
     from openvino import opset13 as ops
@@ -194,13 +194,13 @@ def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> A
     def linears(x: Any, *layers: nn.Linear) -> list[Any]:
         """Add linear layers with the same input; return their outputs."""
         weights = [layer.weight.detach().numpy() for layer in layers]
-        smoothed = Smoothed.of(seen[layers[0]], weights)
-        given = quantized(ops.multiply(x, constant(1 / smoothed.scale_K[None, None])), smoothed.low, smoothed.high, LEVELS)
+        smoothed = Smoothed.of(input_ranges[layers[0]], weights)
+        scaled = quantized(ops.multiply(x, constant(1 / smoothed.scale_K[None, None])), smoothed.low, smoothed.high, LEVELS)
         outputs = []
         for layer, weight_NK in zip(layers, weights, strict=True):
             weight_NK = weight_NK * smoothed.scale_K
             largest_N1 = np.maximum(np.abs(weight_NK).max(1, keepdims=True), SMALLEST)
-            product = ops.matmul(given, quantized(constant(weight_NK), -largest_N1, largest_N1, LEVELS - 1), False, True)
+            product = ops.matmul(scaled, quantized(constant(weight_NK), -largest_N1, largest_N1, LEVELS - 1), False, True)
             outputs.append(ops.add(product, constant(layer.bias.detach().numpy()[None, None])))
         return outputs
 
@@ -216,12 +216,12 @@ def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> A
             return ops.gelu(x, GELU[inner])
         return ops.relu(x) if inner == "relu" else ops.swish(x)
 
-    x = given = ops.parameter([-1, -1, width], np.float32)
+    x = embeddings = ops.parameter([-1, -1, width], np.float32)
     bias = ops.parameter([-1, 1, 1, -1], np.float32)
     for layer in transformer.encoder.layer:
-        own, mixed = layer.attention.self, layer.attention.output
-        query, key, value = linears(x, own.query, own.key, own.value)
-        if firsts and layer is transformer.encoder.layer[-1]:
+        attention, mixed = layer.attention.self, layer.attention.output
+        query, key, value = linears(x, attention.query, attention.key, attention.value)
+        if first_only and layer is transformer.encoder.layer[-1]:
             query, x = (ops.gather(each, whole(0), whole(1)) for each in (query, x))
         scores = ops.multiply(
             ops.matmul(by_head(query, 0, 2, 1, 3), by_head(key, 0, 2, 3, 1), False, False), constant((width // heads) ** -0.5)
@@ -233,4 +233,4 @@ def _graph(transformer: Any, seen: Mapping[nn.Module, Range], firsts: bool) -> A
         (widened,) = linears(x, layer.intermediate.dense)
         (added,) = linears(activated(widened), layer.output.dense)
         x = normalized(ops.add(added, x), layer.output.LayerNorm)
-    return openvino.Model([ops.result(x)], [given, bias], "layers")
+    return openvino.Model([ops.result(x)], [embeddings, bias], "layers")

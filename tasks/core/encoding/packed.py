@@ -80,7 +80,7 @@ class Packed:
         total = int(ends_B[-1])
         size = _whole(int((ends_B + -lengths_B % LANES).max())) if device.type == "cpu" else round_up(total)  # up to every window's end
         ids_1T, positions_1T = (
-            to_device(given_T, device)[None] for given_T in ids_and_positions(tokens, rows, lengths_B, self.first_position, size)
+            to_device(values_T, device)[None] for values_T in ids_and_positions(tokens, rows, lengths_B, self.first_position, size)
         )
         embedded_TH = self.encoder.transformer.embeddings(input_ids=ids_1T, position_ids=positions_1T)[0]
         hidden_TH = self.layers(embedded_TH, lengths_B if device.type == "cpu" else with_filler_rows(lengths_B, size)).float()
@@ -99,30 +99,30 @@ def quantized_layers(encoder: Encoder, tokenizer: Any, device: torch.device) -> 
     """The arithmetic in words, and the layers of `encoder` (float32, eval mode) in 8-bit integers; None if nothing here computes so."""
     if device.type != "cpu" or not has_int8_layers() or Packed.of(encoder, device) is None:
         return None
-    firsts = encoder.shape.pooling == "cls"
+    first_only = encoder.shape.pooling == "cls"
     others = "bf16" if compute_dtype(device, "bf16") == torch.bfloat16 else "fp32"  # where layers are not quantized
     if (engine := openvino_int8.installed()) and openvino_int8.has_graph(encoder.transformer):
         texts = openvino_int8.random_texts(tokenizer, longest_text(encoder.transformer))
-        layers = openvino_int8.openvino_layers(encoder.transformer, *texts, firsts)
+        layers = openvino_int8.openvino_layers(encoder.transformer, *texts, first_only)
         return f"int8 and {others}, {engine}", layers
-    return f"int8 and {others}", int8_layers(encoder.transformer, firsts)
+    return f"int8 and {others}", int8_layers(encoder.transformer, first_only)
 
 
 def _own_layers(encoder: Encoder, device: torch.device) -> Layers | None:
     """The layers in the transformer's dtype on `device`; None where there is no way to run them packed."""
-    transformer, firsts = encoder.transformer, encoder.shape.pooling == "cls"
+    transformer, first_only = encoder.transformer, encoder.shape.pooling == "cls"
     if device.type != "cpu":
         if not has_varlen_layers(transformer, device):
             return None
-        return varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer], firsts)
+        return varlen_layers(transformer, [_query_key_value(layer) for layer in transformer.encoder.layer], first_only)
     if transformer.dtype == torch.float32:
-        return plain_layers(transformer, firsts)
-    return fused_layers(transformer, firsts) if transformer.dtype == torch.bfloat16 and has_fused_layers() else None
+        return plain_layers(transformer, first_only)
+    return fused_layers(transformer, first_only) if transformer.dtype == torch.bfloat16 and has_fused_layers() else None
 
 
-def plain_layers(transformer: Any, firsts: bool = False) -> Layers:
+def plain_layers(transformer: Any, first_only: bool = False) -> Layers:
     """The layers in any dtype, from torch's own operations."""
-    heads, alone = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if firsts else None
+    heads, first_only_layer = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if first_only else None
     products = [(weight_KH.t(), bias_K) for weight_KH, bias_K in map(_query_key_value, transformer.encoder.layer)]
 
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
@@ -134,7 +134,7 @@ def plain_layers(transformer: Any, firsts: bool = False) -> Layers:
         inner_TI = x_TH.new_empty(min(total, most), transformer.config.intermediate_size)
         for layer, (weight_HK, bias_K) in zip(transformer.encoder.layer, products, strict=True):
             torch.addmm(bias_K, x_TH, weight_HK, out=qkv_TK)
-            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is alone)
+            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is first_only_layer)
             sum_TH = sum_TH[: len(x_TH)]
             mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
             torch.add(x_TH, mixed.dense.bias, out=sum_TH).addmm_(context_TH, mixed.dense.weight.t())
@@ -153,13 +153,15 @@ def has_fused_layers() -> bool:
     """Whether this torch has oneDNN and the (private) operations used here, and oneDNN has bfloat16 on this CPU."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
-    there = all(hasattr(torch.ops.mkldnn, name) for name in ("_is_mkldnn_bf16_supported", "_linear_pointwise", "_reorder_linear_weight"))
-    return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    has_operations = all(
+        hasattr(torch.ops.mkldnn, name) for name in ("_is_mkldnn_bf16_supported", "_linear_pointwise", "_reorder_linear_weight")
+    )
+    return has_operations and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def fused_layers(transformer: Any, firsts: bool = False) -> Layers:
+def fused_layers(transformer: Any, first_only: bool = False) -> Layers:
     """The layers in bfloat16, from the operations that torch's own compiler uses on a CPU (torch/_inductor/mkldnn_lowerings.py)."""
-    heads, alone = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if firsts else None
+    heads, first_only_layer = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if first_only else None
     linear = torch.ops.mkldnn._linear_pointwise
 
     def reordered(weight_OI: torch.Tensor) -> torch.Tensor:
@@ -180,10 +182,10 @@ def fused_layers(transformer: Any, firsts: bool = False) -> Layers:
     def forward(x_TH: torch.Tensor, lengths_B: Ints) -> torch.Tensor:
         context_TH = torch.zeros_like(x_TH)
         runs = _runs(lengths_B, x_TH.dtype)
-        for layer, own in zip(transformer.encoder.layer, weights, strict=True):
-            qkv_weight, qkv_bias, mixed_weight, inner_weight, outer_weight = own
+        for layer, layer_weights in zip(transformer.encoder.layer, weights, strict=True):
+            qkv_weight, qkv_bias, mixed_weight, inner_weight, outer_weight = layer_weights
             qkv_TK = linear(x_TH, qkv_weight, qkv_bias, "none", [], "")
-            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is alone)
+            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is first_only_layer)
             mixed, inner, outer = layer.attention.output, layer.intermediate, layer.output
             x_TH = mixed.LayerNorm(linear.binary(context_TH, x_TH, mixed_weight, mixed.dense.bias, "add"))
             if gelu:
@@ -196,9 +198,9 @@ def fused_layers(transformer: Any, firsts: bool = False) -> Layers:
     return forward
 
 
-def int8_layers(transformer: Any, firsts: bool = False) -> Layers:
+def int8_layers(transformer: Any, first_only: bool = False) -> Layers:
     """The layers with their linear layers quantized; attention in bfloat16 if this CPU has it, the rest in float32."""
-    heads, alone = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if firsts else None
+    heads, first_only_layer = transformer.config.num_attention_heads, transformer.encoder.layer[-1] if first_only else None
     dtype = torch.bfloat16 if has_fused_layers() else torch.float32
     linears = [
         (Linear.of(*_query_key_value(layer)), *(Linear.of(each.weight, each.bias) for each in _dense_layers(layer)))
@@ -212,7 +214,7 @@ def int8_layers(transformer: Any, firsts: bool = False) -> Layers:
         most = QUANTIZED_ROWS * torch.get_num_threads()
         for layer, (qkv, mix, widen, narrow) in zip(transformer.encoder.layer, linears, strict=True):
             qkv_TK = qkv(Quantized.of(x_TH)).to(dtype)
-            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is alone)
+            x_TH, context_TH = _attended(qkv_TK, runs, heads, x_TH, context_TH, layer is first_only_layer)
             x_TH = _norm(layer.attention.output.LayerNorm, mix(Quantized.of(context_TH.float())).add_(x_TH))
             activation = layer.intermediate.intermediate_act_fn
             sum_TH = torch.empty_like(x_TH)
@@ -231,8 +233,8 @@ def _dense_layers(layer: Any) -> tuple[Any, Any, Any]:
 
 
 def _linear_layers(layer: Any) -> tuple[Any, ...]:
-    own = layer.attention.self
-    return own.query, own.key, own.value, *_dense_layers(layer)
+    attention = layer.attention.self
+    return attention.query, attention.key, attention.value, *_dense_layers(layer)
 
 
 def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
@@ -241,26 +243,26 @@ def _norm(norm: Any, x_TH: torch.Tensor) -> torch.Tensor:
 
 
 def _attended(
-    qkv_TK: torch.Tensor, runs: Sequence[Run], heads: int, x_TH: torch.Tensor, context_TH: torch.Tensor, alone: bool
+    qkv_TK: torch.Tensor, runs: Sequence[Run], heads: int, x_TH: torch.Tensor, context_TH: torch.Tensor, first_only: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fill `context_TH` with the attention within each row, given the queries, keys, and values of all tokens; return `x_TH` and it.
 
-    If `alone`, both are only those of the rows' first tokens [R, H], with spare ones at the end.
+    If `first_only`, both are only those of the rows' first tokens [R, H], with spare ones at the end.
 
     torch's attention exponentiates LANES scores at a time and those left over one by one, which would take most of its time. So a row sees
     keys and values through a window of whole LANES, whose last tokens, the next row's, are masked.
     """
     for run in runs:
-        part, asking = slice(run.start, run.start + run.count * run.length), 1 if alone else run.length
+        part, query_count = slice(run.start, run.start + run.count * run.length), 1 if first_only else run.length
         q, k, v = qkv_TK[part].view(run.count, run.length, 3, heads, -1).permute(2, 0, 3, 1, 4)
         mask = None
         if run.mask is not None:
-            mask = run.mask[:, :, :asking]
+            mask = run.mask[:, :, :query_count]
             windows = qkv_TK[run.start :].unfold(0, mask.shape[-1], run.length)[: run.count]  # [count, K, tokens]
             _, k, v = windows.view(run.count, 3, heads, -1, windows.shape[-1]).permute(1, 0, 2, 4, 3)
-        mixed = F.scaled_dot_product_attention(q[:, :, :asking], k, v, attn_mask=mask)
-        context_TH[part].view(run.count, run.length, heads, -1)[:, :asking].copy_(mixed.transpose(1, 2))
-    if not alone:
+        mixed = F.scaled_dot_product_attention(q[:, :, :query_count], k, v, attn_mask=mask)
+        context_TH[part].view(run.count, run.length, heads, -1)[:, :query_count].copy_(mixed.transpose(1, 2))
+    if not first_only:
         return x_TH, context_TH
     lengths_B = np.concatenate([np.full(run.count, run.length) for run in runs])
     first_R = torch.from_numpy(first_places(lengths_B, _whole(len(lengths_B))))
@@ -269,8 +271,8 @@ def _attended(
 
 def _query_key_value(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight [3H, H] and bias [3H] of the three products of a layer's attention."""
-    three = _linear_layers(layer)[:3]
-    return torch.cat([each.weight for each in three]), torch.cat([each.bias for each in three])
+    projections = _linear_layers(layer)[:3]
+    return torch.cat([projection.weight for projection in projections]), torch.cat([projection.bias for projection in projections])
 
 
 def _runs(lengths_B: Ints, dtype: torch.dtype) -> list[Run]:

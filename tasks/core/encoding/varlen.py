@@ -24,11 +24,11 @@ def has_varlen_layers(transformer: Any, device: torch.device) -> bool:
 
 
 def varlen_layers(
-    transformer: Any, products: list[tuple[torch.Tensor, torch.Tensor]], firsts: bool = False
+    transformer: Any, products: list[tuple[torch.Tensor, torch.Tensor]], first_only: bool = False
 ) -> Callable[[torch.Tensor, Ints], torch.Tensor]:
     """A function from embeddings [T, H] and the rows' lengths [B] to last hidden states [T, H].
 
-    With `firsts`, it returns only those of the rows' first tokens, [R, H], of which those after the first B are spare. `products`: each
+    With `first_only`, it returns only those of the rows' first tokens, [R, H], of which those after the first B are spare. `products`: each
     layer's joint query, key, value.
     """
     heads = transformer.config.num_attention_heads
@@ -38,7 +38,7 @@ def varlen_layers(
         longest = int(lengths_B.max())
         for layer, (weight_KH, bias_K) in zip(transformer.encoder.layer, products, strict=True):
             q, k, v = F.linear(x_TH, weight_KH, bias_K).view(len(x_TH), 3, heads, -1).unbind(1)
-            if firsts and layer is transformer.encoder.layer[-1]:
+            if first_only and layer is transformer.encoder.layer[-1]:
                 first_R = to_device(torch.from_numpy(first_places(lengths_B, round_up(len(lengths_B)))), x_TH.device)
                 x_TH, q = x_TH[first_R], q[first_R[: len(lengths_B)]]
                 context_TH: Any = varlen_attn(q, k, v, torch.arange(len(ends), dtype=torch.int32, device=x_TH.device), ends, 1, longest)

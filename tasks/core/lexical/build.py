@@ -24,7 +24,7 @@ def build(texts: Iterable[str], terms: Callable[[str], list[str]], params: BM25,
     pairs = write_pairs(texts, terms, scratch)
     if not pairs.vocabulary:
         raise UserError(
-            f"bm25: {pairs.documents} documents have no terms, expected text; set text.titles=true if they have titles alone, else check "
+            f"bm25: {pairs.documents} documents have no terms, expected text; set text.titles=true if they have only titles, else check "
             "data/corpus and bm25.stopwords"
         )
     columns = invert(pairs, params.k1, params.b)

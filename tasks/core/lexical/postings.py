@@ -90,16 +90,16 @@ def invert(pairs: Pairs, k1: float, b: float) -> Columns:
     offsets = dict.fromkeys(PARTS, 0)
     progress = Progress("bm25: postings inverted", total, "postings")
     for documents, count in pairs.blocks:
-        read: dict[str, npt.NDArray[np.int32]] = {}
+        parts: dict[str, npt.NDArray[np.int32]] = {}
         for part, items in zip(PARTS, (count, count, documents, documents), strict=True):
-            read[part] = np.fromfile(pairs.folder / part, np.int32, items, offset=offsets[part])
+            parts[part] = np.fromfile(pairs.folder / part, np.int32, items, offset=offsets[part])
             offsets[part] += 4 * items
-        norm = np.repeat(k1 * ((1 - b) + b * read["lengths"] / average), read["sizes"])
-        document = np.repeat(np.arange(first, first + documents, dtype=np.int32), read["sizes"])
-        frequency = read["counts"].astype(np.float32)
-        weight = idf[read["terms"]] * (frequency / (norm + frequency))
-        order = np.argsort(read["terms"], kind="stable")
-        term = read["terms"][order]
+        norm = np.repeat(k1 * ((1 - b) + b * parts["lengths"] / average), parts["sizes"])
+        document = np.repeat(np.arange(first, first + documents, dtype=np.int32), parts["sizes"])
+        frequency = parts["counts"].astype(np.float32)
+        weight = idf[parts["terms"]] * (frequency / (norm + frequency))
+        order = np.argsort(parts["terms"], kind="stable")
+        term = parts["terms"][order]
         starts = np.flatnonzero(np.diff(term, prepend=-1))  # of each term's run: a block has few of the V terms
         runs = np.diff(starts, append=count)
         place = heads[term] + np.arange(count) - np.repeat(starts, runs)

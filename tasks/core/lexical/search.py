@@ -35,15 +35,15 @@ def load(folder: Path, vocabulary: bool = True) -> tuple[bm25s.BM25, StoredIds, 
     """
     analysis = read_json(folder / "analysis.json")
     try:
-        built = bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary)
+        index = bm25s.BM25.load(folder, mmap=True, load_vocab=vocabulary)
     except (FileNotFoundError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder}: no index of BM25 ({error}); run bm25 again") from None
+        raise UserError(f"{folder}: no BM25 index ({error}); run bm25 again") from None
     if not isinstance(analysis, dict) or analysis.keys() not in ({*ANALYSIS}, {*ANALYSIS} - {"cjk"}):
         raise UserError(f"{folder / 'analysis.json'}: found no stemmer and stopwords; run bm25 again")
     analysis = {"cjk": "words", **analysis}  # an export from before there were bigrams has none
     if analysis["cjk"] not in ("bigrams", "words"):
         raise UserError(f"{folder / 'analysis.json'}: cjk: found {analysis['cjk']!r}, expected bigrams or words; run bm25 again")
-    return built, StoredIds(folder / "ids.parquet"), analysis
+    return index, StoredIds(folder / "ids.parquet"), analysis
 
 
 def id_order(ids: pa.Array) -> pa.Array:
@@ -76,9 +76,9 @@ class Searcher:
             return self._best_of_few(columns, total, depth)
         for column in columns:
             np.add.at(self.scores, self.documents[column].astype(np.int64), self.weights[column])
-        found = _best(self.scores, self.count, depth)
+        result = _best(self.scores, self.count, depth)
         self.scores.fill(0)
-        return found
+        return result
 
     def _best_of_few(self, columns: list[slice], total: int, depth: int) -> tuple[Ints, Floats]:
         """`best`, from the `total` postings of the terms' `columns`, without a pass over all documents."""
@@ -111,64 +111,64 @@ def _best(scores: Floats, count: int, depth: int) -> tuple[Ints, Floats]:
     maxima = scores[: size * groups].reshape(size, groups).max(axis=0)
     last = _last(maxima, depth)
     places = np.add.outer(np.arange(size) * groups, (maxima >= last).nonzero()[0]).ravel()
-    found = scores[places]
-    kept = found >= last
-    places, found = places[kept], found[kept]
-    kept = found >= _last(found, depth)
-    return places[kept], found[kept]
+    values = scores[places]
+    is_kept = values >= last
+    places, values = places[is_kept], values[is_kept]
+    is_kept = values >= _last(values, depth)
+    return places[is_kept], values[is_kept]
 
 
 def _last(scores: Floats, depth: int) -> np.float32:
     """The `depth`-th largest of `scores`, LEAST if fewer are above 0."""
     if len(scores) < depth:
         return LEAST
-    parted = scores.copy()
-    parted.partition(len(scores) - depth)
-    return max(LEAST, np.float32(parted[len(scores) - depth]))
+    partitioned = scores.copy()
+    partitioned.partition(len(scores) - depth)
+    return max(LEAST, np.float32(partitioned[len(scores) - depth]))
 
 
 def ranked(queries: Iterable[Query], index: bm25s.BM25, ids: pa.Array | StoredIds, depth: int) -> Iterator[pa.Table]:
     """Ranked documents (schema RANKED) of `queries`, in their order, about HELD results per table. All ids are scanned once per table."""
     searcher = Searcher(index)
     names: list[str] = []
-    found: list[tuple[Ints, Floats]] = []
-    held = 0
+    results: list[tuple[Ints, Floats]] = []
+    buffered = 0
     for name, terms in queries:
         names.append(name)
-        found.append(searcher.best(terms, depth))
-        held += len(found[-1][0])
-        if held >= HELD:
-            yield _table(names, found, ids, depth)
-            names, found, held = [], [], 0
-    if found:
-        yield _table(names, found, ids, depth)
+        results.append(searcher.best(terms, depth))
+        buffered += len(results[-1][0])
+        if buffered >= HELD:
+            yield _table(names, results, ids, depth)
+            names, results, buffered = [], [], 0
+    if results:
+        yield _table(names, results, ids, depth)
 
 
-def _table(names: list[str], found: list[tuple[Ints, Floats]], ids: pa.Array | StoredIds, depth: int) -> pa.Table:
+def _table(names: list[str], results: list[tuple[Ints, Floats]], ids: pa.Array | StoredIds, depth: int) -> pa.Table:
     """The rows of some queries in their order: by score, ties by descending id."""
-    query = np.repeat(np.arange(len(names)), [len(rows) for rows, _ in found])
-    scores = np.concatenate([scores for _, scores in found])
-    unique, which = np.unique(np.concatenate([rows for rows, _ in found]), return_inverse=True)
+    query = np.repeat(np.arange(len(names)), [len(rows) for rows, _ in results])
+    scores = np.concatenate([scores for _, scores in results])
+    unique, places = np.unique(np.concatenate([rows for rows, _ in results]), return_inverse=True)
     found_ids = ids.take(pa.array(unique))
-    order = _order((query << 32) - scores.view(np.int32), which, found_ids)  # the bits of positive numbers have their order
-    query, scores, which = query[order], scores[order], which[order]
+    order = _order((query << 32) - scores.view(np.int32), places, found_ids)  # the bits of positive numbers have their order
+    query, scores, places = query[order], scores[order], places[order]
     rank = np.arange(1, len(query) + 1) - np.searchsorted(query, query)
-    kept = rank <= depth
+    is_kept = rank <= depth
     columns = [
-        pa.array(names, pa.string()).take(pa.array(query[kept])),
-        found_ids.take(pa.array(which[kept])),
-        pa.array(rank[kept], pa.int32()),
-        pa.array(scores[kept], pa.float32()),
+        pa.array(names, pa.string()).take(pa.array(query[is_kept])),
+        found_ids.take(pa.array(places[is_kept])),
+        pa.array(rank[is_kept], pa.int32()),
+        pa.array(scores[is_kept], pa.float32()),
     ]
     return pa.table(columns, schema=RANKED)
 
 
-def _order(keys: Ints, which: Ints, ids: pa.Array) -> Ints:
+def _order(keys: Ints, id_places: Ints, ids: pa.Array) -> Ints:
     """The order of ascending `keys`, equal ones by descending `ids[which]`; ids are compared only where keys are equal."""
     order = np.argsort(keys)
     equal = np.diff(keys[order]) == 0
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
     rows = order[tied]
-    compared, places = np.unique(which[rows], return_inverse=True)
-    order[tied] = rows[np.lexsort((-id_order(ids.take(pa.array(compared))).to_numpy()[places], keys[rows]))]
+    unique, places = np.unique(id_places[rows], return_inverse=True)
+    order[tied] = rows[np.lexsort((-id_order(ids.take(pa.array(unique))).to_numpy()[places], keys[rows]))]
     return order

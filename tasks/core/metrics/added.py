@@ -32,13 +32,13 @@ class Added:
 
 def find_measure(name: str, relevance: int) -> Added | None:
     """The added measure called `name`; None if none of them is. ValueError if it has no cutoff."""
-    found = NAMED.fullmatch(name)
-    if not found:
+    match = NAMED.fullmatch(name)
+    if not match:
         return None
-    if not found[2]:
-        reason = "the total needs the whole corpus ranked, and a run ends" if found[1] == "PairwiseErrors" else "it needs a cutoff"
-        raise ValueError(f"{reason}; write {found[1]}@100, for example")
-    return Added(found[1], int(found[2]), relevance)
+    if not match[2]:
+        reason = "the total needs a ranking of the whole corpus" if match[1] == "PairwiseErrors" else "it needs a cutoff"
+        raise ValueError(f"{reason}; write {match[1]}@100, for example")
+    return Added(match[1], int(match[2]), relevance)
 
 
 def lower_is_better(name: str) -> bool:
@@ -80,13 +80,13 @@ def pairwise_errors(ranking: Sequence[str], grades: Grades, cutoff: int, *, leas
     are ranked, otherwise the most it can be. The total (Eq. 5) needs a ranking of the whole corpus; with K the size of the
     corpus this is the same.
     """
-    errors, above, found = 0, 0, 0
+    errors, above, ranked = 0, 0, 0
     for doc in ranking:
         if grades.get(doc, 0) >= least:
-            errors, found = errors + min(above, cutoff), found + 1
+            errors, ranked = errors + min(above, cutoff), ranked + 1
         else:
             above += 1
-    return errors + cutoff * (sum(grade >= least for grade in grades.values()) - found)
+    return errors + cutoff * (sum(grade >= least for grade in grades.values()) - ranked)
 
 
 def rank_biased_precision(ranking: Sequence[str], grades: Grades, p: float, *, least: int) -> float:

@@ -31,8 +31,8 @@ def connected(relevant: Iterable[tuple[str, str]]) -> dict[str, str]:
         return query
 
     for query, document in relevant:
-        one, other = sorted((root(query), root(first.setdefault(document, query))))
-        parent[other] = one
+        least, other = sorted((root(query), root(first.setdefault(document, query))))
+        parent[other] = least
     return {query: root(query) for query in parent}
 
 
@@ -62,8 +62,8 @@ def by_group(values: Floats, numbers: Numbers) -> Floats:
     if len(sizes) == len(values):
         return values[np.argsort(numbers)]
     mean = values.mean()
-    found: Floats = mean + np.bincount(numbers, values - mean) * len(sizes) / len(values)
-    return found
+    adjusted: Floats = mean + np.bincount(numbers, values - mean) * len(sizes) / len(values)
+    return adjusted
 
 
 def describe_groups(queries: int, groups: int, effect: float) -> str:
@@ -88,7 +88,7 @@ def design_effect(values: Floats, numbers: Numbers) -> float:
     Q divided by it is the effective number of queries. It is an estimate, so it may be below 1, or 0. It is 1 if each query is a group of
     its own, or if it cannot be estimated.
     """
-    each, plain = by_group(values, numbers), float(values.var(ddof=1)) if len(values) > 1 else 0.0
-    if len(each) in (1, len(values)) or not plain:
+    group_values, variance = by_group(values, numbers), float(values.var(ddof=1)) if len(values) > 1 else 0.0
+    if len(group_values) in (1, len(values)) or not variance:
         return 1.0
-    return float(each.var(ddof=1)) / len(each) * len(values) / plain
+    return float(group_values.var(ddof=1)) / len(group_values) * len(values) / variance

@@ -33,18 +33,18 @@ def read_scored_trec_run(path: Path) -> dict[str, dict[str, np.float32]]:
     for number, (query, _, doc, rank, score, _) in _lines(path, 6, "query Q0 doc rank score tag"):
         ranked = scored.setdefault(query, {})
         if doc in ranked:
-            raise UserError(f"{path}:{number}: found document {doc} for query {query} again, expected each once; keep its best line")
+            raise UserError(f"{path}:{number}: found document {doc} twice for query {query}, expected once; keep its best line")
         try:
             ranked[doc] = np.float32(score)
         except ValueError:
             ranked[doc] = np.float32("nan")
         if np.isnan(ranked[doc]):
             raise UserError(f"{path}:{number}: found the score {score!r}, expected a number; fix that line")
-        here, before = (_rank(rank), ranked[doc]), last.get(query)
-        last[query] = here
-        if before and (here[0] - before[0]) * (here[1] - before[1]) > 0:
+        current, previous = (_rank(rank), ranked[doc]), last.get(query)
+        last[query] = current
+        if previous and (current[0] - previous[0]) * (current[1] - previous[1]) > 0:
             raise UserError(
-                f"{path}:{number}: found rank {rank} with score {score} after rank {before[0]:g} with {before[1]:g}, expected "
+                f"{path}:{number}: found rank {rank} with score {score} after rank {previous[0]:g} with {previous[1]:g}, expected "
                 "higher scores at lower ranks; runs are ordered by score, so negate distances, or fix the ranks"
             )
     return {query: dict(sorted(ranked.items(), key=lambda item: (item[1], item[0]), reverse=True)) for query, ranked in scored.items()}
@@ -66,10 +66,10 @@ def refuse_strangers(run: Path, ranked: Mapping[str, object], qrels: Path, judge
 def read_trec_qrels(path: Path) -> Qrels:
     """Any TREC qrels file (.gz too), including queries without a relevant document."""
     qrels: Qrels = {}
-    for number, (query, _, doc, written) in _lines(path, 4, "query iteration doc grade"):
-        if not is_grade(written):
-            raise UserError(f"{path}:{number}: found the grade {written!r}, expected {EXPECTED}; fix that line")
-        grade = int(written)
+    for number, (query, _, doc, cell) in _lines(path, 4, "query iteration doc grade"):
+        if not is_grade(cell):
+            raise UserError(f"{path}:{number}: found the grade {cell!r}, expected {EXPECTED}; fix that line")
+        grade = int(cell)
         if qrels.setdefault(query, {}).setdefault(doc, grade) != grade:
             raise UserError(f"{path}:{number}: found grade {grade} for {query} {doc}, but {qrels[query][doc]} before; keep one of them")
     return qrels

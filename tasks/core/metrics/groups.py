@@ -29,8 +29,8 @@ class Dimension(NamedTuple):
 def question_word(text: str) -> str:
     """The first of who, what, when, where, which, why, how; "yes or no" for a query that begins with an auxiliary; else "none"."""
     words = [word.casefold() for word in WORD.findall(text)]
-    found = next((ASKING[word] for word in words if word in ASKING), None)
-    return found or ("yes or no" if words and AUXILIARY.match(words[0]) else "none")
+    question = next((ASKING[word] for word in words if word in ASKING), None)
+    return question or ("yes or no" if words and AUXILIARY.match(words[0]) else "none")
 
 
 def by_value(values: Sequence[str]) -> Dimension:
@@ -43,14 +43,14 @@ def by_range(values: Sequence[float], bins: int) -> Dimension:
     numbers = np.asarray(values, dtype=np.float64)
     edges = np.unique(np.quantile(numbers, np.arange(1, bins + 1) / bins, method="inverted_cdf"))
     places = np.searchsorted(edges, numbers)
-    ends = [(inside.min(), inside.max()) for inside in (numbers[places == place] for place in range(len(edges)))]
+    ends = [(members.min(), members.max()) for members in (numbers[places == place] for place in range(len(edges)))]
     names = next(names for digits in range(3, 18) if len(set(names := [_span(*end, digits) for end in ends])) == len(ends))
     return Dimension([names[place] for place in places], names)
 
 
 def _span(low: float, high: float, digits: int) -> str:
-    one, other = (f"{value:.0f}" if value == int(value) else f"{value:.{digits}g}" for value in (low, high))
-    return one if one == other else f"{one} to {other}"
+    first, last = (f"{value:.0f}" if value == int(value) else f"{value:.{digits}g}" for value in (low, high))
+    return first if first == last else f"{first} to {last}"
 
 
 def by_column(values: Sequence[str], bins: int) -> Dimension | None:
@@ -64,20 +64,20 @@ def by_column(values: Sequence[str], bins: int) -> Dimension | None:
         numbers = [float(value or "nan") for value in values]
     except ValueError:
         return None
-    known = [number for number in numbers if math.isfinite(number)]
-    if not known:
+    finite = [number for number in numbers if math.isfinite(number)]
+    if not finite:
         return None
-    labels, order = by_range(known, bins)
-    named = iter(labels)
-    missing = [NO_VALUE] * (len(known) < len(numbers))
-    return Dimension([next(named) if math.isfinite(number) else NO_VALUE for number in numbers], [*order, *missing])
+    labels, order = by_range(finite, bins)
+    remaining_labels = iter(labels)
+    missing = [NO_VALUE] * (len(finite) < len(numbers))
+    return Dimension([next(remaining_labels) if math.isfinite(number) else NO_VALUE for number in numbers], [*order, *missing])
 
 
 def read_columns(path: Path) -> dict[str, dict[str, str]]:
     """The source's own columns: values by name and query; empty if it has none."""
-    found: dict[str, dict[str, str]] = {}
+    columns: dict[str, dict[str, str]] = {}
     if path.exists():
         table = read_table(path, COLUMNS)
         for query, name, value in zip(*(table[name].to_pylist() for name in COLUMNS.names), strict=True):
-            found.setdefault(name, {})[query] = value
-    return found
+            columns.setdefault(name, {})[query] = value
+    return columns

@@ -61,7 +61,7 @@ def _known(name: str, relevance: int) -> Measure:
     if not 0 <= measure.params.get("recall", 0.0) <= 1:
         raise ValueError("its recall is not between 0 and 1")
     if max([measure.params.get("rel", 1), *measure.params.get("gains", {}).values()]) > MOST:
-        raise ValueError(f"it has a grade above {MOST:,}, the highest one")
+        raise ValueError(f"it has a grade above {MOST:,}, the maximum")
     if added.formula(measure):
         return measure
     if not ir_measures.DefaultPipeline.supports(measure):
@@ -69,7 +69,7 @@ def _known(name: str, relevance: int) -> Measure:
     try:
         values = list(ir_measures.evaluator([measure], {"q": {"d": relevance}}).iter_calc({"q": {"other": 1.0}}))
     except (OSError, subprocess.SubprocessError, RuntimeError):
-        raise ValueError("its provider fails here") from None
+        raise ValueError("its provider fails on this machine") from None
     if not values:
         raise ValueError("it has no value for a query without results")
     return measure
@@ -104,12 +104,12 @@ def per_query(measures: Mapping[str, Measure], qrels: Qrels, rankings: Mapping[s
     """
     formulas = {name: formula for name, measure in measures.items() if (formula := added.formula(measure))}
     values: dict[str, Values] = {query: {} for query in qrels}
-    theirs = [measure for name, measure in measures.items() if name not in formulas]
-    if qrels and theirs:
+    library_measures = [measure for name, measure in measures.items() if name not in formulas]
+    if qrels and library_measures:
         # ir_measures' providers break ties between scores differently, so they get descending ranks instead of scores.
         run = {query: {doc: float(-rank) for rank, doc in enumerate(docs)} for query, docs in rankings.items() if query in qrels and docs}
         names = {str(measure): name for name, measure in measures.items()}
-        for metric in ir_measures.evaluator(theirs, _computable(qrels)).iter_calc(run):
+        for metric in ir_measures.evaluator(library_measures, _computable(qrels)).iter_calc(run):
             values[metric.query_id][names[str(metric.measure)]] = float(metric.value)
     for name, formula in formulas.items():
         for query, grades in qrels.items():

@@ -39,5 +39,5 @@ def task_name(dataset: str) -> str:
 
 
 def _scores(means: Mapping[str, float], relevance: int) -> dict[str, float]:
-    named = {name: found for name in means if (found := NAMED.fullmatch(name)) and (found[1] == "nDCG" or relevance == 1)}
-    return {f"{NAMES[found[1]]}_at_{found[2]}": means[name] for name, found in named.items()}
+    matches = {name: match for name in means if (match := NAMED.fullmatch(name)) and (match[1] == "nDCG" or relevance == 1)}
+    return {f"{NAMES[match[1]]}_at_{match[2]}": means[name] for name, match in matches.items()}

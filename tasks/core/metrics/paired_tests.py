@@ -68,27 +68,27 @@ def permutation_test(first: Floats, second: Floats, *, permutations: int, seed: 
     least as far from 0 (Fisher 1935; Smucker, Allan, Carterette 2007).
 
     All 2^D flips of the D differences that are not 0 are counted, if they are at most `permutations`. Otherwise that many are drawn by
-    `seed`, and p is (found + 1) / (permutations + 1), which is never 0. Sums that differ only by rounding count as equal. With `groups`,
+    `seed`, and p is (extreme + 1) / (permutations + 1), which is never 0. Sums that differ only by rounding count as equal. With `groups`,
     the signs of all differences of a group are flipped together.
     """
     differences = first - second if groups is None else np.bincount(groups, first - second)
     differences = differences[differences != 0]
     if not len(differences):
         return 1.0
-    seen = abs(math.fsum(differences)) - SAME * math.fsum(abs(differences))
+    observed = abs(math.fsum(differences)) - SAME * math.fsum(abs(differences))
     if 2 ** min(len(differences), 62) <= permutations:
         bits = len(differences)
         flips = ((np.arange(2**bits)[start : start + BLOCK, None] >> np.arange(bits)) & 1 for start in range(0, 2**bits, BLOCK))
-        return sum(_as_far(block, differences, seen) for block in flips) / float(2**bits)
-    draw, found = np.random.Generator(np.random.PCG64(seed)), 0
+        return sum(_as_far(block, differences, observed) for block in flips) / float(2**bits)
+    draw, extreme = np.random.Generator(np.random.PCG64(seed)), 0
     for start in range(0, permutations, BLOCK):
         rows = min(BLOCK, permutations - start)
         bytes_ = np.frombuffer(draw.bytes(rows * -(-len(differences) // 8)), np.uint8).reshape(rows, -1)
-        found += _as_far(np.unpackbits(bytes_, axis=1, count=len(differences)), differences, seen)
-    return (found + 1) / (permutations + 1)
+        extreme += _as_far(np.unpackbits(bytes_, axis=1, count=len(differences)), differences, observed)
+    return (extreme + 1) / (permutations + 1)
 
 
-def _as_far(flips: npt.NDArray[np.integer[Any]], differences: Floats, seen: float) -> int:
+def _as_far(flips: npt.NDArray[np.integer[Any]], differences: Floats, observed: float) -> int:
     """How many rows of `flips` [B, D], 1 for a sign that is flipped, give a sum at least `seen` away from 0."""
     sums = differences.sum() - 2 * (flips.astype(np.float64) @ differences)
-    return int((np.abs(sums) >= seen).sum())
+    return int((np.abs(sums) >= observed).sum())

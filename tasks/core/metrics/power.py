@@ -43,13 +43,13 @@ def effect(differences: Floats, alpha: float, groups: Numbers | None = None) -> 
     standard deviation of single differences, and `needed` still counts queries.
     """
     if groups is not None:
-        each = by_group(differences, groups)
-        found = effect(each, alpha)
-        if found is None or len(each) == len(differences):
-            return found
-        scale, share = float(each.std(ddof=1)) / float(differences.std(ddof=1)), len(differences) / len(each)
-        one = {"d": found.d * scale, "d_low": found.d_low * scale, "d_high": found.d_high * scale}
-        return replace(found, **one, needed=found.needed and math.ceil(found.needed * share))
+        group_values = by_group(differences, groups)
+        group_effect = effect(group_values, alpha)
+        if group_effect is None or len(group_values) == len(differences):
+            return group_effect
+        scale, share = float(group_values.std(ddof=1)) / float(differences.std(ddof=1)), len(differences) / len(group_values)
+        scaled = {"d": group_effect.d * scale, "d_low": group_effect.d_low * scale, "d_high": group_effect.d_high * scale}
+        return replace(group_effect, **scaled, needed=group_effect.needed and math.ceil(group_effect.needed * share))
     queries = len(differences)
     if queries < 2 or no_spread(differences):
         return None
@@ -109,12 +109,12 @@ def _upper(t: float, freedom: int, shift: float) -> float:
     """P(T > t) for t >= 0."""
     if t <= math.sqrt(2 * freedom):
         low, high = (float(stats.chi.ppf(1e-15, freedom)), float(stats.chi.isf(1e-15, freedom)))
-        at = low + (NODES + 1) / 2 * (high - low)
-        values = stats.norm.sf(t * at / math.sqrt(freedom) - shift) * stats.chi.pdf(at, freedom)
+        points = low + (NODES + 1) / 2 * (high - low)
+        values = stats.norm.sf(t * points / math.sqrt(freedom) - shift) * stats.chi.pdf(points, freedom)
         return float(WEIGHTS @ values) * (high - low) / 2
     low, high = max(-REACH, min(-shift, REACH)), REACH  # below -shift, T is negative
-    at = low + (NODES + 1) / 2 * (high - low)
-    values = stats.chi.cdf((at + shift) * math.sqrt(freedom) / t, freedom) * stats.norm.pdf(at)
+    points = low + (NODES + 1) / 2 * (high - low)
+    values = stats.chi.cdf((points + shift) * math.sqrt(freedom) / t, freedom) * stats.norm.pdf(points)
     return float(WEIGHTS @ values) * (high - low) / 2
 
 
@@ -126,12 +126,12 @@ def _root(rising: Callable[[float], float]) -> float:
     return float(optimize.brentq(rising, 0.0, high))
 
 
-def power_warning(where: str, queries: int, difference: float, found: Effect | None) -> str:
+def power_warning(where: str, queries: int, difference: float, estimate: Effect | None) -> str:
     """One sentence if the difference shown is too small for the number of queries; empty otherwise."""
-    if not found or difference == 0 or found.power >= WANTED:
+    if not estimate or difference == 0 or estimate.power >= WANTED:
         return ""
-    needed = "more than can be had are" if found.needed is None else f"{found.needed:,} are"
+    needed = f"more than {MOST:,} are" if estimate.needed is None else f"{estimate.needed:,} are"
     return (
         f"{where}: {counted(queries, 'queries')} show{'s' * (queries == 1)} a difference of {abs(difference):.4f} with "
-        f"{found.power:.0%} power; {needed} needed for {WANTED:.0%}"
+        f"{estimate.power:.0%} power; {needed} needed for {WANTED:.0%}"
     ).replace("%", " %")

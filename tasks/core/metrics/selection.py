@@ -65,21 +65,21 @@ def _towers(name: str, sections: Sections, seen: frozenset[str]) -> int:
         if name in _entries(sections, section):
             return count
     entries = _all(name, sections)
-    below = sum(_towers(other, sections, seen | {name}) for entry in entries for other in _named(entry, SERVED))
-    return below + sum(bool(_named(entry, ["reranker"])) for entry in entries)
+    inner = sum(_towers(other, sections, seen | {name}) for entry in entries for other in _named(entry, SERVED))
+    return inner + sum(bool(_named(entry, ["reranker"])) for entry in entries)
 
 
 def _needed(name: str, sections: Sections) -> set[str]:
     """`name` and every entry that it is made from, directly or not."""
-    found: set[str] = set()
+    needed: set[str] = set()
     waiting = [name]
     while waiting:
-        one = waiting.pop()
-        entries = _all(one, sections)
-        if entries and one not in found:
-            found.add(one)
+        current = waiting.pop()
+        entries = _all(current, sections)
+        if entries and current not in needed:
+            needed.add(current)
             waiting += [other for entry in entries for other in _named(entry, NAMING)]
-    return found
+    return needed
 
 
 def _named(entry: Any, fields: Iterable[str]) -> list[str]:

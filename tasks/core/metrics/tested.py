@@ -23,7 +23,7 @@ class Tested(Params):
     permutations: Count = Field(
         100_000,
         ge=1000,
-        description="number of sign flips that test: permutation draws; if there are no more than this, it uses all of them",
+        description="number of sign flips drawn for test: permutation; if no more than these exist, all are used",
     )
     draws: Literal["groups", "queries"] = Field(
         "groups",
@@ -61,5 +61,5 @@ class Tested(Params):
 
 def tests_of(sections: Mapping[str, Any], place: str) -> Tested:
     """The tests of differences that section `report` of the parameters, from file `place`, asks for."""
-    given = sections.get("report") or {}
-    return validate(Tested, {key: given[key] for key in Tested.model_fields if key in given}, place, section="report")
+    values = sections.get("report") or {}
+    return validate(Tested, {key: values[key] for key in Tested.model_fields if key in values}, place, section="report")

@@ -57,7 +57,7 @@ def temperature_warning(shape: Shape, temperature: float) -> str:
         return ""
     return (
         f"temperature {temperature:g} multiplies dot products by {1 / temperature:,.0f}, which suits cosines; "
-        "set temperature: 1, as the papers have it, or base.similarity: cosine"
+        "set temperature: 1, as in the papers, or base.similarity: cosine"
     )
 
 
@@ -94,10 +94,10 @@ class Encoder(nn.Module):
     def outputs(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """The tokens' outputs, [B, L, H]."""
         config = self.transformer.config
-        more = {"position_ids": token_positions(mask_BL)} if self.causal else {}
+        positions = {"position_ids": token_positions(mask_BL)} if self.causal else {}
         with bf16_errors(config):
-            found = self.transformer(input_ids=ids_BL, attention_mask=attention_mask(mask_BL, config), **more, **self.options)
-        outputs_BLH: torch.Tensor = found.last_hidden_state
+            output = self.transformer(input_ids=ids_BL, attention_mask=attention_mask(mask_BL, config), **positions, **self.options)
+        outputs_BLH: torch.Tensor = output.last_hidden_state
         return outputs_BLH
 
     def finish(self, vectors_BD: torch.Tensor) -> torch.Tensor:
@@ -169,17 +169,17 @@ def load_towers(folder: Path, shape: Shape | None = None) -> Towers:
         return Towers(query, document)
     shape = shape or read_shape(folder)
     transformer = load_transformer(folder)
-    held = read_head(folder) if shape.head == read_shape(folder).head else []
+    head_modules = read_head(folder) if shape.head == read_shape(folder).head else []
     encoder = Encoder(transformer, shape)
-    check_widths([layer for _, layer in held], encoder.pooled, folder)
-    if encoder.head is not None and held:
-        encoder.head.load([path for path, _ in held])
+    check_widths([layer for _, layer in head_modules], encoder.pooled, folder)
+    if encoder.head is not None and head_modules:
+        encoder.head.load([path for path, _ in head_modules])
     poolings = shape.pooling.split("+")
     if encoder.causal and "cls" in poolings:
         raise causal_cls_error(folder, transformer.config.model_type)
-    wrong = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
-    if wrong:
-        raise UserError(f"{folder}: weight {wrong} contains NaN or infinity; train that model again, or choose another")
+    bad_weight = next((name for name, weight in encoder.named_parameters() if not torch.isfinite(weight).all()), None)
+    if bad_weight:
+        raise UserError(f"{folder}: weight {bad_weight} contains NaN or infinity; train that model again, or choose another")
     encoder.eval()
     return Towers(encoder, encoder)
 
@@ -204,10 +204,10 @@ def interpolate_weights(towers: Towers, others: Towers, share: float) -> None:
     sides = [("document", towers.document), *([] if towers.shared else [("query", towers.query)])]
     with torch.no_grad():
         for name, tower in sides:
-            start = getattr(others, name).state_dict()
+            other_weights = getattr(others, name).state_dict()
             for key, weight in tower.state_dict().items():
                 if weight.is_floating_point():
-                    weight.lerp_(start[key].to(weight), share)
+                    weight.lerp_(other_weights[key].to(weight), share)
 
 
 def truncate(towers: Towers, width: int, where: str) -> None:
@@ -230,8 +230,8 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
     if not towers.shared:
         for name, tower in zip(TOWERS, (towers.query, towers.document), strict=True):
             (folder / name).mkdir()
-            own = {"max_length": query_length} if name == "query" and query_length else {}
-            save_towers(Towers(tower, tower), tokenizer, folder / name, **texts | own)
+            tower_texts = {"max_length": query_length} if name == "query" and query_length else {}
+            save_towers(Towers(tower, tower), tokenizer, folder / name, **texts | tower_texts)
         _write_router(folder)
         return
     encoder = towers.document
@@ -241,8 +241,8 @@ def save_towers(towers: Towers, tokenizer: Any, folder: Path, query_length: int 
     poolings = shape.pooling.split("+")
     modes: dict[str, Any] = {key: value in poolings for key, value in OLD_POOLINGS.items() if value in OLDEST or value in poolings}
     if poolings != in_order({*poolings}):  # old keys have no order
-        theirs = {ours: name for name, ours in POOLINGS.items()}
-        modes = {"pooling_mode": [theirs[name] for name in poolings]}
+        mode_names = {ours: name for name, ours in POOLINGS.items()}
+        modes = {"pooling_mode": [mode_names[name] for name in poolings]}
     _json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": encoder.hidden, **modes, "include_prompt": shape.pools_prompt})
     if encoder.head is not None:
         modules += encoder.head.save(folder, len(modules))

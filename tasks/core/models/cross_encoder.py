@@ -57,8 +57,8 @@ class CrossEncoder:
         with bf16_errors(self.model.config):
             if built_like_bert(self.model.base_model):
                 return _first_logits(self.model, **tensors)
-            given = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
-            logits: torch.Tensor = self.model(**given, **self.options).logits
+            inputs = {**tensors, "attention_mask": attention_mask(tensors["attention_mask"], self.model.config)}
+            logits: torch.Tensor = self.model(**inputs, **self.options).logits
         return logits
 
     @cached_property
@@ -68,21 +68,21 @@ class CrossEncoder:
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Floats:
         """The logit of every (query, document), float32 [P]; UserError if one is not finite."""
-        found = np.empty(len(pairs), dtype=np.float32)
-        started = list[Ints]()
+        scores_P = np.empty(len(pairs), dtype=np.float32)
+        places = list[Ints]()
 
         def start(batch: Batch) -> Coming:
-            started.append(batch.places)
+            places.append(batch.places)
             with torch.inference_mode():
                 tensors = padded(batch.rows, self.tokenizer)
                 return Coming(self.logits({name: to_device(tensor, self.device) for name, tensor in tensors.items()})[:, 0].float())
 
-        each = map if self.device.type == "cpu" else map_ahead
-        for number, coming in enumerate(each(start, self._batches(pairs))):
-            (found[started[number]],) = coming.arrays()
-        if not np.isfinite(found).all():
+        map_batches = map if self.device.type == "cpu" else map_ahead
+        for number, coming in enumerate(map_batches(start, self._batches(pairs))):
+            (scores_P[places[number]],) = coming.arrays()
+        if not np.isfinite(scores_P).all():
             raise UserError("the reranker returns NaN or infinity for a pair; choose another model or set precision: fp32")
-        return found
+        return scores_P
 
     def _batches(self, pairs: Sequence[tuple[str, str]]) -> Iterator[Batch]:
         """All pairs, in batches of similar length. A thread tokenizes the next PART of them while a GPU scores the last."""
@@ -109,10 +109,10 @@ class CrossEncoder:
             yield Batch(first + batch, {name: [each[n] for n in batch.tolist()] for name, each in rows.items()})
 
 
-def _first_logits(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+def _first_logits(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
     """Logits [B, 1] of a classifier built like BERT: the heads of all of these read the first token."""
     transformer = model.base_model
-    first_B1H = first_outputs(transformer, input_ids, attention_mask, **given).unsqueeze(1)
+    first_B1H = first_outputs(transformer, input_ids, attention_mask, **others).unsqueeze(1)
     logits: torch.Tensor = model.classifier(first_B1H if transformer.pooler is None else model.dropout(transformer.pooler(first_B1H)))
     return logits
 
@@ -123,13 +123,13 @@ def padded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
     `tokenizer.pad` returns the same in 10 times the time, while a GPU waits.
     """
     lengths_B = np.array([len(row) for row in rows["input_ids"]])
-    given_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
-    given_BL = given_BL[:, ::-1] if tokenizer.padding_side == "left" else given_BL
+    mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
+    mask_BL = mask_BL[:, ::-1] if tokenizer.padding_side == "left" else mask_BL
     fill = padding_values(tokenizer)
-    made = {name: np.full(given_BL.shape, fill.get(name, 0), dtype=np.int64) for name in rows}
-    for name, made_BL in made.items():
-        made_BL[given_BL] = np.fromiter(chain.from_iterable(rows[name]), dtype=np.int64, count=int(lengths_B.sum()))
-    return {name: torch.from_numpy(made_BL) for name, made_BL in made.items()}
+    arrays = {name: np.full(mask_BL.shape, fill.get(name, 0), dtype=np.int64) for name in rows}
+    for name, array_BL in arrays.items():
+        array_BL[mask_BL] = np.fromiter(chain.from_iterable(rows[name]), dtype=np.int64, count=int(lengths_B.sum()))
+    return {name: torch.from_numpy(array_BL) for name, array_BL in arrays.items()}
 
 
 def padding_values(tokenizer: Any) -> dict[str, int]:
@@ -147,7 +147,7 @@ def load_cross_encoder(folder: Path, max_length: int, batch_tokens: int | None, 
     model = move_module(model, device, dtype).eval()
     last = [module for module in model.modules() if isinstance(module, nn.Linear) and module.out_features == 1][-1:]
     for linear in last:  # bf16 has 8 bits: a logit of 8 to 16 would be a multiple of 1/16, and many documents of a list would tie
-        linear.float().register_forward_pre_hook(lambda _, given: (given[0].float(),))
+        linear.float().register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
     batch_tokens = batch_tokens or best_batch_tokens(device, dtype)
     return CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, max_length), batch_tokens, device)
 
@@ -163,8 +163,8 @@ def pair_tokenizer(model: Any, folder: Path) -> Any:
     causal = any(getattr(module, "is_causal", False) for module in model.modules())
     if causal and model.config.pad_token_id != tokenizer.pad_token_id:
         raise UserError(
-            f"{folder / 'config.json'}: found pad_token_id {model.config.pad_token_id}, expected {tokenizer.pad_token_id}, the "
-            "tokenizer's, since this model scores by the last token before padding; change either"
+            f"{folder / 'config.json'}: found pad_token_id {model.config.pad_token_id}, expected {tokenizer.pad_token_id} as in "
+            "the tokenizer, since this model scores by the last token before padding; change one of them"
         )
     _refuse_unlike(CrossEncoder(model, tokenizer, longest_pair(model, tokenizer, LENGTH), 2 * LENGTH, torch.device("cpu")), folder)
     return tokenizer
@@ -176,8 +176,8 @@ def _refuse_unlike(encoder: CrossEncoder, folder: Path) -> None:
     try:
         together_P, alone_P = encoder.scores(PROBES), np.concatenate([encoder.scores([pair]) for pair in PROBES])
     except FAILURES as error:
-        said = one_line(error)
-        raise UserError(f"{folder}: found a reranker ({kind}) that fails on a pair ({said}); expected one such as BERT") from None
+        reason = one_line(error)
+        raise UserError(f"{folder}: found a reranker ({kind}) that fails on a pair ({reason}); expected one such as BERT") from None
     if np.abs(together_P - alone_P).max() > CLOSE * np.abs(alone_P).max():
         raise UserError(f"{folder}: found a reranker ({kind}) whose scores depend on padding; expected one that masks it, such as BERT")
 
@@ -219,7 +219,7 @@ def load_classifier(folder: Path, seed: int | None = None) -> Any:
     random = [*lacking, *sorted(str(key[0]) for key in report["mismatched_keys"])]
     if inner := next((key for key in random if key.startswith(f"{model.base_model_prefix}.") and "pooler" not in key), None):
         raise UserError(
-            f"{folder}: model.safetensors has no {inner} of that size, expected all of the classifier ({type(model).__name__}) but its "
+            f"{folder}: model.safetensors has no {inner} of that size, expected all weights of {type(model).__name__} except its "
             "head; choose another model"
         )
     return model

@@ -58,10 +58,10 @@ def read_record(folder: Path) -> Export:
     try:
         export = Export(**value)
         broken = export.format != FORMAT or not export.encoders or not all(len(pair) == 2 for pair in export.encoders.values())
-        lengths = int(export.query["max_length"]), str(export.query["prefix"])
+        query_settings = int(export.query["max_length"]), str(export.query["prefix"])
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise Corrupt(f"{path}: not the record of an export ({error}); export again") from None
-    if broken or lengths[0] < 1:
+    if broken or query_settings[0] < 1:
         raise Corrupt(f"{path}: found format {export.format}, expected {FORMAT} with an encoder; export again with this version")
     return export
 
@@ -75,4 +75,4 @@ def refuse_damaged(folder: Path, export: Export) -> None:
         if (found := path.stat().st_size) != size:
             raise Corrupt(f"{path}: found {found:,} bytes, expected {size:,}; copy or export it again")
         if file_digest(path) != digest:
-            raise Corrupt(f"{path}: its content is not the exported one (SHA-256 differs); copy or export it again")
+            raise Corrupt(f"{path}: its content has changed since the export (SHA-256 differs); copy or export it again")

@@ -55,8 +55,8 @@ def refuse_adapters(folder: Path) -> None:
     """UserError if a model folder has weights of adapters (of peft): transformers loads them only where peft is installed."""
     if (folder / "adapter_config.json").exists():
         raise UserError(
-            f"{folder / 'adapter_config.json'}: found adapters, expected a model that has them merged; merge them "
-            "(merge_and_unload of peft) and save that"
+            f"{folder / 'adapter_config.json'}: found adapters, expected a model with merged adapters; merge them "
+            "(peft's merge_and_unload) and save the result"
         )
 
 
@@ -64,21 +64,21 @@ def refuse_other_towers(folder: Path) -> None:
     """UserError if a Router's folder has no folder for each tower: sentence-transformers saves one for each module of a tower."""
     if missing := next((name for name in TOWERS if not (folder / name / "config.json").exists()), None):
         raise UserError(
-            f"{folder / ROUTER}: found no {missing}/config.json beside it, expected two towers as Retemper saves them; save each as a "
-            f"SentenceTransformer of its own, into {' and '.join(TOWERS)}"
+            f"{folder / ROUTER}: found no {missing}/config.json beside it, expected two towers as Retemper saves them; save each as its "
+            f"own SentenceTransformer, in {' and '.join(TOWERS)}"
         )
 
 
-def read_prompts(described: Mapping[str, Any]) -> tuple[str, str]:
+def read_prompts(settings: Mapping[str, Any]) -> tuple[str, str]:
     """The prompts of queries and documents in a config_sentence_transformers.json, in the order that encode_document tries them.
 
     If it has neither, both are the prompt that default_prompt_name names. An empty prompt counts as a prompt.
     """
-    prompts = {name: prompt for name, prompt in (described.get("prompts") or {}).items() if prompt is not None}
+    prompts = {name: prompt for name, prompt in (settings.get("prompts") or {}).items() if prompt is not None}
     document = next((prompts[name] for name in ("document", "passage", "corpus") if name in prompts), None)
     query = prompts.get("query")
     if query is None and document is None:
-        query = document = prompts.get(described.get("default_prompt_name") or "")
+        query = document = prompts.get(settings.get("default_prompt_name") or "")
     return str(query or ""), str(document or "")
 
 
@@ -98,8 +98,8 @@ def read_shape(folder: Path) -> Shape:
         raise UserError(f"{folder / 'modules.json'}: found {foreign}, expected modules of sentence-transformers: no other code is run")
     chain = [_kind(module) for module in modules]
     if chain[:2] != ["Transformer", "Pooling"] or not {*chain[2:]} <= {*KINDS}:
-        wanted = "Transformer, Pooling, and any number of " + " | ".join(KINDS)
-        raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected {wanted}")
+        expected = "Transformer, Pooling, and any number of " + " | ".join(KINDS)
+        raise UserError(f"{folder / 'modules.json'}: found {', '.join(chain)}; expected {expected}")
     texts = folder / "sentence_bert_config.json"
     settings = read_json(texts) if texts.exists() else {}
     output = ((settings.get("modality_config") or {}).get("text") or {}).get("method_output_name", "last_hidden_state")
@@ -107,12 +107,12 @@ def read_shape(folder: Path) -> Shape:
         raise UserError(f"{texts}: found text's method_output_name {output}, expected last_hidden_state")
     max_length = settings.get("max_seq_length")
     general = folder / "config_sentence_transformers.json"
-    described = read_json(general) if general.exists() else {}
-    query_prefix, document_prefix = read_prompts(described)
+    general_settings = read_json(general) if general.exists() else {}
+    query_prefix, document_prefix = read_prompts(general_settings)
     path = folder / modules[1]["path"] / "config.json"
     pooling = _pooling(path)
     truncate = modules[-2:] if chain[-1] == "Normalize" else modules[-1:]
-    width = described.get("truncate_dim")
+    width = general_settings.get("truncate_dim")
     if truncate[0]["path"].endswith(TRUNCATE):
         width = read_layer(folder / truncate[0]["path"], "Dense").outputs
     layers = tuple(layer for _, layer in read_head(folder))
@@ -120,7 +120,7 @@ def read_shape(folder: Path) -> Shape:
     return Shape(
         pooling=pooling,
         head=head,
-        similarity="cosine" if chain[-1] == "Normalize" or described.get("similarity_fn_name") == "cosine" else "dot",
+        similarity="cosine" if chain[-1] == "Normalize" or general_settings.get("similarity_fn_name") == "cosine" else "dot",
         max_length=max_length,
         query_prefix=query_prefix,
         document_prefix=document_prefix,
@@ -151,7 +151,7 @@ def _generates(path: Path) -> bool:
     """Whether a bare transformer was made as a causal language model."""
     config = read_json(path) if path.exists() else {}
     if not isinstance(config, dict):
-        raise UserError(f"{path}: found no object; expected the settings of a Hugging Face model")
+        raise UserError(f"{path}: found no JSON object; expected the settings of a Hugging Face model")
     return str((config.get("architectures") or [""])[0]).endswith("ForCausalLM") and bool(config.get("is_causal", True))
 
 
@@ -164,9 +164,9 @@ def in_order(poolings: Iterable[str]) -> list[str]:
 def _pooling(path: Path) -> str:
     """Poolings of a Pooling module's configuration, in the order in which it joins them; UserError for any other mode."""
     config = read_json(path)
-    named = [OLD_POOLINGS.get(key, key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
-    modes = config.get("pooling_mode", in_order(named) or ["mean"])
-    found = [POOLINGS.get(mode, mode) for mode in ([modes] if isinstance(modes, str) else modes)]
-    if not found or not {*found} <= {*POOLINGS.values()}:
-        raise UserError(f"{path}: found pooling {'+'.join(found) or 'none'}; expected any of {', '.join(POOLINGS.values())}")
-    return "+".join(found)
+    old_modes = [OLD_POOLINGS.get(key, key) for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    modes = config.get("pooling_mode", in_order(old_modes) or ["mean"])
+    poolings = [POOLINGS.get(mode, mode) for mode in ([modes] if isinstance(modes, str) else modes)]
+    if not poolings or not {*poolings} <= {*POOLINGS.values()}:
+        raise UserError(f"{path}: found pooling {'+'.join(poolings) or 'none'}; expected any of {', '.join(POOLINGS.values())}")
+    return "+".join(poolings)

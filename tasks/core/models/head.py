@@ -52,17 +52,17 @@ class Head(nn.Module):
             x_BD = self._through(layer, self._parts(name), x_BD)
         return x_BD
 
-    def _through(self, layer: Layer, parts: dict[str, nn.Module], before_BD: torch.Tensor) -> torch.Tensor:
+    def _through(self, layer: Layer, parts: dict[str, nn.Module], input_BD: torch.Tensor) -> torch.Tensor:
         """Apply one layer, whose weights are in `parts`."""
         if layer.kind == "Normalize":
-            return F.normalize(before_BD, dim=-1)
+            return F.normalize(input_BD, dim=-1)
         if layer.kind == "Dropout":
-            return F.dropout(before_BD, layer.dropout, self.training)
-        x_BD: torch.Tensor = parts[WEIGHTS[layer.kind]](before_BD)
+            return F.dropout(input_BD, layer.dropout, self.training)
+        x_BD: torch.Tensor = parts[WEIGHTS[layer.kind]](input_BD)
         if layer.activation != "Identity":
             x_BD = getattr(nn, layer.activation)()(x_BD)
         if layer.residual:
-            x_BD = x_BD + (parts[RESIDUAL](before_BD) if RESIDUAL in parts else before_BD)
+            x_BD = x_BD + (parts[RESIDUAL](input_BD) if RESIDUAL in parts else input_BD)
         return x_BD
 
     def load(self, folders: list[Path]) -> None:
@@ -74,17 +74,17 @@ class Head(nn.Module):
             try:
                 module.load_state_dict(load_file(weights))
             except (OSError, SafetensorError, RuntimeError) as error:
-                wanted = " and ".join(module.state_dict())
-                raise UserError(f"{weights}: cannot be loaded ({' '.join(str(error).split())}); expected {wanted}") from None
+                expected = " and ".join(module.state_dict())
+                raise UserError(f"{weights}: cannot be loaded ({' '.join(str(error).split())}); expected {expected}") from None
 
     def save(self, folder: Path, first: int) -> list[tuple[str, str]]:
         """Write the modules into `folder`, numbered from `first`; returns path and kind of each."""
-        written = []
+        modules = []
         for number, (layer, name) in enumerate(zip(self.layers, self.names, strict=True), first):
-            written.append((f"{number}_{layer.kind}", layer.kind))
+            modules.append((f"{number}_{layer.kind}", layer.kind))
             tensors = {key: tensor.data for key, tensor in nn.ModuleDict(self._parts(name)).named_parameters()}
-            write_module(folder / written[-1][0], layer, tensors)
-        return written
+            write_module(folder / modules[-1][0], layer, tensors)
+        return modules
 
     def _parts(self, name: str) -> dict[str, nn.Module]:
         """The submodules with the weights of the layer `name`, by sentence-transformers' names."""

@@ -40,8 +40,8 @@ def name_of(layers: tuple[Layer, ...]) -> str:
     """The name of a head with these layers: none, linear_norm, linear, tanh, or `layers` for any other."""
     if not layers:
         return "none"
-    named = [kind for kind in ("linear_norm", "linear", "tanh") if layers == named_layers(kind, layers[0].inputs)]
-    return named[0] if named else "layers"
+    names = [kind for kind in ("linear_norm", "linear", "tanh") if layers == named_layers(kind, layers[0].inputs)]
+    return names[0] if names else "layers"
 
 
 def read_layer(folder: Path, kind: str) -> Layer:
@@ -63,10 +63,10 @@ def read_layer(folder: Path, kind: str) -> Layer:
     if kind == "LayerNorm":
         width = _whole(path, config, "dimension")
         return Layer(kind, width, width)
-    named = str(config.get("activation_function", ACTIVATIONS["Tanh"]))  # sentence-transformers' default
-    activation = named.rpartition(".")[2]
-    if activation not in ACTIVATIONS or not named.startswith("torch."):
-        raise UserError(f"{path}: found activation {named}; expected one of torch's {', '.join(ACTIVATIONS)}")
+    full_name = str(config.get("activation_function", ACTIVATIONS["Tanh"]))  # sentence-transformers' default
+    activation = full_name.rpartition(".")[2]
+    if activation not in ACTIVATIONS or not full_name.startswith("torch."):
+        raise UserError(f"{path}: found activation {full_name}; expected one of torch's {', '.join(ACTIVATIONS)}")
     return Layer(
         kind,
         _whole(path, config, "in_features"),
@@ -87,7 +87,7 @@ def check_widths(layers: Sequence[Layer], width: int, folder: Path) -> None:
     for layer in layers:
         if layer.outputs and layer.inputs != width:
             raise UserError(
-                f"{folder / 'modules.json'}: found a {layer.kind} of {layer.inputs} inputs, expected {width}, as the one before gives"
+                f"{folder / 'modules.json'}: found a {layer.kind} with {layer.inputs} inputs, expected {width}, the outputs before it"
             )
         width = layer.outputs or width
 

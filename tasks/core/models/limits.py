@@ -26,9 +26,9 @@ def model_class(config: Any) -> Any:
 
 def no_cache(model: Any) -> dict[str, bool]:
     """Arguments that make `model` keep no cache for later tokens: it takes memory, and fails without a layer of attention (Jamba)."""
-    own, inner = (signature(each.forward).parameters for each in (model, model.base_model))
-    passed = "use_cache" in own or any(each.kind is Parameter.VAR_KEYWORD for each in own.values())
-    return {"use_cache": False} if passed and "use_cache" in inner else {}
+    outer, inner = (signature(module.forward).parameters for module in (model, model.base_model))
+    is_passed = "use_cache" in outer or any(parameter.kind is Parameter.VAR_KEYWORD for parameter in outer.values())
+    return {"use_cache": False} if is_passed and "use_cache" in inner else {}
 
 
 @contextmanager

@@ -60,8 +60,8 @@ class MLMHead(nn.Module):
 
 def _activation(config: Any) -> str:
     """The name of a head's activation, as in transformers' own model. The model types in GELU use it whatever their configuration says."""
-    named = (getattr(config, name, None) for name in ACTIVATIONS)
-    return "gelu" if config.model_type in GELU else next((name for name in named if isinstance(name, str)), "gelu")
+    settings = (getattr(config, name, None) for name in ACTIVATIONS)
+    return "gelu" if config.model_type in GELU else next((name for name in settings if isinstance(name, str)), "gelu")
 
 
 def find_head(model: Path) -> dict[str, torch.Tensor]:
@@ -77,12 +77,12 @@ def find_head(model: Path) -> dict[str, torch.Tensor]:
     with safe_open(weights, framework="pt") as file:
         present = set(file.keys())
         for dense, norm, bias in PLACES:
-            found = dict(zip(NAMES, (f"{dense}.weight", f"{dense}.bias", f"{norm}.weight", f"{norm}.bias", bias), strict=True))
-            found |= {f"norm.{new}": f"{norm}.{old}" for new, old in OLD.items() if f"{norm}.{old}" in present}
-            without = {name for name in BIASES if found[name] not in present}  # ModernBERT's, by default
-            if present.issuperset(key for name, key in found.items() if name not in without):
-                held = {name: file.get_tensor(key).float() for name, key in found.items() if name not in without}
-                return held | {name: torch.zeros_like(held["norm.weight"]) for name in without}
+            keys = dict(zip(NAMES, (f"{dense}.weight", f"{dense}.bias", f"{norm}.weight", f"{norm}.bias", bias), strict=True))
+            keys |= {f"norm.{new}": f"{norm}.{old}" for new, old in OLD.items() if f"{norm}.{old}" in present}
+            absent = {name for name in BIASES if keys[name] not in present}  # ModernBERT's, by default
+            if present.issuperset(key for name, key in keys.items() if name not in absent):
+                tensors = {name: file.get_tensor(key).float() for name, key in keys.items() if name not in absent}
+                return tensors | {name: torch.zeros_like(tensors["norm.weight"]) for name in absent}
     return {}
 
 

@@ -23,7 +23,7 @@ def pool(hidden_BLH: torch.Tensor, mask_BL: torch.Tensor, kind: str, skipped: in
     is kept.
     """
     if "+" in kind:
-        return torch.cat([pool(hidden_BLH, mask_BL, one, skipped) for one in kind.split("+")], dim=-1)
+        return torch.cat([pool(hidden_BLH, mask_BL, part, skipped) for part in kind.split("+")], dim=-1)
     number_BL = token_positions(mask_BL) + 1 if skipped or kind == "weightedmean" else mask_BL  # of a token in its text
     if skipped:
         mask_BL = mask_BL * (number_BL > (mask_BL.sum(1, keepdim=True) - 1).clamp(max=skipped)).to(mask_BL.dtype)

@@ -41,14 +41,14 @@ def positions(ids_T: Ints, lengths_B: Ints, first: int) -> Ints:
 
     In fairseq's models, whose `first` is the pad id + 1, a pad token in a text has the pad id for its position and is not counted.
     """
-    found_T = concat_ranges(first, lengths_B)
+    positions_T = concat_ranges(first, lengths_B)
     padding_T = ids_T == first - 1
     if not first or not padding_T.any():
-        return found_T
-    before_T = padding_T.cumsum() - padding_T
+        return positions_T
+    padding_before_T = padding_T.cumsum() - padding_T
     starts_B = lengths_B.cumsum() - lengths_B
-    found_T -= before_T - np.repeat(before_T[starts_B], lengths_B)
-    return np.where(padding_T, first - 1, found_T)
+    positions_T -= padding_before_T - np.repeat(padding_before_T[starts_B], lengths_B)
+    return np.where(padding_T, first - 1, positions_T)
 
 
 def ids_and_positions(tokens: Tokens, rows: Ints, lengths_B: Ints, first: int, size: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -73,13 +73,13 @@ class Embeddings:
         shard_N = np.searchsorted(self.starts, rows, side="right") - 1
         order_N = np.argsort(shard_N, kind="stable")
         edges = np.flatnonzero(np.diff(shard_N[order_N], prepend=-1, append=-1)).tolist() if len(rows) else []
-        taken = np.empty((len(rows), self.manifest.width), dtype=np.float32)
+        vectors_ND = np.empty((len(rows), self.manifest.width), dtype=np.float32)
         for begin, end in pairwise(edges):
-            here_N, number = order_N[begin:end], int(shard_N[order_N[begin]])
+            place_N, number = order_N[begin:end], int(shard_N[order_N[begin]])
             if number not in self.mapped:
                 self.mapped[number] = self._held(number)
-            taken[here_N] = self.mapped[number].numpy()[rows[here_N] - self.starts[number]]
-        return taken
+            vectors_ND[place_N] = self.mapped[number].numpy()[rows[place_N] - self.starts[number]]
+        return vectors_ND
 
     @cached_property
     def starts(self) -> Ints:

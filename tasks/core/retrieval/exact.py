@@ -66,10 +66,10 @@ def resize_blocks(blocks: Iterable[tuple[int, Block]], rows: int, head: int) -> 
     for first, block in blocks:
         assert first == end, "blocks in order, without gaps"
         while len(block):
-            wanted = rows if begin else head
-            parts.append(block[: begin + wanted - end])
+            size = rows if begin else head
+            parts.append(block[: begin + size - end])
             block, end = block[len(parts[-1]) :], end + len(parts[-1])
-            if end - begin == wanted:
+            if end - begin == size:
                 yield begin, _finite(begin, parts)
                 parts, begin = [], end
     if parts:

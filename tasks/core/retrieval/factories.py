@@ -15,13 +15,13 @@ UNFIT = {  # parts of strings that faiss takes for inner products, and why they 
     r"L2norm\b": "scores would be cosines, not inner products; remove it",
     r"ITQ\d*\b": "scores would be cosines of centered vectors, not inner products; expected OPQ, PCA or RR",
     r"PCAWR?\d+": "scores of whitened vectors are not inner products; expected PCA or PCAR",
-    r"SQ8_direct\w*": "it takes whole numbers from 0 to 255 alone; expected SQ8",
+    r"SQ8_direct\w*": "it takes only integers from 0 to 255; expected SQ8",
     r"SQ\w*,MinMax|MinMax(?:FP16)?\b": "faiss does not search it; expected SQ8",
-    r"IDMap2?\b": "rows have their numbers already; remove it",
+    r"IDMap2?\b": "rows are numbered already; remove it",
     r"(?<![_(])NSG\d*\b": "its graph cannot be filled a shard at a time; expected HNSW",
-    r"HNSW\d*[,_]SQtq\d": "faiss ends the process when it makes the graph; expected HNSW32,SQ8",
+    r"HNSW\d*[,_]SQtq\d": "faiss crashes when it builds the graph; expected HNSW32,SQ8",
     r"(?:LSCQ|(?<!\()RCQ)\d\w*": "it stores no vectors; expected RQ or LSQ",
-    r"ZnLattice\w*": "faiss cannot read the file that it writes of it; expected Flat or HNSW32",
+    r"ZnLattice\w*": "faiss cannot read back the file that it writes; expected Flat or HNSW32",
     r"RefinePanorama\b": "faiss can refine few indexes this way; expected RFlat, or Refine(...)",
     r"Refine\(FlatIPPanorama\w*\)?": "faiss gives wrong scores after it; expected RFlat",
 }
@@ -43,14 +43,14 @@ def checked_factory(factory: str) -> str:
         import faiss  # a fifth of a second, which the default does not need
 
         try:
-            made = re.sub(r"IVF\d+[kM]?", "IVF1", factory)  # a list takes memory
-            index = faiss.index_factory(_width(factory), made, faiss.METRIC_INNER_PRODUCT)
+            small_factory = re.sub(r"IVF\d+[kM]?", "IVF1", factory)  # a list takes memory
+            index = faiss.index_factory(_width(factory), small_factory, faiss.METRIC_INNER_PRODUCT)
         except RuntimeError as error:
             if not re.search(r"\bd\w* % ", str(error)) or _is_fixed(factory):  # else another width suits it
                 raise ValueError(f"expected a faiss factory string such as Flat or IVF4096,PQ64; faiss says: {reason(error)}") from None
         else:
             if index.metric_type != faiss.METRIC_INNER_PRODUCT:  # faiss does not say so
-                raise ValueError("faiss makes it for L2 distances alone; expected one for inner products, such as HNSW32 or HNSW32,SQ8")
+                raise ValueError("faiss makes it only for L2 distances; expected one for inner products, such as HNSW32 or HNSW32,SQ8")
             if why := unsupported_reason(factory):
                 raise ValueError(why)
             _refuse_centroids(index, factory)
@@ -62,8 +62,8 @@ def checked_factory(factory: str) -> str:
 def unsupported_reason(factory: str) -> str:
     """Why a factory string that faiss knows is of no use for inner products of vectors that are added a shard at a time; empty if it is."""
     for pattern, why in UNFIT.items():
-        if found := re.search(rf"(?:^|[,(_]){pattern}", factory):
-            return f"{found[0].lstrip(',(_')}: {why}"
+        if match := re.search(rf"(?:^|[,(_]){pattern}", factory):
+            return f"{match[0].lstrip(',(_')}: {why}"
     return ""
 
 
@@ -85,12 +85,12 @@ def nearest_factory(factory: str, widths: Collection[int]) -> str:
     """`factory` with one of its numbers replaced by the nearest one that suits all `widths`; empty if there is none."""
     common = math.gcd(*widths)
     for name, number in dict.fromkeys(re.findall(r"(PQ|PRQ|PLSQ|PCAR?|Panorama)(\d+)", factory)):
-        fewer = [other for other in range(1, common + 1) if common % other == 0]
-        for other in sorted(fewer, key=lambda other: (abs(other - int(number)), other)):
-            wanted = re.sub(rf"{name}{number}(?!\d)", f"{name}{other}", factory)
+        divisors = [other for other in range(1, common + 1) if common % other == 0]
+        for other in sorted(divisors, key=lambda other: (abs(other - int(number)), other)):
+            candidate = re.sub(rf"{name}{number}(?!\d)", f"{name}{other}", factory)
             try:
-                if not any(width_mismatch(checked_factory(wanted), width) for width in widths):
-                    return wanted
+                if not any(width_mismatch(checked_factory(candidate), width) for width in widths):
+                    return candidate
             except ValueError:
                 continue
     return ""
@@ -111,13 +111,13 @@ def scans_fast(factory: str) -> bool:
     import faiss
 
     try:
-        made: Any = faiss.index_factory(_width(factory), re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)
+        outer: Any = faiss.index_factory(_width(factory), re.sub(r"IVF\d+[kM]?", "IVF1", factory), faiss.METRIC_INNER_PRODUCT)
     except RuntimeError:
         return False
-    inner: Any = faiss.downcast_index(made)  # `made` owns what it leads to
+    inner: Any = faiss.downcast_index(outer)  # `outer` owns what it leads to
     if isinstance(inner, faiss.IndexPreTransform):
         inner = faiss.downcast_index(inner.index)
-    inverted = faiss.try_extract_index_ivf(made)
+    inverted = faiss.try_extract_index_ivf(outer)
     return isinstance(inner, faiss.IndexFastScan) or (
         inverted is not None and isinstance(faiss.downcast_index(inverted), faiss.IndexIVFFastScan)
     )
@@ -134,8 +134,8 @@ def is_plain_pq(index: Any) -> bool:
         if len(steps) != 1 or not isinstance(steps[0], faiss.LinearTransform) or steps[0].have_bias:
             return False
         inner = faiss.downcast_index(inner.index)
-    alone = type(inner) is faiss.IndexPQ or (type(inner) is faiss.IndexIVFPQ and inner.nlist == 1)
-    return alone and inner.pq.nbits == 8
+    is_pq = type(inner) is faiss.IndexPQ or (type(inner) is faiss.IndexIVFPQ and inner.nlist == 1)
+    return is_pq and inner.pq.nbits == 8
 
 
 def _width(factory: str) -> int:
@@ -148,11 +148,11 @@ def _is_fixed(factory: str) -> bool:
     """Whether faiss cannot split the output of a transform in the string (PCA32,PQ48), whatever the width of the encoder's vectors."""
     import faiss
 
-    searched = re.sub(r",Refine\(.*", "", factory)  # the refining index has the encoder's vectors
-    if not (made := re.match(r"(?:[^,()]+,)*?(?:PCAR?|RR|OPQ\d+_)(\d+),(.+)", searched)):
+    base_factory = re.sub(r",Refine\(.*", "", factory)  # the refining index has the encoder's vectors
+    if not (match := re.match(r"(?:[^,()]+,)*?(?:PCAR?|RR|OPQ\d+_)(\d+),(.+)", base_factory)):
         return False
     try:
-        faiss.index_factory(int(made[1]), re.sub(r"IVF\d+[kM]?", "IVF1", made[2]), faiss.METRIC_INNER_PRODUCT)
+        faiss.index_factory(int(match[1]), re.sub(r"IVF\d+[kM]?", "IVF1", match[2]), faiss.METRIC_INNER_PRODUCT)
     except RuntimeError:
         return True
     return False
@@ -184,14 +184,14 @@ def _refuse_centroids(index: Any, factory: str) -> None:
     if inverted is None:
         return
     if faiss.try_extract_index_ivf(inverted.quantizer) is not None:
-        raise ValueError("an IVF cannot find its centroids by another IVF; expected IVF4096 or, for very many lists, IVF65536_HNSW32")
+        raise ValueError("an IVF cannot find its centroids with another IVF; expected IVF4096 or, for very many lists, IVF65536_HNSW32")
     if ord(inverted.quantizer_trains_alone) == 1:  # it is trained on all vectors, not on centroids; a char
         return
     lists, suffix = re.findall(r"IVF(\d+)([kM]?)", factory)[0]
-    found, least = int(lists) * TIMES[suffix], _least(inverted.quantizer)
-    if found < least:
+    centroids, least = int(lists) * TIMES[suffix], _least(inverted.quantizer)
+    if centroids < least:
         raise ValueError(
-            f"IVF{lists}{suffix}: what finds the lists is trained on their {found:,} centroids and needs {least:,}; "
+            f"IVF{lists}{suffix}: its quantizer is trained on the {centroids:,} centroids of the lists and needs {least:,}; "
             f"expected more lists, or IVF{lists}{suffix} or IVF{lists}{suffix}_HNSW32"
         )
 

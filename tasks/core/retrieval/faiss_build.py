@@ -65,13 +65,13 @@ def build(
         if why := cpu_only_reason(index):
             print(f"index {params.factory}: on the CPU: {why}")
         else:
-            with faiss_errors(f"{params.factory}, which does not go to the GPU", key):
+            with faiss_errors(f"{params.factory}, which cannot be copied to the GPU", key):
                 target = gpu.copy(index, len(embeddings))
     *_, proper = layers(index)
     if isinstance(proper, faiss.IndexHNSW):  # its graph depends on the order of threads
         faiss.omp_set_num_threads(1)
     for _, block in embeddings.blocks():
-        with faiss_errors(f"{params.factory}, which takes no vectors", key):
+        with faiss_errors(f"{params.factory}, to which vectors cannot be added", key):
             target.add(np.array(block, dtype=np.float32))
         progress.advance(len(block))
     progress.close()
@@ -161,8 +161,8 @@ def clustered_on(gpu: FaissGpu | None, index: Any) -> Iterator[None]:
     if gpu is None or inverted is None:
         yield
         return
-    assigning = gpu.flat(inverted.d, inverted.metric_type)
-    inverted.clustering_index = assigning
+    assigner = gpu.flat(inverted.d, inverted.metric_type)
+    inverted.clustering_index = assigner
     try:
         yield
     finally:
@@ -214,16 +214,16 @@ def fill_centroids(index: Any, vectors: Floats, threads: int, gpu: FaissGpu | No
 def dedupe_stderr() -> Iterator[None]:
     """Show each distinct line that faiss writes to stderr only once: it warns at every clustering, hundreds of times for an OPQ."""
     sys.stderr.flush()
-    shown = os.dup(2)
-    with TemporaryFile() as said:
-        os.dup2(said.fileno(), 2)
+    stderr = os.dup(2)
+    with TemporaryFile() as captured:
+        os.dup2(captured.fileno(), 2)
         try:
             yield
         finally:
-            os.dup2(shown, 2)
-            os.close(shown)
-            said.seek(0)
-            for line in dict.fromkeys(said.read().decode(errors="replace").splitlines()):
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            captured.seek(0)
+            for line in dict.fromkeys(captured.read().decode(errors="replace").splitlines()):
                 print(f"faiss: {line}", file=sys.stderr)
 
 
@@ -251,11 +251,11 @@ def set_effort(index: Any, params: Recipe) -> None:
 
 def training_sample(embeddings: Embeddings, size: int, seed: int) -> Vectors:
     """`size` rows sampled uniformly (all, if there are fewer), float32 [size, D], in row order."""
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(embeddings))[:size])
-    sample = np.empty((len(chosen), embeddings.manifest.width), dtype=np.float32)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(embeddings))[:size])
+    sample = np.empty((len(rows), embeddings.manifest.width), dtype=np.float32)
     for first, block in embeddings.blocks():
-        begin, end = np.searchsorted(chosen, [first, first + len(block)])
-        sample[begin:end] = block[chosen[begin:end] - first]
+        begin, end = np.searchsorted(rows, [first, first + len(block)])
+        sample[begin:end] = block[rows[begin:end] - first]
     return sample
 
 

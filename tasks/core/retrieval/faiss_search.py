@@ -83,11 +83,11 @@ class ShortLists:
         self.lists, self.short = self.lists + len(lengths_Q), self.short + len(short)
         return self
 
-    def tell(self, what: str, index: Any, section: str = "", file: TextIO | None = None) -> None:
+    def tell(self, search: str, index: Any, section: str = "", file: TextIO | None = None) -> None:
         """If there were short lists, print in one line how many, how short, and what to raise (in `section` of params.yaml)."""
         if self.short:
             queries = f"{self.short:,} of {counted(self.lists, 'queries')}, {self.least:,} of {self.wanted:,} at worst"
-            print(f"{what}: the index found too few results for {queries}; {_remedy(index, section)}", file=file)
+            print(f"{search}: the index found too few results for {queries}; {_remedy(index, section)}", file=file)
 
 
 def _remedy(index: Any, section: str) -> str:
@@ -95,7 +95,7 @@ def _remedy(index: Any, section: str) -> str:
         if isinstance(layer, faiss.IndexIVF) and layer.nprobe < layer.nlist:
             return f"raise {section}nprobe ({layer.nprobe:,} of {counted(layer.nlist, 'inverted lists')} probed)"
         if isinstance(layer, faiss.IndexHNSW):
-            return f"raise {section}ef_search ({layer.hnsw.efSearch:,}), or the number behind HNSW"
+            return f"raise {section}ef_search ({layer.hnsw.efSearch:,}), or the number after HNSW"
     return "choose another factory string"
 
 
@@ -131,8 +131,8 @@ def _scores_decoded(index: Any) -> bool:
         scores, rows = search_index(index, queries, 1)
         found = rows >= 0
         decoded = index.reconstruct_batch(np.maximum(rows, 0).ravel()).reshape(*rows.shape, -1)
-        again = np.einsum("bd,bkd->bk", queries, decoded)[found]
-        return bool(found.any() and np.abs(again - scores[found]).max() <= TOLERANCE * np.abs(again).max())
+        expected = np.einsum("bd,bkd->bk", queries, decoded)[found]
+        return bool(found.any() and np.abs(expected - scores[found]).max() <= TOLERANCE * np.abs(expected).max())
     except (RuntimeError, UserError):
         return False
 

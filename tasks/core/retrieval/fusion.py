@@ -74,12 +74,12 @@ def pair(first: Ranked, second: Ranked, method: Method) -> Pair:
     place = {document: number for number, document in enumerate(documents)}
     missing = np.inf if method == "rrf" else 0.0
 
-    def told(ranked: Ranked) -> Floats:
+    def aligned(ranked: Ranked) -> Floats:
         values = np.full(len(documents), missing)
         values[[place[document] for document in ranked.documents]] = _evidence(ranked, method)
         return values
 
-    return Pair(method, documents, told(first), told(second))
+    return Pair(method, documents, aligned(first), aligned(second))
 
 
 def _evidence(ranked: Ranked, method: Method) -> Floats:
@@ -89,12 +89,12 @@ def _evidence(ranked: Ranked, method: Method) -> Floats:
     return min_max(scores) if method == "linear" else z_scores(scores)
 
 
-def fuse(two: Pair, setting: float, depth: int) -> list[tuple[str, float]]:
+def fuse(lists: Pair, setting: float, depth: int) -> list[tuple[str, float]]:
     """The `depth` best documents of a pair and their fused scores, best first. `setting`: the weight of the first list, or k of rrf."""
-    if two.method == "rrf":
-        scores = 1 / (setting + two.first) + 1 / (setting + two.second)
+    if lists.method == "rrf":
+        scores = 1 / (setting + lists.first) + 1 / (setting + lists.second)
     else:
-        scores = setting * two.first + (1 - setting) * two.second
+        scores = setting * lists.first + (1 - setting) * lists.second
     rounded = scores.astype(np.float32)
     order = np.argsort(-rounded, kind="stable")[:depth]  # documents are by descending id, so ties are too
-    return [(two.documents[place], float(rounded[place])) for place in order.tolist()]
+    return [(lists.documents[place], float(rounded[place])) for place in order.tolist()]

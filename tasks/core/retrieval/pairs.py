@@ -16,7 +16,7 @@ def embedded_scores(queries_QD: Floats, embeddings: Embeddings, query: Ints, doc
     for start, block in embeddings.blocks():
         for passage in range(int((last - first).max(initial=0))):
             row = first + passage - start
-            here = np.flatnonzero((row >= 0) & (row < len(block)) & (first + passage < last))
-            found = np.einsum("pd,pd->p", queries_QD[query[here]], np.asarray(block[row[here]], dtype=np.float32))
-            scores[here] = np.maximum(scores[here], found)
+            places = np.flatnonzero((row >= 0) & (row < len(block)) & (first + passage < last))
+            pair_scores = np.einsum("pd,pd->p", queries_QD[query[places]], np.asarray(block[row[places]], dtype=np.float32))
+            scores[places] = np.maximum(scores[places], pair_scores)
     return scores

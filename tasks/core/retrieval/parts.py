@@ -47,8 +47,8 @@ class Parts:
             with new_file(path) as temporary, temporary.open("wb") as handle:
                 np.save(handle, make())
             seal(path)
-        found: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found
+        stored: Floats = np.load(path, mmap_mode="r", allow_pickle=False)
+        return stored
 
     def tables(self, first: int, tables: Callable[[], Iterator[pa.Table]]) -> Iterator[pa.Table]:
         """The tables (RANKED) of the part whose first query is `first`, with the same boundaries.
@@ -141,15 +141,15 @@ class QuerySearch:
         return encode_queries(self.encoder, self.tokens, self.precision, self.device)
 
     def _search(self, first: int) -> Iterator[pa.Table]:
-        asked, (query_ids, ids) = np.array(self.vectors[first : first + self.size]), self._ids
+        vectors, (query_ids, ids) = np.array(self.vectors[first : first + self.size]), self._ids
         excluded = None if self.excluded is None else self.excluded - first * len(ids)
-        scores, found = best_passages(self._best, asked, self.owners, self.depth)
-        yield from ranked_tables(scores, found, query_ids.slice(first, self.size), ids, self.owners, self.shown, excluded)
+        scores, rows = best_passages(self._best, vectors, self.owners, self.depth)
+        yield from ranked_tables(scores, rows, query_ids.slice(first, self.size), ids, self.owners, self.shown, excluded)
 
-    def _best(self, asked: Vectors, rows: int) -> tuple[Floats, Ints]:
+    def _best(self, vectors: Vectors, rows: int) -> tuple[Floats, Ints]:
         if self.index is None:
-            return search_embeddings(asked, self.opened, rows, self.device)
-        return search_indexed(asked, self.searchable_index, rows)
+            return search_embeddings(vectors, self.opened, rows, self.device)
+        return search_indexed(vectors, self.searchable_index, rows)
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,11 @@ def best_passages(
     short = np.flatnonzero(~enough_Q)
     while len(short) and rows < needed:
         rows = min(2 * rows, needed)
-        again = []
+        unfinished = []
         for part in _parts(short, max(1, min(len(rows_QK), QUERY_BLOCK) * first // rows)):
             scores_QK[part], rows_QK[part], enough_Q = first_of_each(*search(queries_QD[part], rows), owners, keep, rows, wanted)
-            again.append(part[~enough_Q])
-        short = np.concatenate(again)
+            unfinished.append(part[~enough_Q])
+        short = np.concatenate(unfinished)
     return scores_QK, rows_QK
 
 
@@ -67,11 +67,11 @@ def _parts(queries: Ints, most: int) -> Iterator[Ints]:
 
 
 def first_of_each(
-    scores_QK: Floats, rows_QK: Ints, owners: npt.NDArray[np.int32], keep: int, asked: int, wanted: int
+    scores_QK: Floats, rows_QK: Ints, owners: npt.NDArray[np.int32], keep: int, searched: int, wanted: int
 ) -> tuple[Floats, Ints, npt.NDArray[np.bool_]]:
     """The first row of each document and its score, both [Q, `keep`], and for which queries [Q] the rows are enough.
 
-    They are if the first `asked` rows have `wanted` documents, or if there are no more rows.
+    They are if the first `searched` rows have `wanted` documents, or if there are no more rows.
     """
     owner_QK = np.where(rows_QK >= 0, owners[np.maximum(rows_QK, 0)], -1)
     order_QK = np.argsort(owner_QK, axis=1, kind="stable")
@@ -86,5 +86,5 @@ def first_of_each(
     kept_rows_QK = np.full((len(rows_QK), keep), -1, dtype=np.int64)
     place = place_QK[query, column]
     kept_scores_QK[query, place], kept_rows_QK[query, place] = scores_QK[query, column], rows_QK[query, column]
-    enough_Q = (first_QK[:, :asked].sum(axis=1) >= wanted) | (rows_QK[:, asked - 1] < 0)
+    enough_Q = (first_QK[:, :searched].sum(axis=1) >= wanted) | (rows_QK[:, searched - 1] < 0)
     return kept_scores_QK, kept_rows_QK, enough_Q

@@ -57,9 +57,9 @@ def search_embeddings(queries_QD: Vectors, embeddings: Embeddings, depth: int, d
     """
     embeddings.refuse_other_width(queries_QD.shape[1])
     progress = Progress("search", len(embeddings), "passages")
-    found = exact_search(queries_QD, Reread(embeddings.blocks), min(depth, len(embeddings)), device, progress.advance)
+    result = exact_search(queries_QD, Reread(embeddings.blocks), min(depth, len(embeddings)), device, progress.advance)
     progress.close()
-    return found
+    return result
 
 
 def part_size(rows: int, device: torch.device | None = None) -> int:

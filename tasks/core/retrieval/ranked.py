@@ -62,22 +62,22 @@ def ranked_tables(
     excluded = None if excluded is None else np.sort(excluded)
     for start in range(0, len(query_ids), QUERY_BLOCK):
         scores, rows = scores_QK[start : start + QUERY_BLOCK], rows_QK[start : start + QUERY_BLOCK]
-        found = rows.ravel() >= 0
-        query = np.repeat(np.arange(start, start + len(rows)), rows.shape[1])[found]
-        score = scores.ravel()[found]
-        owner = owners[rows.ravel()[found]].astype(np.int64)
-        found_owners, which = np.unique(owner, return_inverse=True)
+        is_result = rows.ravel() >= 0
+        query = np.repeat(np.arange(start, start + len(rows)), rows.shape[1])[is_result]
+        score = scores.ravel()[is_result]
+        owner = owners[rows.ravel()[is_result]].astype(np.int64)
+        found_owners, owner_place = np.unique(owner, return_inverse=True)
         found_ids = document_ids.take(pa.array(found_owners))
-        order = np.lexsort((-id_order(found_ids)[which], -score, query))
-        query, score, owner, which = query[order], score[order], owner[order], which[order]
+        order = np.lexsort((-id_order(found_ids)[owner_place], -score, query))
+        query, score, owner, owner_place = query[order], score[order], owner[order], owner_place[order]
         key = query * total + owner
-        kept = np.zeros(len(key), dtype=bool)
-        kept[np.unique(key, return_index=True)[1]] = True
+        is_kept = np.zeros(len(key), dtype=bool)
+        is_kept[np.unique(key, return_index=True)[1]] = True
         if excluded is not None:
-            here = np.searchsorted(excluded, [start * total, (start + len(rows)) * total])
-            kept &= ~np.isin(key, excluded[here[0] : here[1]])
-        query, score, which = query[kept], score[kept], which[kept]
+            edges = np.searchsorted(excluded, [start * total, (start + len(rows)) * total])
+            is_kept &= ~np.isin(key, excluded[edges[0] : edges[1]])
+        query, score, owner_place = query[is_kept], score[is_kept], owner_place[is_kept]
         rank = np.arange(len(query)) - np.searchsorted(query, query) + 1
         window = rank <= depth
-        columns = [query_ids.take(pa.array(query[window])), found_ids.take(pa.array(which[window])), rank[window], score[window]]
+        columns = [query_ids.take(pa.array(query[window])), found_ids.take(pa.array(owner_place[window])), rank[window], score[window]]
         yield pa.table(columns, schema=RANKED)

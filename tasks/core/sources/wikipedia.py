@@ -72,10 +72,10 @@ def article_files(spec: ArticleSpec) -> tuple[Path, ...]:
     if spec.path.is_file():
         refuse_history(spec.path)
         return (spec.path,)
-    known, names = KNOWN[spec.kind]
+    is_of_kind, names = KNOWN[spec.kind]
     if not spec.path.is_dir():
         raise Unavailable(f"{spec.path}: not found, expected a file or a folder with {names}; fix the path of articles.source")
-    files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and known(f.name)))
+    files = tuple(sorted(f for f in spec.path.rglob("*") if f.is_file() and not f.name.startswith(".") and is_of_kind(f.name)))
     if not files:
         kind = UserError if any(spec.path.iterdir()) else Unavailable  # an empty folder may be the mount point of an unavailable disk
         raise kind(f"{spec.path}: found no {names}; fix the path of articles.source")
@@ -99,8 +99,8 @@ def refuse_duplicates(files: Iterable[Path], kind: Kind) -> None:
         refuse_history(file)
         pages, date, part = content(file, kind)
         parts, (first, earlier) = seen.setdefault(pages, {}), dates.setdefault(pages, (date, file))
-        same = parts.get(part) or parts.get("") or (None if part else next(iter(parts.values()), None))
-        if other := same if first == date else earlier:
+        duplicate = parts.get(part) or parts.get("") or (None if part else next(iter(parts.values()), None))
+        if other := duplicate if first == date else earlier:
             raise UserError(f"{file}: repeats articles of {other}; move one of them away, or name a single file in articles.source")
         parts[part] = file
 
@@ -109,9 +109,9 @@ def content(file: Path, kind: Kind) -> tuple[str, str, str]:
     """Which articles a file contains, of which date, and which part of them ("": all), by its name. A dump's folder does not count;
     its name includes the wiki.
     """
-    if kind == "dump" and (found := CONTENT.fullmatch(DATE.sub("", file.name, count=1))):
+    if kind == "dump" and (match := CONTENT.fullmatch(DATE.sub("", file.name, count=1))):
         date = DATE.search(file.name)
-        return found[1].replace("pages-meta-current", "pages-articles"), date[1] if date else "", found[4] or found[3] or found[2] or ""
+        return match[1].replace("pages-meta-current", "pages-articles"), date[1] if date else "", match[4] or match[3] or match[2] or ""
     return str(file).removesuffix(".gz"), "", ""
 
 

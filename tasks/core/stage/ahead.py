@@ -10,9 +10,9 @@ Work = TypeVar("Work")
 
 def map_ahead(start: Callable[[Work], Coming], works: Iterable[Work]) -> Iterator[Coming]:
     """A `map` that starts each piece of work before it yields the last one's result: a GPU computes while the CPU reads and writes."""
-    before: list[Coming] = []
+    in_flight: list[Coming] = []
     for work in works:
-        before.append(start(work))
-        if len(before) == 2:
-            yield before.pop(0)
-    yield from before
+        in_flight.append(start(work))
+        if len(in_flight) == 2:
+            yield in_flight.pop(0)
+    yield from in_flight

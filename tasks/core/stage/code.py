@@ -56,9 +56,9 @@ class Reader:
 
     def __init__(self, root: Path, memory: Path | None = None) -> None:
         self.root, self._memory = root, memory
-        self._own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # results by another version of this file are not used
-        known = _read_json(memory) if memory else {}
-        self._before = known.get("modules", {}) if known.get("by") == self._own else {}
+        self._version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # results by another version of this file are not used
+        cache = _read_json(memory) if memory else {}
+        self._cached = cache.get("modules", {}) if cache.get("by") == self._version else {}
         self._modules: dict[str, Module] = {}
         self._files: dict[Path, Module] = {}
         self._names: dict[str, Path | None] = {}
@@ -66,10 +66,10 @@ class Reader:
     def stage_digests(self) -> dict[str, str]:
         """SHA-256 of the code of every stage (a package of tasks with an entry), by the package's name."""
         entries = sorted((self.root / PACKAGE).glob("*/__main__.py"))
-        found = {entry.parent.name: self.stage_digest(entry.parent.name) for entry in entries}
-        if self._memory and self._modules.keys() - self._before.keys():
-            write_text(self._memory, json.dumps({"by": self._own, "modules": self._modules}))
-        return found
+        digests = {entry.parent.name: self.stage_digest(entry.parent.name) for entry in entries}
+        if self._memory and self._modules.keys() - self._cached.keys():
+            write_text(self._memory, json.dumps({"by": self._version, "modules": self._modules}))
+        return digests
 
     def stage_digest(self, stage: str) -> str:
         """SHA-256 of the code of `python -m tasks.STAGE`, in hexadecimal."""
@@ -90,7 +90,7 @@ class Reader:
         return total.hexdigest()
 
     def _reached(self, waiting: list[Path]) -> dict[Path, str]:
-        found: dict[Path, str] = {}
+        digests: dict[Path, str] = {}
         seen: set[Path] = set()
         while waiting:
             path = waiting.pop()
@@ -99,19 +99,19 @@ class Reader:
             seen.add(path)
             module = self._module(path)
             if module.digest:
-                found[path] = module.digest
+                digests[path] = module.digest
             for name in module.imports:
                 waiting += self._files_of(name)
         for package in {path.parent for path in seen}:
             for other in package.iterdir():
                 if other.is_file() and other.suffix not in (".py", ".pyc") and not other.name.startswith("."):
-                    found[other] = hashlib.sha256(other.read_bytes()).hexdigest()
-        return found
+                    digests[other] = hashlib.sha256(other.read_bytes()).hexdigest()
+        return digests
 
     def _files_of(self, name: str) -> list[Path]:
         """The files that an import of `name` executes: those of its packages, and its own."""
         names = [".".join(name.split(".")[:depth]) for depth in range(1, name.count(".") + 2)]
-        return [file for above in names if above not in NEUTRAL and (file := self._file_of(above))]
+        return [file for module in names if module not in NEUTRAL and (file := self._file_of(module))]
 
     def _file_of(self, name: str) -> Path | None:
         if name not in self._names:
@@ -123,9 +123,9 @@ class Reader:
             package = ".".join(path.relative_to(self.root).parent.parts)
             text = path.read_bytes()
             key = f"{package} {hashlib.sha256(text).hexdigest()}"
-            known = self._before.get(key)
+            cached = self._cached.get(key)
             try:
-                self._modules[key] = Module(known[0], tuple(known[1])) if known else read_module(text, package)
+                self._modules[key] = Module(cached[0], tuple(cached[1])) if cached else read_module(text, package)
             except (SyntaxError, ValueError) as error:  # a ValueError: null bytes
                 line = getattr(error, "lineno", None) or 1
                 raise UserError(f"{path.relative_to(self.root)}:{line}: not valid Python ({error.args[0]}); fix it and run again") from None
@@ -182,21 +182,21 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING" and not node.orelse
 
 
-def _canonical(value: object, words: bool = True) -> str:
+def _canonical(value: object, with_text: bool = True) -> str:
     """A syntax tree as text, the same under every version of Python: empty fields and those only for type checkers are omitted.
 
-    Without `words`, literal text is ignored.
+    Without `with_text`, literal text is ignored.
     """
     if isinstance(value, list):
-        return "[" + ",".join(_canonical(part, words) for part in value) + "]"
+        return "[" + ",".join(_canonical(part, with_text) for part in value) + "]"
     if not isinstance(value, ast.AST):
         return repr(value)
-    if not words and (isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))):
+    if not with_text and (isinstance(value, ast.JoinedStr) or (isinstance(value, ast.Constant) and isinstance(value.value, str))):
         return "words"
     if isinstance(value, ast.Raise):
-        words = False
+        with_text = False
     if isinstance(value, ast.Call) and _name(value.func) in MESSAGES and not _goes_to_a_file(value):
-        words = False
+        with_text = False
     parts = []
     for name in value._fields:
         part: Any = getattr(value, name, None)
@@ -208,7 +208,7 @@ def _canonical(value: object, words: bool = True) -> str:
             continue
         if name == "returns" or (name == "annotation" and isinstance(value, ast.arg)):
             continue
-        parts.append(f"{name}={_canonical(part, words)}")
+        parts.append(f"{name}={_canonical(part, with_text)}")
     return f"{type(value).__name__}({','.join(parts)})"
 
 
@@ -258,8 +258,8 @@ def _sources(package: Path) -> list[Path]:
 
 def _holds(folder: Path, sources: Mapping[str, bytes]) -> bool:
     """Whether a frozen copy exists and is complete."""
-    there = {path.relative_to(folder).as_posix() for path in _sources(folder / PACKAGE)} if folder.is_dir() else set()
-    return there == set(sources) and all((folder / name).read_bytes() == content for name, content in sources.items())
+    files = {path.relative_to(folder).as_posix() for path in _sources(folder / PACKAGE)} if folder.is_dir() else set()
+    return files == set(sources) and all((folder / name).read_bytes() == content for name, content in sources.items())
 
 
 def frozen_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:

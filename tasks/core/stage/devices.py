@@ -65,8 +65,8 @@ def one_thread() -> Iterator[int]:
 
 def record_hardware(device: torch.device) -> None:
     """Record once, in the file that RECORD names, what this stage's bits may depend on; no digest covers it, and no stage reads it."""
-    place = os.environ.get(RECORD)
-    if not place or Path(place).exists():  # if it exists, this may be a worker with fewer threads
+    path = os.environ.get(RECORD)
+    if not path or Path(path).exists():  # if it exists, this may be a worker with fewer threads
         return
     native = compute_dtype(device, "bf16") == torch.bfloat16
     facts = {
@@ -76,7 +76,7 @@ def record_hardware(device: torch.device) -> None:
         "bf16": "native" if native else "as fp32",
     }
     with suppress(OSError):  # a full disk: the stage itself will report it
-        write_json(Path(place), facts)
+        write_json(Path(path), facts)
 
 
 def keep_memory() -> bool:
@@ -152,18 +152,18 @@ class Coming:
     """Tensors of one device on their way to the CPU: `arrays` waits until they are computed, but not for work that the GPU gets later."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
-        self.here, self.event = list(tensors), None
+        self.copies, self.event = list(tensors), None
         if tensors[0].device.type == "cuda":
-            self.here = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
-            for here, tensor in zip(self.here, tensors, strict=True):
-                here.copy_(tensor, non_blocking=True)
+            self.copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors]
+            for copy, tensor in zip(self.copies, tensors, strict=True):
+                copy.copy_(tensor, non_blocking=True)
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.event.record(torch.cuda.current_stream(tensors[0].device))
 
     def arrays(self) -> list[npt.NDArray[Any]]:
         if self.event is not None:
             self.event.synchronize()
-        return [here.numpy() for here in self.here]
+        return [copy.numpy() for copy in self.copies]
 
 
 def activations(config: Any) -> int:
@@ -199,8 +199,8 @@ def best_batch_tokens(device: torch.device, dtype: torch.dtype, gradients: bool 
     With `gradients`, a batch's activations stay in memory.
     """
     if device.type == "cpu":  # fp32: fits in its caches; bf16: weights are cast and reordered once per batch
-        small = dtype != torch.bfloat16 or (gradients and not has_amx())  # small batches pad a training's few texts less
-        return 2048 if small else 8192
+        small_batches = dtype != torch.bfloat16 or (gradients and not has_amx())  # small batches pad a training's few texts less
+        return 2048 if small_batches else 8192
     return GRAPH_TOKENS if gradients else 65536
 
 

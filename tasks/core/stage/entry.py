@@ -43,14 +43,14 @@ def stage() -> Iterator[None]:
         with one_line_errors():
             execute_frozen()
             sources = read_sources(os.environ.get(SOURCES))
-            read = input_stamps(sys.argv[1:]) if STAGE in os.environ else {}
+            inputs = input_stamps(sys.argv[1:]) if STAGE in os.environ else {}
             began = time.monotonic()
             try:
                 yield
             finally:
                 leave_bars()
             record_cost(seconds=time.monotonic() - began, peak_mib=_peak_mib())
-            changed = [str(path) for path, stamp in read.items() if _stamp(path) != stamp]
+            changed = [str(path) for path, stamp in inputs.items() if _stamp(path) != stamp]
             changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]
             if changed:
                 raise UserError(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; its output was discarded, run again")
@@ -65,8 +65,8 @@ def record_cost(**figures: float) -> None:
         return
     path = Path(place)
     with suppress(OSError, ValueError):  # a full disk costs these figures, not the stage
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        write_json(path, known | {name: round(value, 3) for name, value in figures.items()})
+        record = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        write_json(path, record | {name: round(value, 3) for name, value in figures.items()})
 
 
 def _peak_mib() -> float:
@@ -85,10 +85,10 @@ def read_sources(path: str | None) -> dict[Path, list[int]]:
     """
     if not path:
         return {}
-    watched = read_json(Path(path))
-    if watched["problem"]:
-        raise UserError(watched["problem"])
-    return {Path(name): stamp for name, stamp in watched["files"].items()}
+    record = read_json(Path(path))
+    if record["problem"]:
+        raise UserError(record["problem"])
+    return {Path(name): stamp for name, stamp in record["files"].items()}
 
 
 def input_stamps(words: Sequence[str]) -> dict[Path, object]:
@@ -98,8 +98,8 @@ def input_stamps(words: Sequence[str]) -> dict[Path, object]:
 
 def _stamp(path: Path) -> object:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    found = [(str(file), file.stat()) for file in files if file.is_file()]
-    return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found]
+    statuses = [(str(file), file.stat()) for file in files if file.is_file()]
+    return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in statuses]
 
 
 def execute_frozen() -> None:

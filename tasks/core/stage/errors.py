@@ -133,10 +133,10 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        known = user_error(error)
-        if known is None:
+        fault = user_error(error)
+        if fault is None:
             raise
-        problem = known.problem
+        problem = fault.problem
     else:
         return
     print(f"retemper: {problem.message}", file=sys.stderr)
@@ -206,24 +206,24 @@ def parse_disk_fault(text: str) -> tuple[str, str]:
 
 def memory_fault(error: BaseException | None) -> str:
     """A full GPU memory as one line for the user; empty for any other error. Detected by the messages of PyTorch, NCCL, or faiss."""
-    found = _said(OUT_OF_MEMORY, error)
-    return found and (
-        f"{found}: lower batch_tokens of this stage (params.yaml) and graph_tokens (runtime.yaml), or stop other processes on the GPU; "
+    message = _said(OUT_OF_MEMORY, error)
+    return message and (
+        f"{message}: lower batch_tokens of this stage (params.yaml) and graph_tokens (runtime.yaml), or stop other processes on the GPU; "
         "a training resumes from its last checkpoint"
     )
 
 
 def gpu_fault(error: BaseException | None) -> str:
     """A failing GPU as one line for the user; empty for any other error. Detected by the driver's message."""
-    found = _said(GPU_FAULT, error)
-    return found and f"{found}: see nvidia-smi, and run again or on another GPU; a training resumes from its last checkpoint"
+    message = _said(GPU_FAULT, error)
+    return message and f"{message}: see nvidia-smi, and run again or on another GPU; a training resumes from its last checkpoint"
 
 
 def _said(words: re.Pattern[str], error: BaseException | None) -> str:
     """The first match of `words` in an error or its causes; empty if there is none."""
     while error is not None:
-        if found := words.search(str(error)):
-            return found[0]
+        if match := words.search(str(error)):
+            return match[0]
         error = error.__cause__ or error.__context__
     return ""
 
@@ -238,7 +238,7 @@ def escaped(text: str) -> str:
 
     Tabs and newlines stay; whoever prints data as one line must remove them.
     """
-    return CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def printable(text: str) -> str:
@@ -246,8 +246,8 @@ def printable(text: str) -> str:
     return escaped(redacted(text))
 
 
-def counted(count: int, what: str) -> str:
-    """`2 documents without text`, but `1 document without text`. `what` begins with a plural."""
-    plural, space, rest = what.partition(" ")
+def counted(count: int, nouns: str) -> str:
+    """`2 documents without text`, but `1 document without text`. `nouns` begins with a plural."""
+    plural, space, rest = nouns.partition(" ")
     singular = {"queries": "query", "batches": "batch", "entries": "entry", "searches": "search"}.get(plural, plural.removesuffix("s"))
     return f"{count:,} {singular if count == 1 else plural}{space}{rest}"

@@ -98,30 +98,30 @@ def validate(model: type[P], value: object, where: str, *, section: str = "") ->
         first, *others = error.errors()
         key = f"{where}: {'.'.join(filter(None, (section, *(str(part) for part in first['loc'] if not TAG.fullmatch(str(part))))))}"
         if first["type"] == "extra_forbidden":
-            known = ", ".join(_known(model, first["loc"][:-1]))
-            raise Invalid(f"{key}: unknown key, expected one of {known}", where=key, expected=known) from None
+            known_keys = ", ".join(_known(model, first["loc"][:-1]))
+            raise Invalid(f"{key}: unknown key, expected one of {known_keys}", where=key, expected=known_keys) from None
         if first["type"] == "missing":
             raise Missing(f"{key}: missing; add it", where=key, remedy="add it") from None
         if first["type"] == "value_error":
-            wish = str(first["ctx"]["error"])
+            expected = str(first["ctx"]["error"])
             if isinstance(first["input"], dict):  # a section whose keys contradict each other, which the message names
-                raise Invalid(f"{key}: {wish}", where=key, expected=wish) from None
+                raise Invalid(f"{key}: {expected}", where=key, expected=expected) from None
         elif first["type"] in ("model_type", "dict_type") and not UNION.fullmatch(str(first["loc"][-1])):
             keys = f" with {', '.join(_known(model, first['loc']))}" if first["type"] == "model_type" else ""
-            wish = f"expected a mapping{keys}"
+            expected = f"expected a mapping{keys}"
         else:
-            wish = _wish([first, *(one for one in others if one["loc"][:-1] == first["loc"][:-1])])
+            expected = _wish([first, *(other for other in others if other["loc"][:-1] == first["loc"][:-1])])
         found = _shown(first["input"])
-        raise Invalid(f"{key}: found {found}; {wish}", where=key, found=found, expected=wish) from None
+        raise Invalid(f"{key}: found {found}; {expected}", where=key, found=found, expected=expected) from None
 
 
 def _wish(errors: Sequence[Mapping[str, Any]]) -> str:
     """What the first error expects, in words: "input should be a valid integer or 'auto'", if the other errors are of the same union."""
-    wish = str(errors[0]["msg"]).partition(" or instance of ")[0]
+    expected = str(errors[0]["msg"]).partition(" or instance of ")[0]
     if UNION.fullmatch(str(errors[0]["loc"][-1])):
-        first = wish if errors[0]["type"] == "literal_error" else wish.partition(",")[0]
-        wish = " or ".join([first, *(one["msg"].removeprefix("Input should be ") for one in errors[1:])])
-    return f"{wish[0].lower()}{wish[1:]}"
+        first = expected if errors[0]["type"] == "literal_error" else expected.partition(",")[0]
+        expected = " or ".join([first, *(error["msg"].removeprefix("Input should be ") for error in errors[1:])])
+    return f"{expected[0].lower()}{expected[1:]}"
 
 
 def _shown(value: object) -> str:
@@ -132,23 +132,23 @@ def _shown(value: object) -> str:
 
 def _known(model: type[Params], place: tuple[int | str, ...]) -> list[str]:
     """The keys that a record nested in `model` may have; `place` is the path to it through fields and dicts of records."""
-    found: Any = model
+    annotation: Any = model
     for key in place:
-        fields = getattr(found, "model_fields", {})
-        found = fields[key].annotation if key in fields else get_args(found)[-1]
-        if isinstance(found, UnionType):  # RECORD | None
-            found = get_args(found)[0]
-    return list(found.model_fields)
+        fields = getattr(annotation, "model_fields", {})
+        annotation = fields[key].annotation if key in fields else get_args(annotation)[-1]
+        if isinstance(annotation, UnionType):  # RECORD | None
+            annotation = get_args(annotation)[0]
+    return list(annotation.model_fields)
 
 
 def frozen_parameters() -> Path:
     """The parameter file that this stage reads: FROZEN, or the one that PARAMETERS names. UserError if DVC would record another one."""
-    given = os.environ.get(PARAMETERS)
-    if given is not None and STAGE in os.environ:
+    path = os.environ.get(PARAMETERS)
+    if path is not None and STAGE in os.environ:
         raise UserError(
-            f"{PARAMETERS}: found {given}, but DVC records that {os.environ[STAGE]} reads {FROZEN}; unset {PARAMETERS}, and run again"
+            f"{PARAMETERS}: found {path}, but DVC records that {os.environ[STAGE]} reads {FROZEN}; unset {PARAMETERS}, and run again"
         )
-    return Path(given or FROZEN)
+    return Path(path or FROZEN)
 
 
 def read_parameters(path: Path | None = None) -> dict[str, Any]:

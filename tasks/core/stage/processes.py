@@ -33,8 +33,8 @@ def available_cores() -> int:
 
 def cores() -> int:
     """The CPU cores that this process may use: at most `threads` of runtime.yaml."""
-    there = available_cores()
-    return min(there, read_runtime().threads or there)
+    available = available_cores()
+    return min(available, read_runtime().threads or available)
 
 
 def map_in_order(function: Callable[[Work], Result], work: Iterable[Work], processes: int, alone: int = 1) -> Iterator[Result]:
@@ -43,18 +43,18 @@ def map_in_order(function: Callable[[Work], Result], work: Iterable[Work], proce
     `function`, pieces, and results pass between processes, so `function` must be at module level (or a partial of such a function).
     WorkersLost if a process is killed.
     """
-    rest = iter(work)
-    first = list(islice(rest, alone + 1)) if processes > 1 else []
+    pieces = iter(work)
+    first = list(islice(pieces, alone + 1)) if processes > 1 else []
     if len(first) <= alone:
         yield from map(function, first)
-        yield from map(function, rest)
+        yield from map(function, pieces)
         return
     return_memory()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(os.getpid(),)) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
-            for piece in (part for source in (first, rest) for part in source):
+            for piece in (part for source in (first, pieces) for part in source):
                 waiting.append(pool.submit(function, piece))
                 if len(waiting) >= AHEAD * processes:
                     yield waiting.popleft().result()

@@ -31,7 +31,7 @@ class Progress:
     def __init__(self, what: str, total: int | None, unit: str = "") -> None:
         self.what, self.total, self.unit = what, total, unit
         self.done = self.resumed = 0
-        self.start = self.told = self.passed = time.monotonic()
+        self.start = self.reported = self.sent = time.monotonic()
         self.silent = bool(os.environ.get(SILENT))
         self.terminal = can_redraw(sys.stderr)
         self.live = bool(os.environ.get(LIVE)) and not self.terminal and not self.silent
@@ -46,11 +46,11 @@ class Progress:
         """Count `count` more units; `note` (a loss, for example) is shown after the rate."""
         self.done += count
         now = time.monotonic()
-        if now - self.told >= (DRAWN_SECONDS if self.terminal else LOG_SECONDS):
-            self.told = now
+        if now - self.reported >= (DRAWN_SECONDS if self.terminal else LOG_SECONDS):
+            self.reported = now
             self._tell(self._line(now, note))
-        elif self.live and now - self.passed >= LIVE_SECONDS:
-            self.passed = now
+        elif self.live and now - self.sent >= LIVE_SECONDS:
+            self.sent = now
             print(f"\r{self._line(now, note)}", file=sys.stderr, flush=True)
 
     def close(self, note: str = "") -> None:
@@ -75,8 +75,8 @@ class Progress:
         rate = (self.done - self.resumed) / elapsed
         share = f"{self.done:,}" + (f"/{self.total:,}" if self.total is not None else "")
         left = f", {_clock((self.total - self.done) / rate)} left" if self.total and rate and self.done < self.total else ""
-        said = f"{self.what}: {share} {self.unit}".rstrip() + f", {_pace(rate)}, {_clock(elapsed)}{left}" + (f", {note}" if note else "")
-        return escaped(said)
+        line = f"{self.what}: {share} {self.unit}".rstrip() + f", {_pace(rate)}, {_clock(elapsed)}{left}" + (f", {note}" if note else "")
+        return escaped(line)
 
 
 def track(items: Iterable[T], what: str, total: int | None = None, unit: str = "") -> Iterator[T]:
@@ -132,9 +132,9 @@ def live_footer(terminal: TextIO, line: str, *columns: "rich.ProgressColumn", au
 
     text = TextColumn(line, markup=False, table_column=Column(no_wrap=True, overflow="crop"))
     screen = Screen(file=terminal, force_terminal=True)
-    drawn = Progress(text, *columns, console=screen, auto_refresh=auto_refresh, redirect_stdout=False, redirect_stderr=False)
-    drawn.start()
-    return drawn
+    footer = Progress(text, *columns, console=screen, auto_refresh=auto_refresh, redirect_stdout=False, redirect_stderr=False)
+    footer.start()
+    return footer
 
 
 def print_line(text: str, stream: TextIO) -> None:
@@ -143,9 +143,9 @@ def print_line(text: str, stream: TextIO) -> None:
         print(text, file=stream, flush=True)
     except OSError:
         with suppress(OSError, ValueError):  # the stream has no file descriptor
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
+            null_device = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null_device, stream.fileno())
+            os.close(null_device)
 
 
 def _pace(rate: float) -> str:

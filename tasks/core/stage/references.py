@@ -36,9 +36,9 @@ def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
     UserError naming the key if the reader's code lacks the module or its function, or if a digest was written by hand.
     """
     if isinstance(value, Mapping):
-        return {name: freeze_references(below, reader, f"{key}.{name}" if key else str(name)) for name, below in value.items()}
+        return {name: freeze_references(child, reader, f"{key}.{name}" if key else str(name)) for name, child in value.items()}
     if isinstance(value, list):
-        return [freeze_references(below, reader, key) for below in value]
+        return [freeze_references(child, reader, key) for child in value]
     if not isinstance(value, str) or not PATTERN.fullmatch(value):
         return value
     found = f"params.yaml: {key}: found {value}"
@@ -48,7 +48,7 @@ def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
     file = module_file(reader.root, module)
     if file is None:
         path = f"{module.replace('.', '/')}.py"
-        raise UserError(f"{found}, but there is no {path}; write it (another tree has it once it is committed), or fix the name")
+        raise UserError(f"{found}, but there is no {path}; write it (other worktrees have it once it is committed), or fix the name")
     digest = reader.module_digest(module)  # before the file is parsed here: it refuses one that is not Python
     if name not in _names(file):
         raise UserError(f"{found}, but {file.relative_to(reader.root)} defines no {name}; add it, or fix the name")
@@ -58,8 +58,8 @@ def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
 def frozen_references(value: Any) -> dict[str, str]:
     """The digests of all references in a frozen value, by reference (MODULE:FUNCTION)."""
     if isinstance(value, Mapping | list):
-        inside = value.values() if isinstance(value, Mapping) else value
-        return {name: digest for below in inside for name, digest in frozen_references(below).items()}
+        children = value.values() if isinstance(value, Mapping) else value
+        return {name: digest for child in children for name, digest in frozen_references(child).items()}
     name, _, digest = value.partition("@") if isinstance(value, str) and PATTERN.fullmatch(value) else ("", "", "")
     return {name: digest} if digest else {}
 
@@ -67,9 +67,9 @@ def frozen_references(value: Any) -> dict[str, str]:
 def without_digests(value: Any) -> Any:
     """A frozen value as params.yaml has it: without the digests of references."""
     if isinstance(value, Mapping):
-        return {name: without_digests(below) for name, below in value.items()}
+        return {name: without_digests(child) for name, child in value.items()}
     if isinstance(value, list):
-        return [without_digests(below) for below in value]
+        return [without_digests(child) for child in value]
     return value.partition("@")[0] if isinstance(value, str) and PATTERN.fullmatch(value) else value
 
 
@@ -78,11 +78,11 @@ def named_code(reference: str) -> Callable[..., Any] | None:
     if not PATTERN.fullmatch(reference):
         return None
     module, _, name = without_digests(reference).partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
-    return found
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
 
 
 def _names(file: Path) -> set[str]:
     """The names that a module assigns, defines, or imports."""
     table = symtable.symtable(file.read_text(encoding="utf-8"), str(file), "exec")
-    return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
+    return {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported()}

@@ -24,8 +24,8 @@ class Runtime(Params):
     checkpoint_seconds: float = Field(
         30.0,
         ge=0,
-        description="seconds between two checkpoints of a training, or 20 times as long as writing one takes, if that is longer; a kill "
-        "loses at most this. 0: at every step",
+        description="seconds between two checkpoints of a training, or 20 times the time that writing one takes, if longer; a kill "
+        "loses at most that much. 0: at every step",
     )
     graph_tokens: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
@@ -34,17 +34,17 @@ class Runtime(Params):
         "many as half of its free memory is estimated to hold",
     )
     shard_store_gib: float = Field(
-        8.0, ge=0, description="disk for finished embedding shards, GiB; the least recently used are removed first"
+        8.0, ge=0, description="disk space for finished embedding shards, in GiB; the least recently used are removed first"
     )
     shard_store_days: float = Field(30.0, ge=0, description="embedding shards that no encode has used for this many days are removed")
-    engine: Literal["local", "ray"] = Field("local", description="who runs the workers of a stage: this machine, or a Ray cluster")
+    engine: Literal["local", "ray"] = Field("local", description="where the workers of a stage run: this machine, or a Ray cluster")
     workers: Annotated[int, Field(ge=1)] | Literal["all"] = Field(
         1, description="workers of a stage: processes with a GPU or a share of the CPU threads each; all: one per GPU"
     )
     address: str = Field(
         "auto", description="engine ray: address of the cluster's head node; auto: the cluster that this machine is part of"
     )
-    restarts: int = Field(3, ge=0, description="how often a lost worker's work is done again before the stage fails")
+    restarts: int = Field(3, ge=0, description="how many times the work of a lost worker is repeated before the stage fails")
 
 
 def read_runtime(path: Path = RUNTIME_FILE) -> Runtime:

@@ -40,8 +40,8 @@ class LimitedComposer(Composer):
         finally:
             self.level -= 1
         if isinstance(node, ScalarNode) and (half := HALVES.search(node.value)):
-            told = f"found \\u{ord(half[0]):04x}, half of a character as JSON escapes it; write the character itself"
-            raise Refused(problem=told, problem_mark=node.start_mark)
+            problem = f"found \\u{ord(half[0]):04x}, half of a character as JSON escapes it; write the character itself"
+            raise Refused(problem=problem, problem_mark=node.start_mark)
         return node
 
     def compose_document(self) -> Any:
@@ -55,11 +55,11 @@ def refuse_expansion(root: Node) -> None:
     sizes: dict[int, int | None] = {}  # None: an ancestor of the current node
 
     def size(node: Node) -> int:
-        known = sizes.get(id(node), 0)
-        if known is None:
+        count = sizes.get(id(node), 0)
+        if count is None:
             raise Refused(problem="an alias (*name) is within its own anchor (&name)", problem_mark=node.start_mark)
-        if known:
-            return known
+        if count:
+            return count
         sizes[id(node)] = None
         children = node.value if isinstance(node, SequenceNode) else sum(node.value, ()) if isinstance(node, MappingNode) else ()
         total = 1 + sum(map(size, children))
@@ -73,9 +73,9 @@ def refuse_expansion(root: Node) -> None:
 
 def parse_yaml(text: str) -> Any:
     """The value of a YAML 1.2 document; ruamel.yaml's YAMLError (Refused is one) or ValueError if it is invalid."""
-    if found := OPENERS.search(text):
-        line = text.count("\n", 0, found.start())
-        raise Refused(problem=f"nested deeper than {MOST_LEVELS} levels", problem_mark=FileMark("", found.start(), line, 0))
+    if match := OPENERS.search(text):
+        line = text.count("\n", 0, match.start())
+        raise Refused(problem=f"nested deeper than {MOST_LEVELS} levels", problem_mark=FileMark("", match.start(), line, 0))
     reader = YAML(typ="safe", pure=True)
     reader.Composer = LimitedComposer
     return reader.load(text)

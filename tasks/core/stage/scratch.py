@@ -58,13 +58,13 @@ def scratch_folder(kind: str, digest: str) -> Path:
     If it is new, and other works of its kind are unfinished, print a line that says that those were begun with other inputs or settings.
     """
     folder = ROOT / "scratch" / kind / digest[:32]
-    new = not folder.exists()
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     remove_finished(folder)
     others = sorted((f for f in folder.parent.iterdir() if f != folder), key=lambda f: f.stat().st_mtime, reverse=True)
-    if new and any(any(other.iterdir()) and not (other / FINISHED).exists() for other in others):
+    if is_new and any(any(other.iterdir()) and not (other / FINISHED).exists() for other in others):
         differs = "inputs, parameters, code, libraries, threads, workers, or hardware"
-        print(f"{kind}: starts from the beginning; the unfinished work that is there was begun with other {differs}")
+        print(f"{kind}: starting from the beginning; the unfinished work found has other {differs}")
     for old in others[KEPT - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
     return folder
@@ -91,10 +91,10 @@ def mark_finished(folder: Path) -> None:
     _flush(folder)
 
 
-def remove_finished(but: Path | None = None) -> None:
-    """Remove finished works: all of them (DVC has their outs), or only those of the same kind as `but`, except `but` itself."""
-    for mark in list((but.parent if but else ROOT / "scratch").glob(f"*/{FINISHED}" if but else f"*/*/{FINISHED}")):
-        if mark.parent != but:
+def remove_finished(current: Path | None = None) -> None:
+    """Remove finished works: all of them (DVC has their outs), or only those of the same kind as `current`, except `current` itself."""
+    for mark in list((current.parent if current else ROOT / "scratch").glob(f"*/{FINISHED}" if current else f"*/*/{FINISHED}")):
+        if mark.parent != current:
             with suppress(OSError):
                 _remove(mark.parent)
 

@@ -12,15 +12,15 @@ TEXT_BYTES = 2**24  # of text at a time; a tokenizer's output takes about 20 tim
 
 def join_batches(parts: Iterable[pa.RecordBatch | pa.Table], rows: int, size: int = JOINED_BYTES) -> Iterator[pa.Table]:
     """`parts`, in order, joined into tables; each ends with the part that reaches `rows` rows or `size` bytes."""
-    held, count, total = list[pa.Table](), 0, 0
+    pending, count, total = list[pa.Table](), 0, 0
     for part in parts:
-        held.append(part if isinstance(part, pa.Table) else pa.Table.from_batches([part]))
+        pending.append(part if isinstance(part, pa.Table) else pa.Table.from_batches([part]))
         count, total = count + part.num_rows, total + part.nbytes
         if count >= rows or total >= size:
-            yield pa.concat_tables(held)
-            held, count, total = [], 0, 0
-    if held:
-        yield pa.concat_tables(held)
+            yield pa.concat_tables(pending)
+            pending, count, total = [], 0, 0
+    if pending:
+        yield pa.concat_tables(pending)
 
 
 def split_batch(batch: pa.RecordBatch, columns: list[str], size: int = TEXT_BYTES) -> Iterator[pa.RecordBatch]:
@@ -29,7 +29,7 @@ def split_batch(batch: pa.RecordBatch, columns: list[str], size: int = TEXT_BYTE
     ends = np.cumsum(lengths)
     start = 0
     while start < batch.num_rows:
-        before = int(ends[start - 1]) if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, before + size, side="right")))
+        previous_end = int(ends[start - 1]) if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, previous_end + size, side="right")))
         yield batch.slice(start, end - start)
         start = end

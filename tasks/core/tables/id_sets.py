@@ -31,9 +31,9 @@ class Ids:
     def add(self, ids: Sequence[str]) -> None:
         self.extend(hashes(ids))
 
-    def extend(self, found: Hashes) -> None:
+    def extend(self, id_hashes: Hashes) -> None:
         """Add ids by their `hashes`."""
-        self._hashes.frombytes(found.tobytes())
+        self._hashes.frombytes(id_hashes.tobytes())
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -60,21 +60,21 @@ class Ids:
 
     def ordinals(self, ids: Sequence[str]) -> npt.NDArray[np.int64]:
         """For each of `ids`, how many ids were added before it; -1 if it was not added."""
-        positions, there = self._positions(hashes(ids))
+        positions, is_known = self._positions(hashes(ids))
         ordinals = np.full(len(positions), -1, dtype=np.int64)
-        ordinals[there] = self._order[positions[there]]
+        ordinals[is_known] = self._order[positions[is_known]]
         return ordinals
 
     def last(self, wanted: Hashes) -> npt.NDArray[np.int64]:
         """For each of `wanted` (ids by their `hashes`), how many ids were added before its last addition; -1 if it was not added."""
-        found = np.full(len(wanted), -1, dtype=np.int64)
-        there = self.have(wanted)
-        found[there] = self._order[np.searchsorted(self._sorted, wanted[there], side="right") - 1]
-        return found
+        ordinals = np.full(len(wanted), -1, dtype=np.int64)
+        is_known = self.have(wanted)
+        ordinals[is_known] = self._order[np.searchsorted(self._sorted, wanted[is_known], side="right") - 1]
+        return ordinals
 
     def _positions(self, wanted: Hashes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         positions = np.searchsorted(self._sorted, wanted).astype(np.int64)
-        inside = positions < len(self._sorted)
-        there = np.zeros(len(wanted), dtype=np.bool_)
-        there[inside] = self._sorted[positions[inside]] == wanted[inside]
-        return positions, there
+        in_range = positions < len(self._sorted)
+        is_known = np.zeros(len(wanted), dtype=np.bool_)
+        is_known[in_range] = self._sorted[positions[in_range]] == wanted[in_range]
+        return positions, is_known

@@ -19,8 +19,8 @@ Ints = npt.NDArray[np.int64]
 def concat_ranges(starts: Ints | int, sizes: Ints) -> Ints:
     """For each start and size, the numbers `start` to `start + size - 1`, one run after another."""
     ends: Ints = sizes.cumsum()
-    before: Ints = starts - ends + sizes
-    runs: Ints = np.repeat(before, sizes) + np.arange(int(ends[-1]) if len(ends) else 0)
+    shifts: Ints = starts - ends + sizes
+    runs: Ints = np.repeat(shifts, sizes) + np.arange(int(ends[-1]) if len(ends) else 0)
     return runs
 
 
@@ -36,16 +36,16 @@ def ordinals(needed: pa.ChunkedArray, path: Path) -> Ints:
     if not unique.num_chunks:
         return np.empty(0, dtype=np.int64)
     wanted = unique.chunk(0).dictionary
-    found = np.full(len(wanted), -1, dtype=np.int64)
+    id_rows = np.full(len(wanted), -1, dtype=np.int64)
     start, size = 0, min(max(len(wanted), ID_BATCH[0]), ID_BATCH[1])
     with parquet_errors(path):
         for batch in open_parquet(path).iter_batches(size, columns=["id"]):
             place = pc.index_in(wanted, value_set=batch["id"])
-            here = place.is_valid().to_numpy(zero_copy_only=False)
-            found[here] = place.drop_null().to_numpy() + start
+            present = place.is_valid().to_numpy(zero_copy_only=False)
+            id_rows[present] = place.drop_null().to_numpy() + start
             start += batch.num_rows
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in unique.chunks])
-    rows: Ints = found[codes]
+    rows: Ints = id_rows[codes]
     return rows
 
 
@@ -70,6 +70,6 @@ class StoredIds:
             ends = np.cumsum([file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)])
             firsts = np.searchsorted(unique, np.concatenate([[0], ends]))  # of each group's wanted ones
             for group in np.flatnonzero(np.diff(firsts)).tolist():
-                here = unique[firsts[group] : firsts[group + 1]] - (ends[group - 1] if group else 0)
-                parts.append(file.read_row_group(group, columns=["id"])["id"].combine_chunks().take(pa.array(here)))
+                group_rows = unique[firsts[group] : firsts[group + 1]] - (ends[group - 1] if group else 0)
+                parts.append(file.read_row_group(group, columns=["id"])["id"].combine_chunks().take(pa.array(group_rows)))
         return pa.concat_arrays(parts).take(pa.array(places))

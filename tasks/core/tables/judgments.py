@@ -122,24 +122,24 @@ def _keys(queries: Ints, documents: Ints, same_query: SameTexts, same_document: 
     return same_query.firsts_of(queries) * (int(same_document.first.max(initial=0)) + 1) + same_document.firsts_of(documents)
 
 
-def _members(first: Ints, beside: Ints, same: SameTexts) -> tuple[Ints, Ints]:
-    """Each of `first` replaced by all ordinals with the same text; `beside` is repeated to match."""
+def _members(first: Ints, partners: Ints, same: SameTexts) -> tuple[Ints, Ints]:
+    """Each of `first` replaced by all ordinals with the same text; `partners` is repeated to match."""
     order = np.argsort(same.first, kind="stable")
     begin, end = (np.searchsorted(same.first, first, side, sorter=order) for side in ("left", "right"))
     count = end - begin
-    return same.members[order[concat_ranges(begin, count)]], np.repeat(beside, count)
+    return same.members[order[concat_ranges(begin, count)]], np.repeat(partners, count)
 
 
 def ranked_groups(path: Path, window: tuple[int, int]) -> Iterator[pa.Table]:
     """The rows of a table of negatives with a rank in `window`, in order, about GROUP at a time."""
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     for batch in read_batches(path, RANKED):
-        held.append(batch.filter(pc.and_(pc.greater_equal(batch["rank"], window[0]), pc.less_equal(batch["rank"], window[1]))))
-        if sum(part.num_rows for part in held) >= GROUP:
-            yield pa.Table.from_batches(held, RANKED)
-            held = []
-    if any(part.num_rows for part in held):
-        yield pa.Table.from_batches(held, RANKED)
+        pending.append(batch.filter(pc.and_(pc.greater_equal(batch["rank"], window[0]), pc.less_equal(batch["rank"], window[1]))))
+        if sum(part.num_rows for part in pending) >= GROUP:
+            yield pa.Table.from_batches(pending, RANKED)
+            pending = []
+    if any(part.num_rows for part in pending):
+        yield pa.Table.from_batches(pending, RANKED)
 
 
 def ranked_lists(
@@ -157,10 +157,10 @@ def ranked_lists(
             if (np.diff(q, prepend=last) < 0).any():
                 raise UserError(f"{path}: its queries are not in the order of the training queries; re-run the stage that makes it")
             last = int(q[-1]) if len(q) else last
-            taken = slice(None) if among is None else among[d]
-            counts += np.bincount(q[taken], minlength=len(counts))
-            values.write(d[taken].astype(np.int32).tobytes())
-            scores.write(table["score"].to_numpy()[known][taken].tobytes())
+            selected = slice(None) if among is None else among[d]
+            counts += np.bincount(q[selected], minlength=len(counts))
+            values.write(d[selected].astype(np.int32).tobytes())
+            scores.write(table["score"].to_numpy()[known][selected].tobytes())
         return DocumentLists(_offsets(counts), _mapped(values, np.int32), _mapped(scores, np.float32))
 
 

@@ -39,17 +39,17 @@ def without_identical_ids(batches: Iterable[pa.RecordBatch], depth: int | None =
     for batch in batches:
         if not len(batch):
             continue
-        queries, own = batch["query"], pc.equal(batch["query"], batch["doc"]).to_numpy(zero_copy_only=False)
+        queries, is_own = batch["query"], pc.equal(batch["query"], batch["doc"]).to_numpy(zero_copy_only=False)
         begins = np.concatenate([[queries[0].as_py() != last], pc.not_equal(queries[1:], queries[:-1]).to_numpy(zero_copy_only=False)])
-        above = np.cumsum(own) - own + left_out
+        own_before = np.cumsum(is_own) - is_own + left_out
         starts = np.flatnonzero(begins)
-        base = np.concatenate([[0], above[starts]])[np.cumsum(begins)]
-        gone = above - base
-        last, left_out = queries[-1].as_py(), int(gone[-1] + own[-1])
-        ranks = batch["rank"].to_numpy() - gone
-        kept = ~own if depth is None else ~own & (ranks <= depth)
+        base = np.concatenate([[0], own_before[starts]])[np.cumsum(begins)]
+        removed = own_before - base
+        last, left_out = queries[-1].as_py(), int(removed[-1] + is_own[-1])
+        ranks = batch["rank"].to_numpy() - removed
+        is_kept = ~is_own if depth is None else ~is_own & (ranks <= depth)
         column, field = batch.schema.get_field_index("rank"), batch.schema.field("rank")
-        yield batch.set_column(column, field, pa.array(ranks, field.type)).filter(pa.array(kept))
+        yield batch.set_column(column, field, pa.array(ranks, field.type)).filter(pa.array(is_kept))
 
 
 def _written(ids: pa.Array, path: Path) -> pa.Array:

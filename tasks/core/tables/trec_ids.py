@@ -18,7 +18,7 @@ def escape(name: str) -> str:
     """The id as written in a TREC line."""
     if not WHITE.search(name) and not name.startswith(MARK):
         return name
-    return MARK + _ENCODED.sub(lambda found: quote(found[0]), name)
+    return MARK + _ENCODED.sub(lambda match: quote(match[0]), name)
 
 
 def unescape(field: str) -> str:

@@ -40,8 +40,8 @@ USUAL = {code: unicodedata.normalize("NFKC", chr(code)) for code in (*range(0xFF
 
 def words(text: str) -> list[str]:
     """The words of a text, unchanged."""
-    found: list[str] = (ASCII_WORD if text.isascii() else WORD).findall(text)
-    return found
+    matches: list[str] = (ASCII_WORD if text.isascii() else WORD).findall(text)
+    return matches
 
 
 def unspaced(text: str) -> bool:
@@ -53,20 +53,20 @@ def pieces(text: str) -> list[str]:
     """The words of a text, unchanged; bigrams where there are no blanks between words."""
     if not unspaced(text):
         return words(text)
-    found = list[str]()
+    parts = list[str]()
     for word in LETTERS.findall(text):
         if unspaced(word):
             for match in PIECE.finditer(word):
-                found += [match[0]] if match[1] is None else bigrams(match[1])
+                parts += [match[0]] if match[1] is None else bigrams(match[1])
         elif len(word) > 1:
-            found.append(word)
-    return found
+            parts.append(word)
+    return parts
 
 
 def bigrams(run: str) -> list[str]:
     """All pairs of neighboring characters of a run, where a letter with its marks is one character; a single character as it is."""
     characters = run if run.isalpha() else CHARACTER.findall(run)  # without marks, it is its characters
-    return [one + other for one, other in pairwise(characters)] or [run]
+    return [first + second for first, second in pairwise(characters)] or [run]
 
 
 def lowered(text: str, turkish: bool) -> str:
@@ -80,8 +80,8 @@ def lowered(text: str, turkish: bool) -> str:
 
 def stop_list(name: str) -> frozenset[str]:
     """bm25s' stopwords under a name that params.yaml may have (tasks.core.lexical.params.Stopwords)."""
-    theirs = {"english": "EN", "english_plus": "EN_PLUS"}.get(name, name.upper())
-    return frozenset(() if name == "none" else getattr(lists, f"STOPWORDS_{theirs}"))
+    suffix = {"english": "EN", "english_plus": "EN_PLUS"}.get(name, name.upper())
+    return frozenset(() if name == "none" else getattr(lists, f"STOPWORDS_{suffix}"))
 
 
 def analyzer(stemmer: str, stopwords: str, cjk: str = "bigrams") -> Callable[[str], list[str]]:
@@ -93,16 +93,16 @@ def analyzer(stemmer: str, stopwords: str, cjk: str = "bigrams") -> Callable[[st
     stem = (lambda words: words) if stemmer == "none" else Stemmer.Stemmer(stemmer).stemWords
 
     turkish = "turkish" in (stemmer, stopwords)
-    whole = {"bigrams": False, "words": True}[cjk]
+    keeps_runs = {"bigrams": False, "words": True}[cjk]
 
     def terms(text: str) -> list[str]:
         if text.isascii() and not turkish:  # the same, in fewer steps
-            found: list[str] = ASCII_WORD.findall(text.lower())
-        elif whole or not unspaced(text):
-            found = words(lowered(text, turkish))
+            tokens: list[str] = ASCII_WORD.findall(text.lower())
+        elif keeps_runs or not unspaced(text):
+            tokens = words(lowered(text, turkish))
         else:
-            found = pieces(lowered(text.translate(USUAL), turkish))
-        kept: list[str] = stem([word for word in found if word not in stop])
-        return kept
+            tokens = pieces(lowered(text.translate(USUAL), turkish))
+        stems: list[str] = stem([word for word in tokens if word not in stop])
+        return stems
 
     return terms

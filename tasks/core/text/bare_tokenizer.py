@@ -41,8 +41,8 @@ class Found(dict[str, Any]):
         super().__init__(input_ids=ids if many else ids[0], special_tokens_mask=special if many else special[0])
 
     def word_ids(self, number: int = 0) -> list[int | None]:
-        found: list[int | None] = self._encodings[number].word_ids
-        return found
+        ids: list[int | None] = self._encodings[number].word_ids
+        return ids
 
 
 class BareTokenizer:

@@ -18,13 +18,13 @@ def plain(text: str) -> str:
 
 def digest(text: str, title: str = "") -> str:
     """An id made of a text; texts that differ only in case and blanks have the same one."""
-    told = f"{plain(title)}\n{plain(text)}" if title.strip() else plain(text)
-    return sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+    content = f"{plain(title)}\n{plain(text)}" if title.strip() else plain(text)
+    return sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
-def record_label(what: str, record: str, shown: str = "") -> str:
+def record_label(kind: str, record: str, shown: str = "") -> str:
     """A document or a query as a message names it: by its id, or by `shown` in its place, but not by an id made of an empty text."""
-    return f"the {what}" if record == digest("") else f"{what} {shown or record}"
+    return f"the {kind}" if record == digest("") else f"{kind} {shown or record}"
 
 
 def is_dev(query: str, share: float) -> bool:

@@ -33,17 +33,17 @@ def same_texts(tokens: Tokens, of: Ints) -> SameTexts:
         return SameTexts(of, of)
     groups = _read_groups(near[0], owners) if near else None
 
-    def keys_of(some: Ints) -> Hashes:
-        return _hashes_of(tokens, some) if groups is None else groups[some]
+    def keys_of(ordinals: Ints) -> Hashes:
+        return _hashes_of(tokens, ordinals) if groups is None else groups[ordinals]
 
     wanted = np.unique(keys_of(of))
     members, keys = list[Ints](), list[Hashes]()
     for start in range(0, owners, HASHED_ROWS):
         part = keys_of(np.arange(start, min(start + HASHED_ROWS, owners)))
         place = np.searchsorted(wanted, part).clip(max=len(wanted) - 1)  # np.isin would sort all of `wanted` for each part
-        found = np.flatnonzero(wanted[place] == part)
-        members.append(found + start)
-        keys.append(part[found])
+        matching = np.flatnonzero(wanted[place] == part)
+        members.append(matching + start)
+        keys.append(part[matching])
     member = np.concatenate(members)
     return SameTexts(member, member[_first_of(np.concatenate(keys))])
 
@@ -80,12 +80,12 @@ def _hashes_of(tokens: Tokens, of: Ints) -> Hashes:
     """The hash of each of the owners `of`; about HASHED_ROWS of their rows are read at a time."""
     first, end = (np.searchsorted(tokens.owners, of.astype(tokens.owners.dtype), side) for side in ("left", "right"))
     rows = np.append(0, (end - first).cumsum())
-    found, start = np.empty(len(of), dtype=np.uint64), 0
+    hashes, start = np.empty(len(of), dtype=np.uint64), 0
     while start < len(of):
         stop = max(int(np.searchsorted(rows, rows[start] + HASHED_ROWS, "right")) - 1, start + 1)
-        found[start:stop] = _hashes(tokens, first[start:stop], end[start:stop] - first[start:stop])
+        hashes[start:stop] = _hashes(tokens, first[start:stop], end[start:stop] - first[start:stop])
         start = stop
-    return found
+    return hashes
 
 
 def _hashes(tokens: Tokens, first: Ints, counts: Ints) -> Hashes:
@@ -102,8 +102,8 @@ def _sums(values: Hashes, counts: Ints) -> Hashes:
     """The sum of the values of each run."""
     sums: Hashes = np.append(np.uint64(0), values.cumsum())
     ends: Ints = counts.cumsum()
-    found: Hashes = sums[ends] - sums[ends - counts]
-    return found
+    totals: Hashes = sums[ends] - sums[ends - counts]
+    return totals
 
 
 def _multipliers(first: int, counts: Ints) -> Hashes:

@@ -58,9 +58,9 @@ class Passages:
 
     def bodies(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], Ints]:
         """The kept tokens of each text, without special ones: flat, and where those of each text begin."""
-        found = self.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=self.most, return_attention_mask=False)
-        sizes = np.fromiter(map(len, found["input_ids"]), np.int64, len(texts))
-        flat = np.fromiter((token for ids in found["input_ids"] for token in ids), np.int32, int(sizes.sum()))
+        encoded = self.tokenizer(texts, add_special_tokens=False, truncation=True, max_length=self.most, return_attention_mask=False)
+        sizes = np.fromiter(map(len, encoded["input_ids"]), np.int64, len(texts))
+        flat = np.fromiter((token for ids in encoded["input_ids"] for token in ids), np.int32, int(sizes.sum()))
         return flat, np.concatenate([[0], sizes.cumsum()])
 
     def rows(self, flat: npt.NDArray[np.int32], offsets: Ints, dtype: np.dtype[Any]) -> tuple[npt.NDArray[np.generic], Ints, Ints]:
@@ -106,13 +106,13 @@ def rows_by(tokenizer: Any, cut: Cut) -> Callable[[list[str], list[str]], Rows]:
             if not lengths.all():  # no special tokens at all
                 return _padded(ids, np.split(flat, np.cumsum(lengths)[:-1]), counts)
             return Rows(ids, flat, lengths.astype(np.int32), counts.astype(np.int32))
-        found = tokenizer(prefixed, truncation=True, max_length=cut.max_length, return_attention_mask=False)["input_ids"]
-        return _padded(ids, [np.asarray(row, dtype=dtype) for row in found], np.ones(len(ids), np.int64))
+        token_rows = tokenizer(prefixed, truncation=True, max_length=cut.max_length, return_attention_mask=False)["input_ids"]
+        return _padded(ids, [np.asarray(row, dtype=dtype) for row in token_rows], np.ones(len(ids), np.int64))
 
-    def _padded(ids: list[str], found: list[npt.NDArray[np.generic]], counts: Ints) -> Rows:
-        kept = [row if len(row) else np.asarray([pad], dtype=dtype) for row in found]
-        lengths = np.fromiter(map(len, kept), np.int32, len(kept))
-        return Rows(ids, np.concatenate([np.empty(0, dtype), *kept]), lengths, counts.astype(np.int32))
+    def _padded(ids: list[str], token_rows: list[npt.NDArray[np.generic]], counts: Ints) -> Rows:
+        padded_rows = [row if len(row) else np.asarray([pad], dtype=dtype) for row in token_rows]
+        lengths = np.fromiter(map(len, padded_rows), np.int32, len(padded_rows))
+        return Rows(ids, np.concatenate([np.empty(0, dtype), *padded_rows]), lengths, counts.astype(np.int32))
 
     return rows
 

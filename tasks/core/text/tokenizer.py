@@ -38,10 +38,10 @@ def _lower(backend: Any) -> None:
     """Make a tokenizer lowercase every text, as sentence-transformers does where a folder says do_lower_case."""
     from tokenizers.normalizers import Lowercase, Sequence
 
-    described = json.loads(backend.to_str())["normalizer"] or {}
-    parts = described.get("normalizers", [described])
+    settings = json.loads(backend.to_str())["normalizer"] or {}
+    parts = settings.get("normalizers", [settings])
     if not any(part.get("type") == "Lowercase" or part.get("lowercase") for part in parts):
-        backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if described else [])])
+        backend.normalizer = Sequence([Lowercase(), *([backend.normalizer] if settings else [])])
 
 
 def cached_tokenizer(folder: Path, known: Known | None = None) -> Any:
@@ -74,17 +74,17 @@ def drop_remote_code(settings: Any) -> None:
 
     We load with trust_remote_code=False. Whoever loads what we save may not, and a folder made here has no code of its own to run.
     """
-    held = settings if isinstance(settings, dict) else vars(settings)
+    fields = settings if isinstance(settings, dict) else vars(settings)
     for key in REMOTE_CODE:
-        held.pop(key, None)
-    for value in list(held.values()):
+        fields.pop(key, None)
+    for value in list(fields.values()):
         if isinstance(value, dict) or hasattr(value, "to_diff_dict"):  # a configuration within, as of two towers
             drop_remote_code(value)
 
 
 def longest_text(model: Any) -> int | None:
     """Number of tokens that a transformer has positions for; None if unlimited. RoBERTa-like models count positions from padding + 1."""
-    found: int | None = getattr(model.config, "max_position_embeddings", None)
-    positions = None if found == -1 else found  # XLNet's
+    limit: int | None = getattr(model.config, "max_position_embeddings", None)
+    positions = None if limit == -1 else limit  # XLNet's
     padding = getattr(getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None), "padding_idx", None)
     return positions if positions is None or padding is None else positions - padding - 1

@@ -50,12 +50,12 @@ class Words:
             return self._tokens(words, bounds)
         # A word is a token or more, unless it is blank or has only characters that the normalizer removes: count to be sure.
         sizes = np.diff(bounds)
-        kept = np.minimum(sizes, most)
-        flat, offsets = self._tokens(*_heads(words, bounds, kept))
-        short = np.flatnonzero((kept < sizes) & (np.diff(offsets) < most))
+        counts = np.minimum(sizes, most)
+        flat, offsets = self._tokens(*_heads(words, bounds, counts))
+        short = np.flatnonzero((counts < sizes) & (np.diff(offsets) < most))
         if len(short):
-            kept[short] = sizes[short]
-            flat, offsets = self._tokens(*_heads(words, bounds, kept))
+            counts[short] = sizes[short]
+            flat, offsets = self._tokens(*_heads(words, bounds, counts))
         return clipped(flat, offsets, most)
 
     def _cut(self, texts: pa.Array) -> tuple[pa.Array, Ints]:
@@ -91,14 +91,14 @@ class Words:
         backend = self._tokenizer.backend_tokenizer
         backend.no_truncation()  # as an earlier call may have left it; transformers sets it at each call
         backend.no_padding()
-        found = [encoding.ids for encoding in backend.encode_batch_fast(new, add_special_tokens=False)]
-        sizes = np.fromiter(map(len, found), np.int64, len(found))
-        flat = np.fromiter((token for ids in found for token in ids), np.int32, int(sizes.sum()))
+        token_ids = [encoding.ids for encoding in backend.encode_batch_fast(new, add_special_tokens=False)]
+        sizes = np.fromiter(map(len, token_ids), np.int64, len(token_ids))
+        flat = np.fromiter((token for ids in token_ids for token in ids), np.int32, int(sizes.sum()))
         begins = np.cumsum(sizes) - sizes
-        kept = [n for n, word in enumerate(new) if len(word) <= LONGEST][: REMEMBERED - len(self._places)]
+        remembered = [n for n, word in enumerate(new) if len(word) <= LONGEST][: REMEMBERED - len(self._places)]
         pool = np.concatenate([self._flat[: self._used], flat])
         starts[missing], lengths[missing] = begins + self._used, sizes
-        for number in kept:
+        for number in remembered:
             self._remember(new[number], flat[begins[number] : begins[number] + sizes[number]])
         return starts, lengths, pool
 
@@ -120,8 +120,8 @@ def clipped(flat: Ids, offsets: Ints, most: int) -> tuple[Ids, Ints]:
     return flat[concat_ranges(offsets[:-1], np.minimum(sizes, most))], np.concatenate([[0], np.minimum(sizes, most).cumsum()])
 
 
-def _heads(words: pa.Array, bounds: Ints, kept: Ints) -> tuple[pa.Array, Ints]:
-    """The first `kept` words of each text."""
-    if (kept == np.diff(bounds)).all():
+def _heads(words: pa.Array, bounds: Ints, counts: Ints) -> tuple[pa.Array, Ints]:
+    """The first `counts` words of each text."""
+    if (counts == np.diff(bounds)).all():
         return words, bounds
-    return words.take(pa.array(concat_ranges(bounds[:-1], kept))), np.concatenate([[0], kept.cumsum()])
+    return words.take(pa.array(concat_ranges(bounds[:-1], counts))), np.concatenate([[0], counts.cumsum()])

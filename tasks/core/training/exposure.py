@@ -41,16 +41,16 @@ class Part:
 
 def parts_of(replay: Replay, queries: Ints, documents: Ints) -> list[Part]:
     """The parts of the wanted queries and documents (ordinals), in order of role and ordinal."""
-    found: dict[tuple[str, int], Part] = {}
+    parts: dict[tuple[str, int], Part] = {}
 
     def hits(roles: Roles) -> Iterator[tuple[str, int]]:
-        for role, there in roles.items():
+        for role, ordinals in roles.items():
             wanted = queries if role in OF_QUERIES else documents
-            yield from ((role, ordinal) for ordinal in wanted[np.isin(wanted, there)].tolist())
+            yield from ((role, ordinal) for ordinal in wanted[np.isin(wanted, ordinals)].tolist())
 
     for step, roles in replay.steps:
         for role, ordinal in hits(roles):
-            before = found.get((role, ordinal), Part(ordinal, role, step, step, 0))
-            found[role, ordinal] = Part(ordinal, role, before.first, step, (before.count or 0) + 1)
-    found |= {(role, ordinal): Part(ordinal, role) for role, ordinal in hits(replay.beside)}
-    return [found[key] for key in sorted(found)]
+            previous = parts.get((role, ordinal), Part(ordinal, role, step, step, 0))
+            parts[role, ordinal] = Part(ordinal, role, previous.first, step, (previous.count or 0) + 1)
+    parts |= {(role, ordinal): Part(ordinal, role) for role, ordinal in hits(replay.beside)}
+    return [parts[key] for key in sorted(parts)]

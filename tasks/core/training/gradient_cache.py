@@ -71,17 +71,21 @@ def cached_backward(
     """
     device, dtype, gang = compute.device, compute.dtype, compute.gang
     inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if device.type == "cpu" else []
-    words = [each for each in inputs if isinstance(each, nn.Embedding)]
+    embeddings = [module for module in inputs if isinstance(module, nn.Embedding)]
     if unpadded is None:
         unpadded = unpadded_towers([side.tower for side in sides], device, dtype)
     else:
-        for each in unpadded.values():
-            each.refresh()
+        for tower in unpadded.values():
+            tower.refresh()
     chunks = make_chunks(sides, unpadded.keys(), batch_tokens, 1 if gang is None else gang.size)
     work = [list(range(len(chunks)))] if gang is None else gang.deal([chunk.size for chunk in chunks])
     rank = 0 if gang is None else gang.rank
-    own = work[rank]
-    kept = {number for place, number in enumerate(own) if sum(chunks[later].size for later in own[place:]) <= compute.graph_tokens}
+    own_numbers = work[rank]
+    with_graph = {
+        number
+        for place, number in enumerate(own_numbers)
+        if sum(chunks[later].size for later in own_numbers[place:]) <= compute.graph_tokens
+    }
 
     def forward(number: int) -> torch.Tensor:
         chunk = chunks[number]
@@ -91,31 +95,36 @@ def cached_backward(
             return unpadded[chunk.tower].vectors(texts)
         ((tokens, rows),) = texts
         ids_BL, mask_BL = tokens.padded(rows)
-        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(words):
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16), _sparse_gradients(embeddings):
             vectors_BD: torch.Tensor = chunk.tower(to_device(ids_BL, device), to_device(mask_BL, device), tokens.prompt)
         return vectors_BD
 
     graphs: dict[int, torch.Tensor] = {}
-    found: list[list[torch.Tensor]] = [[torch.empty(0, side.tower.width, device=device)] for side in sides]  # of our own chunks
-    for number in own:
-        with torch.set_grad_enabled(number in kept):
+    vectors: list[list[torch.Tensor]] = [[torch.empty(0, side.tower.width, device=device)] for side in sides]  # of our own chunks
+    for number in own_numbers:
+        with torch.set_grad_enabled(number in with_graph):
             encoded = forward(number)
-        if number in kept:
+        if number in with_graph:
             graphs[number] = encoded
         parts = chunks[number].parts
         for (s, _), vectors_BD in zip(parts, torch.split(encoded.detach(), [len(rows) for _, rows in parts]), strict=True):
-            found[s].append(vectors_BD)
+            vectors[s].append(vectors_BD)
     places = [[[rows for number in numbers for t, rows in chunks[number].parts if t == s] for numbers in work] for s in range(len(sides))]
-    leaves = [gather_vectors(torch.cat(ours), of, gang).requires_grad_() for ours, of in zip(found, places, strict=True)]
+    leaves = [
+        gather_vectors(torch.cat(side_vectors), side_rows, gang).requires_grad_()
+        for side_vectors, side_rows in zip(vectors, places, strict=True)
+    ]
     value, metrics = loss(*leaves)
     backward_to(leaves, value, gang)
-    gradients = [_parts_of(leaf.grad, of[rank]) for leaf, of in zip(leaves, places, strict=True)]
-    for number in reversed(own):  # the kept graphs first, to free them
+    gradients = [_parts_of(leaf.grad, side_rows[rank]) for leaf, side_rows in zip(leaves, places, strict=True)]
+    for number in reversed(own_numbers):  # the kept graphs first, to free them
         chunk = chunks[number]
         gradient = torch.cat([gradients[s].pop() for s, _ in chunk.parts])
-        encoded = graphs.pop(number) if number in kept else forward(number)
+        encoded = graphs.pop(number) if number in with_graph else forward(number)
         torch.autograd.backward(encoded, gradient)
-        for word_VH in (each.weight for each in words):  # dense from the first chunk on, so that later ones are added in place
+        for word_VH in (
+            embedding.weight for embedding in embeddings
+        ):  # dense from the first chunk on, so that later ones are added in place
             if word_VH.grad is not None and word_VH.grad.is_sparse:
                 word_VH.grad = word_VH.grad.to_dense()
         if chunk.tower in unpadded:
@@ -123,26 +132,26 @@ def cached_backward(
     return {"loss": value.detach(), **metrics}
 
 
-def make_chunks(sides: Sequence[Side], together: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
+def make_chunks(sides: Sequence[Side], unpadded: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:
     """Divide the texts of all sides into chunks, each of one side and of texts of similar length.
 
-    Towers in `together` compute without padding. Each of them has chunks of all its sides, so that there are few; they are of about the
+    Towers in `unpadded` compute without padding. Each of them has chunks of all its sides, so that there are few; they are of about the
     same size, and enough for each of `ranks` to have one.
     """
     chunks: list[Chunk] = []
     for s, side in enumerate(sides):
-        if side.tower not in together:
+        if side.tower not in unpadded:
             chunks += [
                 Chunk(side.tower, ((s, rows),), len(rows) * int(_lengths(side)[rows].max()))
                 for rows in cut_by_budget(_lengths(side), batch_tokens)
             ]
-        elif all(side.tower is not before.tower for before in sides[:s]):
-            own = [number for number, other in enumerate(sides) if other.tower is side.tower]
-            lengths = [_lengths(sides[number]) for number in own]
+        elif all(side.tower is not earlier.tower for earlier in sides[:s]):
+            numbers = [number for number, other in enumerate(sides) if other.tower is side.tower]
+            lengths = [_lengths(sides[number]) for number in numbers]
             sizes, lengths_N = np.array([*map(len, lengths)]), np.concatenate(lengths)
-            side_N, row_N = np.repeat(own, sizes), concat_ranges(0, sizes)
+            side_N, row_N = np.repeat(numbers, sizes), concat_ranges(0, sizes)
             for members in cut_evenly(lengths_N, batch_tokens, ranks):
-                parts = ((number, row_N[members[side_N[members] == number]]) for number in own)
+                parts = ((number, row_N[members[side_N[members] == number]]) for number in numbers)
                 chunks.append(Chunk(side.tower, tuple(part for part in parts if len(part[1])), int(lengths_N[members].sum())))
     return chunks
 
@@ -175,15 +184,15 @@ def backward_to(leaves: Sequence[torch.Tensor], value: torch.Tensor, gang: "Gang
 
 
 @contextmanager
-def _sparse_gradients(words: Sequence[nn.Embedding]) -> Iterator[None]:
+def _sparse_gradients(embeddings: Sequence[nn.Embedding]) -> Iterator[None]:
     """Give embeddings sparse gradients in this context: a chunk's dense one is as large as the vocabulary, 7 % of a bf16 step on a CPU."""
-    before = [embedding.sparse for embedding in words]
-    for embedding in words:
+    settings = [embedding.sparse for embedding in embeddings]
+    for embedding in embeddings:
         embedding.sparse = True
     try:
         yield
     finally:
-        for embedding, sparse in zip(words, before, strict=True):
+        for embedding, sparse in zip(embeddings, settings, strict=True):
             embedding.sparse = sparse
 
 

@@ -106,7 +106,7 @@ class Validation:
 
     def best(self, history: Sequence[Metrics]) -> tuple[int, float]:
         """Steps and value of the best validation so far."""
-        return max(((int(point["step"]), point[self.name]) for point in history if self.name in point), key=lambda found: found[1])
+        return max(((int(point["step"]), point[self.name]) for point in history if self.name in point), key=lambda pair: pair[1])
 
     def over(self, history: Sequence[Metrics]) -> bool:
         """Whether patience has run out."""
@@ -120,18 +120,18 @@ class Pace:
     """Decides when to write a checkpoint: at most every `seconds` (0: always), and so rarely that training gets most of the time."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.began, self.saved, self.taken = seconds, 0.0, time.monotonic(), 0.0
+        self.seconds, self.began, self.saved, self.duration = seconds, 0.0, time.monotonic(), 0.0
 
     def due(self) -> bool:
         """Whether a checkpoint is due."""
-        return not self.seconds or time.monotonic() - self.saved >= max(self.seconds, CHECKPOINT_SHARE * self.taken)
+        return not self.seconds or time.monotonic() - self.saved >= max(self.seconds, CHECKPOINT_SHARE * self.duration)
 
     def __enter__(self) -> None:
         self.began = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
         self.saved = time.monotonic()
-        self.taken = self.saved - self.began
+        self.duration = self.saved - self.began
 
 
 def fit(
@@ -153,7 +153,7 @@ def fit(
     In a `gang`, `steps` leaves one rank's share of the gradients, and the shares are summed here. Every rank takes the same step; only the
     first one reads the checkpoint, validates, and writes.
     """
-    first, what, scratch = gang is None or gang.is_first, journal.what, journal.scratch
+    is_first, what, scratch = gang is None or gang.is_first, journal.what, journal.scratch
     factor = linear_schedule(schedule.total or schedule.steps, schedule.warmup)
     peaks = [group["lr"] for group in optimizer.param_groups]
     start, history = begin(scratch / CHECKPOINT, module, optimizer, gang)
@@ -162,15 +162,15 @@ def fit(
     pace = Pace(journal.checkpoint_seconds)
     drawn = steps.draw(start) if start < schedule.steps else None
     dropout = CheapDropout() if next(module.parameters()).device.type == "cpu" else nullcontext()
-    with live_curves(journal.curves) if first else nullcontext() as live:
+    with live_curves(journal.curves) if is_first else nullcontext() as live:
         for point in history:
             log_point(live, point)
         for step in range(start, schedule.steps + 1):
             if validation and validation.due(step, schedule.steps, history):
-                value = validation.measure() if first else math.nan
+                value = validation.measure() if is_first else math.nan
                 history.append({"step": step, validation.name: value if gang is None else gang.broadcast(value)})
                 log_point(live, history[-1])
-                if first and validation.keep_best and validation.best(history)[0] == step:
+                if is_first and validation.keep_best and validation.best(history)[0] == step:
                     save_checkpoint(scratch / BEST, step, history, module, optimizer)
             if step == schedule.steps or (validation and validation.over(history)):
                 break
@@ -186,7 +186,7 @@ def fit(
             drawn = steps.draw(step + 1) if step + 1 < schedule.steps else None
             metrics = read_figures({**figures, "gradient_norm": gradient_norm})
             if not math.isfinite(metrics["loss"]) or not math.isfinite(metrics["gradient_norm"]):
-                if first and all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # unchanged since the previous step
+                if is_first and all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):  # those of the previous step
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
                 if gang is not None:
                     gang.barrier()  # until that is written
@@ -199,7 +199,7 @@ def fit(
                 history.append({"step": step, **metrics, "lr": optimizer.param_groups[0]["lr"]})
                 log_point(live, history[-1])
             progress.advance(note=f"loss {metrics['loss']:.4f}")
-            if first and pace.due() and step + 1 < schedule.steps:
+            if is_first and pace.due() and step + 1 < schedule.steps:
                 with pace:
                     save_checkpoint(scratch / CHECKPOINT, step + 1, history, module, optimizer)
     progress.close()
@@ -208,12 +208,12 @@ def fit(
     if not validation:
         return schedule.steps
     best, value = validation.best(history)
-    kept = best if validation.keep_best else step
+    kept_step = best if validation.keep_best else step
     last = history[-1][validation.name]
-    print(f"{what}: best {validation.name} {value:.4f} after {best} steps, last {last:.4f}; the weights after {kept} steps are kept")
-    if first and kept != step:
+    print(f"{what}: best {validation.name} {value:.4f} after {best} steps, last {last:.4f}; the weights after {kept_step} steps are kept")
+    if is_first and kept_step != step:
         _restore(scratch / BEST, best, module, optimizer)
-    return kept
+    return kept_step
 
 
 def is_plotted(step: int, steps: int) -> bool:
@@ -271,8 +271,8 @@ def load_state(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: t
     for name, tensor in tensors.items():
         parameter, key = name.rsplit(".", 1)
         weight = parameters[parameter]
-        beside = key != "step" or weight in fused  # a fused kernel counts where it computes, the others on the CPU
-        optimizer.state[weight][key] = tensor.to(weight.device) if beside else tensor.clone()
+        on_device = key != "step" or weight in fused  # a fused kernel counts where it computes, the others on the CPU
+        optimizer.state[weight][key] = tensor.to(weight.device) if on_device else tensor.clone()
 
 
 def trained_weights(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -319,10 +319,10 @@ def _crc(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> str:
 
 def load_checkpoint(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[int, list[Metrics]]:
     """Restore a checkpoint: the next step and the curve so far; (0, []) if there is no intact one."""
-    found = read_checkpoint(path)
-    if found is None:
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None:
         return 0, []
-    tensors, metadata = found
+    tensors, metadata = checkpoint
     _take(tensors, module, optimizer)
     print(f"resuming from step {metadata['step']}")
     return int(metadata["step"]), json.loads(metadata["history"])
@@ -332,11 +332,11 @@ def begin(path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, gang:
     """`load_checkpoint`. In a gang, the first rank loads, and the others copy its weights and state, with or without a checkpoint."""
     if gang is None:
         return load_checkpoint(path, module, optimizer)
-    found = gang.broadcast(load_checkpoint(path, module, optimizer) if gang.is_first else (0, []))
+    step_and_history = gang.broadcast(load_checkpoint(path, module, optimizer) if gang.is_first else (0, []))
     tensors = gang.broadcast_tensors(_tensors(module, optimizer))
     if not gang.is_first:
         _take(tensors, module, optimizer)
-    return found
+    return step_and_history
 
 
 def _take(tensors: dict[str, torch.Tensor], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -355,14 +355,14 @@ def _restore(path: Path, step: int, module: nn.Module, optimizer: torch.optim.Op
 
     Then the checkpoint is removed, so that the next run trains from the first step.
     """
-    found = read_checkpoint(path)
-    if found is None or int(found[1]["step"]) != step:
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None or int(checkpoint[1]["step"]) != step:
         path.with_name(CHECKPOINT).unlink(missing_ok=True)
         raise Corrupt(f"{path}: missing or corrupt, expected the weights after {step} steps; run again: it trains from the first step")
-    _take(found[0], module, optimizer)
+    _take(checkpoint[0], module, optimizer)
 
 
 def checkpoint_step(path: Path) -> int:
     """The step at which a training would resume from a checkpoint; 0 if there is no intact one."""
-    found = read_checkpoint(path)
-    return int(found[1]["step"]) if found else 0
+    checkpoint = read_checkpoint(path)
+    return int(checkpoint[1]["step"]) if checkpoint else 0

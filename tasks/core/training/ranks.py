@@ -61,16 +61,16 @@ def open_ranks(runtime: Runtime, precision: Precision) -> Iterator[Ranks]:
 
         with open_cluster(runtime) as cluster:
             torch.set_num_threads(cluster.runtime.threads or 1)  # what this process computes has the bits of a rank
-            each = cluster.agreed(partial(machine, cluster.runtime, precision, gpus=int(cluster.runtime.device == "cuda")))
-            yield Ranks(cluster.count, cluster.runtime, each, partial(together_on, cluster))
+            rank_machine = cluster.agreed(partial(machine, cluster.runtime, precision, gpus=int(cluster.runtime.device == "cuda")))
+            yield Ranks(cluster.count, cluster.runtime, rank_machine, partial(together_on, cluster))
     elif (count := local_count(runtime, gpus := gpus_of(runtime))) == 1:
         yield single_rank(runtime, precision)
     else:
         from tasks.core.workers.together import together
 
         each_runtime = runtime.model_copy(update={"threads": threads_each(runtime, available_cores(), count)})
-        each = machine(each_runtime, precision, gpus=count if gpus else 0)
-        yield Ranks(count, each_runtime, each, partial(together, runtime=each_runtime, ranks=count))
+        rank_machine = machine(each_runtime, precision, gpus=count if gpus else 0)
+        yield Ranks(count, each_runtime, rank_machine, partial(together, runtime=each_runtime, ranks=count))
 
 
 def single_rank(runtime: Runtime, precision: Precision) -> Ranks:
@@ -98,6 +98,6 @@ def first_rank_first(gang: "Gang | None") -> Iterator[None]:
 
 def _record(ranks: int) -> None:
     """Add the number of workers to the facts that `devices.record_hardware` stores."""
-    if place := os.environ.get(RECORD):
+    if path := os.environ.get(RECORD):
         with suppress(OSError, ValueError):
-            write_json(Path(place), json.loads(Path(place).read_text(encoding="utf-8")) | {"workers": ranks})
+            write_json(Path(path), json.loads(Path(path).read_text(encoding="utf-8")) | {"workers": ranks})

@@ -39,10 +39,10 @@ def replayed_from(state: Path | None, queries: Ints, ids: Path, *, share: float,
             f"params.yaml: {key}.replay: found {share:g}, but its first weights do not say which queries they know; expected an encoder "
             f"with {KNOWN}, as retemper retrain makes it, or replay: 1"
         )
-    listed = pa.chunked_array([pa.array(read_json(state / KNOWN), pa.string())])
-    known = np.intersect1d(queries, ordinals(listed, ids))
-    taken = replayed(queries, known, share=share, seed=seed)
-    if not len(taken):
+    known_ids = pa.chunked_array([pa.array(read_json(state / KNOWN), pa.string())])
+    known = np.intersect1d(queries, ordinals(known_ids, ids))
+    selected = replayed(queries, known, share=share, seed=seed)
+    if not len(selected):
         raise UserError(f"params.yaml: {key}.replay: found {share:g}, and no training query is new, so none is left; raise it")
     new = len(queries) - len(known)
-    return taken, f"{new:,} new queries, and {len(taken) - new:,} of {len(known):,} known ones (replay {share:g})"
+    return selected, f"{new:,} new queries, and {len(selected) - new:,} of {len(known):,} known ones (replay {share:g})"

@@ -53,9 +53,9 @@ class Unpadded:
         assert first is not None, "see `can_be_unpadded`"
         self.tower, self.dtype, self.first = tower, dtype, first
         self.layers = [(layer, _copies(layer, dtype)) for layer in tower.transformer.encoder.layer]
-        held = [pair for layer, copies in self.layers for pair in zip(_weights(layer), copies.tensors(), strict=True)]
-        self.weights = [weight for together, _ in held for weight in together]
-        self.parts = [part for together, copy in held for part in copy.detach().chunk(len(together))]
+        pairs = [pair for layer, copies in self.layers for pair in zip(_weights(layer), copies.tensors(), strict=True)]
+        self.weights = [weight for weights, _ in pairs for weight in weights]
+        self.parts = [part for weights, copy in pairs for part in copy.detach().chunk(len(weights))]
         self.refresh()
 
     def refresh(self) -> None:
@@ -76,9 +76,9 @@ class Unpadded:
         lengths = [tokens.offsets[rows + 1] - tokens.offsets[rows] for tokens, rows in texts]
         parts = [ids_and_positions(tokens, rows, each_B, self.first) for (tokens, rows), each_B in zip(texts, lengths, strict=True)]
         ids_T, positions_T = map(torch.cat, zip(*parts, strict=True))
-        firsts = self.tower.shape.pooling == "cls"
-        hidden_TH, ends_E = self.hidden((ids_T, positions_T), np.concatenate(lengths), firsts)
-        if firsts:
+        first_only = self.tower.shape.pooling == "cls"
+        hidden_TH, ends_E = self.hidden((ids_T, positions_T), np.concatenate(lengths), first_only)
+        if first_only:
             return self.tower.finish(hidden_TH)
         # unsafe: without reading the lengths back to check them
         return self.tower.finish(torch.segment_reduce(hidden_TH, "mean", lengths=ends_E.diff(), unsafe=True))
@@ -91,14 +91,14 @@ class Unpadded:
         hidden_TH, _ = self.hidden((torch.from_numpy(ids_T), torch.from_numpy(positions_T)), lengths_B)
         mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
         source_N = np.where(mask_BL.ravel(), mask_BL.cumsum() - 1, len(hidden_TH))
-        given = (to_tensor(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))
-        padded_NH: torch.Tensor = _Padded.apply(hidden_TH, *given)  # type: ignore[no-untyped-call]
+        indices = (to_tensor(places, hidden_TH.device) for places in (source_N, np.flatnonzero(mask_BL)))
+        padded_NH: torch.Tensor = _Padded.apply(hidden_TH, *indices)  # type: ignore[no-untyped-call]
         return padded_NH.view(*mask_BL.shape, -1)
 
     def hidden(
-        self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints, firsts: bool = False
+        self, placed_T: tuple[torch.Tensor, torch.Tensor], lengths_B: Ints, first_only: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The last hidden states, float32 [T, H], of token and position ids; with `firsts`, only those of each row's first token, [B, H].
+        """The last hidden states, float32 [T, H], of token and position ids; with `first_only`, those of each row's first token, [B, H].
 
         Also returns where the rows begin and the last one ends, int64 [B + 1].
         """
@@ -112,25 +112,27 @@ class Unpadded:
         lengths_E = with_filler_rows(lengths_B, size)  # with rows that nothing reads
         ends_E = to_tensor(np.cumsum([0, *lengths_E]), device)
         ends, rows = ends_E.int(), len(lengths_E)
-        ids_1T, positions_1T = (to_device(given_T, device)[None] for given_T in placed_T)
+        ids_1T, positions_1T = (to_device(values_T, device)[None] for values_T in placed_T)
         x_TH = _embedded(transformer.embeddings, ids_1T, positions_1T)[0]
         for layer, copies in self.layers:
-            low_TH, asking, most = x_TH.to(self.dtype), ends, longest
-            if firsts and layer is self.layers[-1][0]:
+            low_TH, query_ends, longest_query = x_TH.to(self.dtype), ends, longest
+            if first_only and layer is self.layers[-1][0]:
                 x_TH = x_TH[to_tensor(first_places(lengths_E, round_up(rows)), device)]
                 width, (weight_KH, bias_K) = x_TH.shape[1], copies.qkv
                 q = F.linear(x_TH.to(self.dtype), weight_KH[:width], bias_K[:width])[:rows].view(rows, heads, -1)
                 k, v = F.linear(low_TH, weight_KH[width:], bias_K[width:]).view(len(low_TH), 2, heads, -1).unbind(1)
-                asking, most = torch.arange(rows + 1, dtype=torch.int32, device=device), 1
+                query_ends, longest_query = torch.arange(rows + 1, dtype=torch.int32, device=device), 1
             else:
                 q, k, v = F.linear(low_TH, *copies.qkv).view(len(low_TH), 3, heads, -1).unbind(1)
-            context_TAW = torch.ops.aten._flash_attention_forward(q, k, v, asking, ends, most, longest, attention_drop, False, False)[0]
+            context_TAW = torch.ops.aten._flash_attention_forward(
+                q, k, v, query_ends, ends, longest_query, longest, attention_drop, False, False
+            )[0]
             if spare := len(x_TH) - len(context_TAW):  # without any, padding would be a copy
                 context_TAW = F.pad(context_TAW, (0, 0, 0, 0, 0, spare))
             x_TH = layer.attention.output.LayerNorm(F.dropout(F.linear(context_TAW.flatten(1), *copies.mixed), drop) + x_TH)
             inner_TI = layer.intermediate.intermediate_act_fn(F.linear(x_TH.to(self.dtype), *copies.inner))
             x_TH = layer.output.LayerNorm(F.dropout(F.linear(inner_TI, *copies.outer), drop) + x_TH)
-        return x_TH[: len(lengths_B) if firsts else total], ends_E[: len(lengths_B) + 1]
+        return x_TH[: len(lengths_B) if first_only else total], ends_E[: len(lengths_B) + 1]
 
     def give_back(self) -> None:
         """Add the copies' gradients to those of the weights, then clear them."""
@@ -141,14 +143,14 @@ class Unpadded:
             if copy.grad is not None
             for weight, part in zip(weights, copy.grad.chunk(len(weights)), strict=True)
         ]
-        found = [torch.empty_like(weight) for weight, _ in pairs]
+        gradients = [torch.empty_like(weight) for weight, _ in pairs]
         if pairs:
-            torch._foreach_copy_(found, [part for _, part in pairs])
-        held = [(weight.grad, gradient) for (weight, _), gradient in zip(pairs, found, strict=True) if weight.grad is not None]
-        for (weight, _), gradient in zip(pairs, found, strict=True):
+            torch._foreach_copy_(gradients, [part for _, part in pairs])
+        additions = [(weight.grad, gradient) for (weight, _), gradient in zip(pairs, gradients, strict=True) if weight.grad is not None]
+        for (weight, _), gradient in zip(pairs, gradients, strict=True):
             weight.grad = gradient if weight.grad is None else weight.grad
-        if held:
-            torch._foreach_add_(*map(list, zip(*held, strict=True)))
+        if additions:
+            torch._foreach_add_(*map(list, zip(*additions, strict=True)))
         for _, copies in self.layers:
             for copy in copies.tensors():
                 copy.grad = None
@@ -156,8 +158,8 @@ class Unpadded:
 
 def unpadded_towers(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype) -> dict[Encoder, Unpadded]:
     """Those of `towers` that can compute without padding, each with its `Unpadded`."""
-    made = ((tower, Unpadded.of(tower, device, dtype)) for tower in dict.fromkeys(towers))
-    return {tower: fast for tower, fast in made if fast is not None}
+    candidates = ((tower, Unpadded.of(tower, device, dtype)) for tower in dict.fromkeys(towers))
+    return {tower: unpadded for tower, unpadded in candidates if unpadded is not None}
 
 
 class _Padded(torch.autograd.Function):
@@ -179,11 +181,11 @@ class _Padded(torch.autograd.Function):
 
 def best_training_tokens(towers: Sequence[Encoder], device: torch.device, dtype: torch.dtype, gang: "Gang | None" = None) -> int:
     """The number of tokens per training batch; without padding, few large batches are faster. In a `gang`, all use the first rank's."""
-    own = best_batch_tokens(device, dtype, gradients=True)
+    tokens = best_batch_tokens(device, dtype, gradients=True)
     if device.type == "cuda":
-        plain = all(can_be_unpadded(tower, device, dtype) for tower in towers)
-        own = min(MOST_TOKENS if plain else own, *(most_tokens(device, tower.transformer.config) for tower in towers))
-    return own if gang is None else gang.broadcast(own)
+        all_unpadded = all(can_be_unpadded(tower, device, dtype) for tower in towers)
+        tokens = min(MOST_TOKENS if all_unpadded else tokens, *(most_tokens(device, tower.transformer.config) for tower in towers))
+    return tokens if gang is None else gang.broadcast(tokens)
 
 
 def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) -> bool:
@@ -197,22 +199,27 @@ def can_be_unpadded(tower: Encoder, device: torch.device, dtype: torch.dtype) ->
     if shape.pooling not in ("cls", "mean") or not shape.pools_prompt:
         return False
     width = config.hidden_size // config.num_attention_heads
-    held = [module for layer in transformer.encoder.layer for module in layer.modules() if next(module.children(), None) is None]
-    weighted = [module for module in held if next(module.parameters(), None) is not None]
-    plain = all(type(module) in (nn.Linear, nn.LayerNorm) for module in weighted)
+    modules = [module for layer in transformer.encoder.layer for module in layer.modules() if next(module.children(), None) is None]
+    trained = [module for module in modules if next(module.parameters(), None) is not None]
+    plain = all(type(module) in (nn.Linear, nn.LayerNorm) for module in trained)
     return plain and width % 8 == 0 and width <= WIDEST and all(weight.requires_grad for weight in transformer.encoder.parameters())
 
 
 def _weights(layer: Any) -> list[list[torch.Tensor]]:
     """Weights and biases in the order of `Copies.tensors`, grouped by the copy that holds them."""
-    own = layer.attention.self
-    modules = [[own.query, own.key, own.value], [layer.attention.output.dense], [layer.intermediate.dense], [layer.output.dense]]
-    return [[getattr(module, name) for module in together] for together in modules for name in ("weight", "bias")]
+    attention = layer.attention.self
+    modules = [
+        [attention.query, attention.key, attention.value],
+        [layer.attention.output.dense],
+        [layer.intermediate.dense],
+        [layer.output.dense],
+    ]
+    return [[getattr(module, name) for module in group] for group in modules for name in ("weight", "bias")]
 
 
 def _copies(layer: Any, dtype: torch.dtype) -> Copies:
     """Uninitialized tensors for copies of a layer's weights."""
-    shapes = [(sum(map(len, together)), *together[0].shape[1:]) for together in _weights(layer)]
+    shapes = [(sum(map(len, group)), *group[0].shape[1:]) for group in _weights(layer)]
     device = next(layer.parameters()).device
     pairs = iter(torch.empty(shape, dtype=dtype, device=device, requires_grad=True) for shape in shapes)
     return Copies(*zip(pairs, pairs, strict=True))

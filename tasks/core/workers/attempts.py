@@ -69,11 +69,11 @@ class Called:
 class Run:
     """The pieces of one `each`: which come next, which are done before their turn, and how often each lost its worker."""
 
-    def __init__(self, function: Callable[[Any], Any], rest: Iterator[Any], ahead: int) -> None:
-        self.function, self._rest, self._ahead = function, rest, ahead
+    def __init__(self, function: Callable[[Any], Any], pieces: Iterator[Any], ahead: int) -> None:
+        self.function, self._pieces, self._ahead = function, pieces, ahead
         self._number = self.turn = 0
         self.done: dict[int, Outcome] = {}
-        self.again: deque[tuple[int, Any]] = deque()
+        self.retries: deque[tuple[int, Any]] = deque()
         self.lost: Counter[int] = Counter()
 
     def ready(self) -> Iterator[Any]:
@@ -85,11 +85,11 @@ class Run:
 
     def next(self) -> tuple[int, Any] | None:
         """A piece to give out, and its number; None if there is none, or if too many are ahead."""
-        if self.again:
-            return self.again.popleft()
+        if self.retries:
+            return self.retries.popleft()
         if self._number >= self.turn + self._ahead:
             return None
-        for piece in self._rest:
+        for piece in self._pieces:
             self._number += 1
             return self._number - 1, piece
         return None

@@ -66,8 +66,8 @@ def open_cluster(runtime: Runtime) -> Iterator["Cluster"]:
     try:
         session = Session(str(Path.cwd()), str(mark), secrets.token_hex(16), code_and_libraries())
         write_text(mark, session.word)
-        each, nodes = place_workers(runtime, ray.nodes())
-        cluster = Cluster(ray, each, nodes, session)
+        worker_runtime, nodes = place_workers(runtime, ray.nodes())
+        cluster = Cluster(ray, worker_runtime, nodes, session)
         cluster.refuse_strangers()
         yield cluster
     finally:
@@ -104,15 +104,15 @@ def _connected(address: str) -> Any:
         raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
     refuse_unreachable(address, remedy)
     os.environ[ADDRESS] = address  # which Ray prefers to its own argument
-    passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED) or name == RECORD}
-    passed |= {"PYTHONPATH": str(Path(tasks.__file__).parents[1])}
-    passed |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # a task without a GPU sees all of its node
+    environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED) or name == RECORD}
+    environment |= {"PYTHONPATH": str(Path(tasks.__file__).parents[1])}
+    environment |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}  # a task without a GPU sees all of its node
     try:
-        ray.init(address=address, runtime_env={"env_vars": passed}, logging_level=logging.ERROR)
+        ray.init(address=address, runtime_env={"env_vars": environment}, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError, RayError) as error:
         found = f"no Ray cluster of this version at {address} ({str(error).splitlines()[0]})"
         if refused_token(error):
-            found, remedy = f"a Ray cluster at {address} that takes no one without its token", TOKEN
+            found, remedy = f"a Ray cluster at {address} that requires a token", TOKEN
         raise Unavailable(where=f"{RUNTIME_FILE}: address", found=found, remedy=remedy) from None
     return ray
 
@@ -144,8 +144,8 @@ def place_workers(runtime: Runtime, listed: list[dict[str, Any]]) -> tuple[Runti
     On a CPU each worker has `threads` threads: those of runtime.yaml, or all of the smallest node.
     """
     alive = [(node, node["Resources"]) for node in listed if node["Alive"]]
-    gpus = [(node, int(has["GPU"])) for node, has in alive if has.get("GPU", 0) >= 1]
-    cpus = [(node, int(has["CPU"])) for node, has in alive if has.get("CPU", 0) >= 1]
+    gpus = [(node, int(resources["GPU"])) for node, resources in alive if resources.get("GPU", 0) >= 1]
+    cpus = [(node, int(resources["CPU"])) for node, resources in alive if resources.get("CPU", 0) >= 1]
     if runtime.device.startswith("cuda:"):
         raise Invalid(where=f"{RUNTIME_FILE}: device", found=f"{runtime.device} with engine: ray", expected="auto, cuda, or cpu")
     if runtime.device != "cpu" and (gpus or runtime.device == "cuda"):
@@ -184,40 +184,40 @@ class Cluster:
 
     def refuse_strangers(self) -> None:
         """UserError if a node does not see the project's folder, or has other code or libraries."""
-        wrong = [(host, found) for host, found in self._everywhere(_look, NOTHING, lambda _: (self.session,)) if found]
-        if wrong:
-            host, found = wrong[0]
+        faults = [(host, fault) for host, fault in self._everywhere(_look, NOTHING, lambda _: (self.session,)) if fault]
+        if faults:
+            host, fault = faults[0]
             raise UserError(
                 where=f"node {host} of the Ray cluster",
-                found=found,
-                remedy=f"{len(wrong)} of {len(self._nodes)} nodes; see docs/cluster.md",
+                found=fault,
+                remedy=f"fix {len(faults)} of {len(self._nodes)} nodes (docs/cluster.md)",
             )
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        put = [self.ray.put(Called(function))]
+        references = [self.ray.put(Called(function))]
         gpu = self.runtime.device == "cuda"  # the process must end: Ray would give its next task another GPU
         settings = {**self._device, "max_retries": self.runtime.restarts, "max_calls": int(gpu)}
-        outcomes = self._everywhere(_work, settings, lambda _: (self.session, put, 0))
-        found: list[Result] = [result_of(outcome) for _, outcome in outcomes]
-        if any(other != found[0] for other in found[1:]):
-            said = "; ".join(f"{host}: {result}" for (host, _), result in zip(outcomes, found, strict=True))
+        outcomes = self._everywhere(_work, settings, lambda _: (self.session, references, 0))
+        results: list[Result] = [result_of(outcome) for _, outcome in outcomes]
+        if any(other != results[0] for other in results[1:]):
+            details = "; ".join(f"{host}: {result}" for (host, _), result in zip(outcomes, results, strict=True))
             raise UserError(
-                where="the Ray cluster", found=f"nodes that differ ({said})", expected="hardware of one kind", remedy="remove the others"
+                where="the Ray cluster", found=f"nodes that differ ({details})", expected="hardware of one kind", remedy="remove the others"
             )
         if gpu:
             self._refuse_other_gpus()
-        return found[0]
+        return results[0]
 
     def _refuse_other_gpus(self) -> None:
         """UserError where the GPUs that workers may get are of several kinds; also looks at those in use."""
-        put = [self.ray.put(_kinds)]
-        outcomes = self._everywhere(_work, {**NOTHING, "max_calls": 1}, lambda node: (self.session, put, node.places))
+        references = [self.ray.put(_kinds)]
+        outcomes = self._everywhere(_work, {**NOTHING, "max_calls": 1}, lambda node: (self.session, references, node.places))
         kinds = [(host, result_of(outcome)) for host, outcome in outcomes]
-        if len({kind for _, found in kinds for kind in found}) > 1:
-            said = "; ".join(f"{host}: {', '.join(found)}" for host, found in kinds)
+        if len({kind for _, names in kinds for kind in names}) > 1:
+            details = "; ".join(f"{host}: {', '.join(names)}" for host, names in kinds)
             raise UserError(
                 where="the Ray cluster",
-                found=f"GPUs of several kinds ({said})",
+                found=f"GPUs of several kinds ({details})",
                 expected="one kind",
                 remedy="choose those of each node with CUDA_VISIBLE_DEVICES where you start Ray",
             )
@@ -268,7 +268,7 @@ class Cluster:
         if (places := self._places()) < count:
             raise Unavailable(
                 where="the Ray cluster",
-                found=f"room for {places} workers, and for no more in {seconds:.0f} s",
+                found=f"room for {places} workers, and for no more after {seconds:.0f} s",
                 expected=f"room for {count}",
                 remedy=f"start a node, or set fewer workers ({RUNTIME_FILE}), and run again",
             )
@@ -283,27 +283,31 @@ class Cluster:
             return 0
 
     def _everywhere(
-        self, function: Callable[..., Any], settings: dict[str, Any], given: Callable[[Node], tuple[Any, ...]]
+        self, function: Callable[..., Any], settings: dict[str, Any], arguments_of: Callable[[Node], tuple[Any, ...]]
     ) -> list[tuple[str, Any]]:
         """Call `function` on every node; return the results by host. Nodes that have just died, but that Ray still listed, are dropped."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        asked = [
+        references = [
             self.ray.remote(**settings, scheduling_strategy=NodeAffinitySchedulingStrategy(node.name, soft=False))(function).remote(
-                *given(node)
+                *arguments_of(node)
             )
             for node in self._nodes
         ]
-        waited, rest = 0.0, asked
-        while rest := self.ray.wait(rest, num_returns=len(rest), timeout=ROOM_SECONDS)[1]:
+        waited, pending = 0.0, references
+        while pending := self.ray.wait(pending, num_returns=len(pending), timeout=ROOM_SECONDS)[1]:
             waited += ROOM_SECONDS
-            print(f"waiting for {len(rest)} of {len(asked)} nodes of the Ray cluster: {waited:,.0f} s", flush=True)
-        found = [self._fetch(ref) for ref in asked]
+            print(f"waiting for {len(pending)} of {len(references)} nodes of the Ray cluster: {waited:,.0f} s", flush=True)
+        outcomes = [self._fetch(ref) for ref in references]
         alive = {node["NodeID"] for node in self.ray.nodes() if node["Alive"]}
-        told = [(node, one) for node, one in zip(self._nodes, found, strict=True) if node.name in alive or not isinstance(one, Raised)]
-        told = told or [*zip(self._nodes, found, strict=True)]
-        self._nodes = [node for node, _ in told]
-        return [(node.host, result_of(one) if isinstance(one, Raised) else one) for node, one in told]
+        answers = [
+            (node, outcome)
+            for node, outcome in zip(self._nodes, outcomes, strict=True)
+            if node.name in alive or not isinstance(outcome, Raised)
+        ]
+        answers = answers or [*zip(self._nodes, outcomes, strict=True)]
+        self._nodes = [node for node, _ in answers]
+        return [(node.host, result_of(outcome) if isinstance(outcome, Raised) else outcome) for node, outcome in answers]
 
     def _fetch(self, reference: Any) -> Outcome:
         """A task's outcome; WorkersLost, as Raised, if it lost its worker or node too often."""
@@ -333,23 +337,21 @@ def _look(session: Session) -> str:
     try:
         word = (project / session.mark).read_text(encoding="utf-8")
     except OSError as error:
-        return (
-            f"no file that this run has just written ({error.strerror}: {project / session.mark}), expected the same file system everywhere"
-        )
+        return f"no file {project / session.mark}, which this run just wrote ({error.strerror}), expected the same file system on all nodes"
     if word != session.word:
-        return f"another file in the place of {project / session.mark}, expected the same file system everywhere"
+        return f"another file at {project / session.mark}, expected the same file system on all nodes"
     if code_and_libraries() != session.code:
-        return "other code, or other versions of numpy, torch, transformers, tokenizers or faiss, expected those of the stage"
+        return "other code or other versions of numpy, torch, transformers, tokenizers, or faiss, expected those of the stage"
     return ""
 
 
 @cache
 def join_session(session: Session) -> str:
     """Make this process a worker of `session`; return what is wrong with its node, empty if nothing is."""
-    if not (wrong := _look(session)):
+    if not (fault := _look(session)):
         os.chdir(session.project)
         become_worker()
-    return wrong
+    return fault
 
 
 @lru_cache(maxsize=1)
@@ -361,11 +363,11 @@ def _function(reference: Any) -> Callable[[Any], Any]:
     return function
 
 
-def _work(session: Session, put: list[Any], piece: Any) -> Outcome:
+def _work(session: Session, references: list[Any], piece: Any) -> Outcome:
     """Compute a piece in a worker."""
-    if wrong := join_session(session):
-        return Raised(UserError(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong))
-    return attempt(_function(put[0]), piece)
+    if fault := join_session(session):
+        return Raised(UserError(where=f"node {socket.gethostname()} of the Ray cluster", found=fault))
+    return attempt(_function(references[0]), piece)
 
 
 def _kinds(places: int) -> list[str]:

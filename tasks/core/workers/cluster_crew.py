@@ -18,19 +18,19 @@ Numbered = tuple[int, Any]  # a piece and its number
 class Actor:
     """A process on a node."""
 
-    def call(self, function: Callable[..., Outcome], *given: Any) -> Outcome:
+    def call(self, function: Callable[..., Outcome], *arguments: Any) -> Outcome:
         """Call `function` there."""
-        return function(*given)
+        return function(*arguments)
 
 
 class Crew:
-    """The actors of one `each`. They compute the pieces of `run`, `most` at a time: each calls work[0] with the rest of `work` and a piece.
+    """The actors of one `each`. They compute the pieces of `run`, `limit` at a time: each calls work[0] with work[1:] and a piece.
 
     `settings`: the resources that Ray gives to each actor.
     """
 
-    def __init__(self, ray: Any, settings: dict[str, Any], run: Run, most: int, restarts: int, work: tuple[Any, ...]) -> None:
-        self._ray, self._settings, self._run, self._most, self._restarts, self._work = ray, settings, run, most, restarts, work
+    def __init__(self, ray: Any, settings: dict[str, Any], run: Run, limit: int, restarts: int, work: tuple[Any, ...]) -> None:
+        self._ray, self._settings, self._run, self._limit, self._restarts, self._work = ray, settings, run, limit, restarts, work
         self._idle: list[Any] = []
         self._waiting: deque[Numbered] = deque()  # pieces without an actor
         self._starting: dict[Any, tuple[Any, set[str]]] = {}  # actors without a place, and the nodes at their start, by readiness
@@ -38,11 +38,11 @@ class Crew:
 
     def give(self) -> bool:
         """Give out pieces, and start actors for those that find no idle one. False if nothing is left to do."""
-        while len(self._waiting) + len(self._running) < self._most and (found := self._run.next()):
-            self._waiting.append(found)
+        while len(self._waiting) + len(self._running) < self._limit and (numbered := self._run.next()):
+            self._waiting.append(numbered)
         while self._waiting and self._idle:
-            actor, given = self._idle.pop(), self._waiting.popleft()
-            self._running[actor.call.remote(*self._work, given[1])] = actor, given
+            actor, numbered = self._idle.pop(), self._waiting.popleft()
+            self._running[actor.call.remote(*self._work, numbered[1])] = actor, numbered
         nodes = self._nodes() if len(self._starting) < len(self._waiting) else set[str]()
         while len(self._starting) < len(self._waiting):
             actor = self._ray.remote(**self._settings)(Actor).remote()
@@ -55,24 +55,24 @@ class Crew:
 
         ended = self._ray.wait([*self._running, *self._starting], num_returns=1, timeout=seconds)[0]
         for reference in ended:
-            if starts := reference in self._starting:
+            if is_new := reference in self._starting:
                 actor, nodes = self._starting.pop(reference)
             else:
-                actor, given = self._running.pop(reference)
+                actor, numbered = self._running.pop(reference)
             try:
                 outcome = self._ray.get(reference)
             except RayTaskError:  # of ours: a worker catches what its work raises
                 raise
             except RayError as error:
                 self._ray.kill(actor)  # it may be alive behind a network that is not
-                if not starts:
-                    self._lost(given, error)
+                if not is_new:
+                    self._lost(numbered, error)
                 elif self._waiting and nodes <= self._nodes():  # no node died: the piece that it was meant for counts it as lost
                     self._lost(self._waiting.popleft(), error)
                 continue
             self._idle.append(actor)
-            if not starts:
-                self._run.done[given[0]] = outcome
+            if not is_new:
+                self._run.done[numbered[0]] = outcome
         return bool(ended or self._running)
 
     def end(self) -> None:
@@ -83,16 +83,16 @@ class Crew:
     def _nodes(self) -> set[str]:
         return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
 
-    def _lost(self, given: Numbered, error: Exception) -> None:
+    def _lost(self, numbered: Numbered, error: Exception) -> None:
         """Queue the piece of a lost actor again, unless that piece has lost too many actors."""
-        number, lost = given[0], self._run.lost
+        number, lost = numbered[0], self._run.lost
         lost[number] += 1
         if lost[number] > self._restarts:
             self._run.done[number] = Raised(workers_lost(error, self._restarts))
             return
         times = f"{lost[number]} of {self._restarts}"
         print(f"a worker of the Ray cluster was lost ({_said(error)}); its work is done again ({times})", file=sys.stderr, flush=True)
-        self._run.again.append(given)
+        self._run.retries.append(numbered)
 
 
 def workers_lost(error: Exception, restarts: int) -> WorkersLost:

@@ -36,45 +36,47 @@ def together_on(cluster: Cluster, function: Training, *, scratch: Path, outs: Se
 
 def _run(cluster: Cluster, function: Training, *, scratch: Path) -> str:
     """Run all ranks to their ends; return which one was lost and how, or an empty string."""
-    ray, ranks, said = cluster.ray, cluster.count, Said(log_of(scratch, 0))
+    ray, ranks, output = cluster.ray, cluster.count, Said(log_of(scratch, 0))
     host = ray.util.get_node_ip_address()
-    served = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    with cluster.room(ROOM_SECONDS) as placed:
-        put = [ray.put(function)]
-        given = (cluster.session, put, cluster.runtime, ranks, f"{host}:{served.port}", scratch, bool(os.environ.get(LIVE)))
-        running = {ray.remote(**placed(rank), max_retries=0, max_calls=1)(_rank).remote(rank, *given): rank for rank in range(ranks)}
+    store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    with cluster.room(ROOM_SECONDS) as settings_of:
+        references = [ray.put(function)]
+        arguments = (cluster.session, references, cluster.runtime, ranks, f"{host}:{store.port}", scratch, bool(os.environ.get(LIVE)))
+        running = {
+            ray.remote(**settings_of(rank), max_retries=0, max_calls=1)(_rank).remote(rank, *arguments): rank for rank in range(ranks)
+        }
         try:
-            outcomes, reasons = _outcomes(cluster, running, said)
+            outcomes, reasons = _outcomes(cluster, running, output)
         finally:
-            said.show()
+            output.show()
     if running:  # they hung in an exchange with a lost one; with their room, Ray ended them
         ray.wait(list(running), num_returns=len(running), timeout=GRACE)
     return find_lost_rank(outcomes, ranks, lambda rank: reasons[rank])
 
 
-def _outcomes(cluster: Cluster, running: dict[Any, int], said: "Said") -> tuple[dict[int, Outcome | None], dict[int, str]]:
+def _outcomes(cluster: Cluster, running: dict[Any, int], output: "Said") -> tuple[dict[int, Outcome | None], dict[int, str]]:
     """How each rank ended, moved here from `running`; None if it was lost, with Ray's reason in the second dict.
 
     Ranks that are silent for GRACE seconds after a failure are left in `running`.
     """
     from ray.exceptions import RayError, RayTaskError
 
-    found: dict[int, Outcome | None] = {}
+    outcomes: dict[int, Outcome | None] = {}
     reasons: dict[int, str] = {}
-    until: float | None = None
-    while running and (until is None or time.monotonic() < until):
+    deadline: float | None = None
+    while running and (deadline is None or time.monotonic() < deadline):
         for task in cluster.ray.wait(list(running), num_returns=1, timeout=LOOK_SECONDS)[0]:
             rank = running.pop(task)
             try:
-                found[rank] = cluster.ray.get(task)
+                outcomes[rank] = cluster.ray.get(task)
             except RayTaskError:  # of ours: a rank catches what its work raises
                 raise
             except RayError as error:
-                found[rank], reasons[rank] = None, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-            if until is None and found[rank] != Outcome():
-                until = time.monotonic() + GRACE
-        said.show()
-    return found, reasons
+                outcomes[rank], reasons[rank] = None, f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            if deadline is None and outcomes[rank] != Outcome():
+                deadline = time.monotonic() + GRACE
+        output.show()
+    return outcomes, reasons
 
 
 class Said:
@@ -101,13 +103,15 @@ def log_of(scratch: Path, rank: int) -> Path:
 # What follows runs on the nodes.
 
 
-def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: int, store: str, scratch: Path, live: bool) -> Outcome:
+def _rank(
+    rank: int, session: Session, references: list[Any], runtime: Runtime, ranks: int, store: str, scratch: Path, live: bool
+) -> Outcome:
     """Be a rank, from beginning to end."""
     import ray
 
-    if wrong := join_session(session):
+    if fault := join_session(session):
         return Outcome(
-            error=Unavailable(where=f"node {socket.gethostname()} of the Ray cluster", found=wrong, remedy="see docs/cluster.md")
+            error=Unavailable(where=f"node {socket.gethostname()} of the Ray cluster", found=fault, remedy="see docs/cluster.md")
         )
     redirect_output(log_of(scratch, rank))
     os.environ.pop(SILENT, None)
@@ -117,7 +121,7 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
         reach_all(store, address, rank, ranks)
     except PeerLost as error:
         return another_lost(error)
-    outcome = run_rank(ray.get(put[0]), runtime, rank, ranks, store, interface(address))
+    outcome = run_rank(ray.get(references[0]), runtime, rank, ranks, store, interface(address))
     sys.stdout.flush()
     sys.stderr.flush()
     return outcome
@@ -126,12 +130,12 @@ def _rank(rank: int, session: Session, put: list[Any], runtime: Runtime, ranks: 
 def own_address(host: str) -> str:
     """The IPv4 address by which others reach this machine: `host`, if it is one or a name of one; otherwise that of its default route."""
     with suppress(OSError):
-        found = [address for address in socket.gethostbyname_ex(host)[2] if not address.startswith("127.")]
-        if found:
-            return found[0]
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        asked.connect(("192.0.2.1", 9))  # an address for documentation: nothing is sent
-        return str(asked.getsockname()[0])
+        addresses = [address for address in socket.gethostbyname_ex(host)[2] if not address.startswith("127.")]
+        if addresses:
+            return addresses[0]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # an address for documentation: nothing is sent
+        return str(probe.getsockname()[0])
     return host
 
 
@@ -148,6 +152,6 @@ def address_of(name: str) -> str:
     import fcntl
     import struct
 
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        return socket.inet_ntoa(fcntl.ioctl(asked.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24])
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))[20:24])
     return ""

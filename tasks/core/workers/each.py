@@ -88,9 +88,9 @@ def open_workers(runtime: Runtime) -> Iterator[Workers]:
     from tasks.core.workers.pool import Pool
 
     device = "cuda" if gpus else "cpu"
-    each = runtime.model_copy(update={"device": device, "threads": threads_each(runtime, available_cores(), count)})
+    worker_runtime = runtime.model_copy(update={"device": device, "threads": threads_each(runtime, available_cores(), count)})
     environments = [{"CUDA_VISIBLE_DEVICES": name} for name in gpus[:count]] or [{}] * count
-    pool = Pool(each, environments)
+    pool = Pool(worker_runtime, environments)
     try:
         yield pool
     finally:
@@ -121,7 +121,7 @@ def local_count(runtime: Runtime, gpus: list[str]) -> int:
     if gpus:
         count = len(gpus) if runtime.workers == "all" else min(runtime.workers, len(gpus))
         if runtime.workers != "all" and count < runtime.workers:
-            print(f"{RUNTIME_FILE}: workers: {runtime.workers}: this stage has {count} GPUs, and one worker for each")
+            print(f"{RUNTIME_FILE}: workers: {runtime.workers}: this stage has {count} GPUs, so it gets {count} workers")
         return count
     if runtime.workers == "all":
         return max(1, available_cores() // runtime.threads) if runtime.threads else 1
@@ -147,15 +147,15 @@ class Machine(NamedTuple):
 def machine(runtime: Runtime, precision: Precision, gpus: int = 0) -> Machine:
     """The `Machine` of this process, or with `gpus` that of as many workers on its first GPUs; UserError if those are of several kinds."""
     device = choose_device(runtime, begin=not gpus)
-    found = gpu_kinds(gpus) or [hardware(device)]
-    if len(found) > 1:
+    kinds = gpu_kinds(gpus) or [hardware(device)]
+    if len(kinds) > 1:
         raise Invalid(
             where=f"{RUNTIME_FILE}: workers",
-            found=f"GPUs of several kinds ({'; '.join(found)})",
+            found=f"GPUs of several kinds ({'; '.join(kinds)})",
             expected="one kind",
             remedy="choose GPUs with CUDA_VISIBLE_DEVICES",
         )
-    return Machine(device.type, found[0], str(compute_dtype(device, precision)))
+    return Machine(device.type, kinds[0], str(compute_dtype(device, precision)))
 
 
 def gpu_kinds(gpus: int) -> list[str]:

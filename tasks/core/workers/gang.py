@@ -59,10 +59,10 @@ class Gang:
         """Meet the other ranks at `store`: the path of a new file that they all see, or HOST:PORT of a torch TCPStore that is served."""
         with peer_errors():
             host, _, port = store.rpartition(":")
-            served = host and port.isdecimal()
-            found = dist.TCPStore(host, int(port), size) if served else dist.FileStore(store, size)  # type: ignore[attr-defined]
+            is_served = host and port.isdecimal()
+            rendezvous = dist.TCPStore(host, int(port), size) if is_served else dist.FileStore(store, size)  # type: ignore[attr-defined]
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, store=found, rank=rank, world_size=size, timeout=PATIENCE)
+            dist.init_process_group(backend, store=rendezvous, rank=rank, world_size=size, timeout=PATIENCE)
         gang = cls(rank, size, device)
         gang.connect()
         return gang
@@ -104,28 +104,28 @@ class Gang:
 
     def sum_figures(self, values: Mapping[str, float | torch.Tensor]) -> dict[str, torch.Tensor]:
         """Sum figures over the ranks, in their order: float64 scalars that stay on the device. All ranks must have the same names."""
-        own = [torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values.values()]
-        first, *others = self.all_gather(torch.stack(own))
+        scalars = [torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in values.values()]
+        first, *others = self.all_gather(torch.stack(scalars))
         return dict(zip(values, sum(others, first), strict=True))
 
     def _rows(self, values: Sequence[float]) -> torch.Tensor:
         return self.all_gather(torch.tensor(values, dtype=torch.float64))
 
-    def all_gather(self, own: torch.Tensor) -> torch.Tensor:
+    def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """Every rank's tensor [...], of one shape, as [R, ...]."""
-        found = own.new_empty(self.size, *own.shape)
+        gathered = tensor.new_empty(self.size, *tensor.shape)
         with peer_errors():
-            dist.all_gather(list(found), own.contiguous())
-        return found
+            dist.all_gather(list(gathered), tensor.contiguous())
+        return gathered
 
     def broadcast_tensors(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The first rank's CPU tensors, on every rank; those that the others pass are ignored."""
         forms = self.broadcast([(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()])
-        found = {name: tensors[name].contiguous() if self.is_first else torch.empty(shape, dtype=dtype) for name, shape, dtype in forms}
+        received = {name: tensors[name].contiguous() if self.is_first else torch.empty(shape, dtype=dtype) for name, shape, dtype in forms}
         with peer_errors():
-            for tensor in found.values():
+            for tensor in received.values():
                 dist.broadcast(tensor, src=0)
-        return found
+        return received
 
     def deal(self, sizes: Sequence[int]) -> list[list[int]]:
         """The pieces of work, of these sizes, that each rank computes."""
@@ -141,8 +141,8 @@ class Gang:
         counts = [sum(map(len, parts)) for parts in places]
         packed_MD = own_MD.new_zeros(max(counts), own_MD.shape[1])
         packed_MD[: len(own_MD)] = own_MD
-        found = [found_MD[:count] for found_MD, count in zip(self.all_gather(packed_MD), counts, strict=True)]
-        return restore_order(torch.cat(found), [part for parts in places for part in parts])
+        vectors = [rank_MD[:count] for rank_MD, count in zip(self.all_gather(packed_MD), counts, strict=True)]
+        return restore_order(torch.cat(vectors), [part for parts in places for part in parts])
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace each gradient by the sum of all ranks', in the order of ranks. One that no rank has stays None.
@@ -151,8 +151,8 @@ class Gang:
         more bytes travel: with G ranks on each, the first half sends up to G times a ring's.
         """
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        held = self._rows([float(parameter.grad is not None) for parameter in trained]).amax(0).tolist()
-        for bucket in _buckets([parameter for parameter, has in zip(trained, held, strict=True) if has]):
+        flags = self._rows([float(parameter.grad is not None) for parameter in trained]).amax(0).tolist()
+        for bucket in _buckets([parameter for parameter, flag in zip(trained, flags, strict=True) if flag]):
             sizes = [parameter.numel() for parameter in bucket]
             part = -(-sum(sizes) // self.size)
             flat = bucket[0].new_zeros(part * self.size)
@@ -173,11 +173,11 @@ class Gang:
 
     def check_same(self, digest: str, what: str) -> None:
         """UserError if the ranks' digests of a value that all must share differ, as on mixed hardware."""
-        found = self.gather_numbers(float(int(digest)))
-        if len(set(found)) > 1:
+        digests = self.gather_numbers(float(int(digest)))
+        if len(set(digests)) > 1:
             raise UserError(
-                f"{what}: the workers ended with different weights (CRC-32 {', '.join(f'{int(one):08x}' for one in found)}), expected the "
-                "same on all; use GPUs or processors of one kind, or workers: 1 in runtime.yaml"
+                f"{what}: the workers ended with different weights (CRC-32 {', '.join(f'{int(crc):08x}' for crc in digests)}), expected "
+                "the same on all; use GPUs or processors of one kind, or workers: 1 in runtime.yaml"
             )
 
 
@@ -198,7 +198,9 @@ def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]
 @cache
 def _tell_idle(ranks: int) -> None:
     """Print that some ranks are idle, once and not at each step."""
-    print(f"{ranks} workers, but steps of fewer chunks, so some are idle: use a larger batch, or lower batch_tokens", flush=True)
+    print(
+        f"some of the {ranks} workers are idle, because a step has fewer chunks: use a larger batch, or decrease batch_tokens", flush=True
+    )
 
 
 def deal_pieces(sizes: Sequence[int], ranks: int) -> list[list[int]]:
@@ -212,4 +214,4 @@ def deal_pieces(sizes: Sequence[int], ranks: int) -> list[list[int]]:
         rank = load.index(min(load))
         work[rank].append(piece)
         load[rank] += sizes[piece]
-    return [sorted(own) for own in work]
+    return [sorted(pieces) for pieces in work]

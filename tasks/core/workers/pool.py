@@ -34,11 +34,11 @@ class Worker:
 
     process: BaseProcess
     pipe: Connection
-    has: deque[tuple[int, Any]] = field(default_factory=deque)
+    pieces: deque[tuple[int, Any]] = field(default_factory=deque)
 
     def give(self, number: int, piece: Any) -> None:
         """Give it one more piece. It may be dead already, which shows when its results are awaited."""
-        self.has.append((number, piece))
+        self.pieces.append((number, piece))
         with suppress(OSError):
             self.pipe.send((number, piece))
 
@@ -60,14 +60,14 @@ class Pool:
         self._workers: list[Worker | None] = [None] * len(self._environments)  # started when they are needed
 
     def agreed(self, function: Callable[[], Result]) -> Result:
-        found: list[Result] = list(self.each(Called(function), range(self.count)))  # one for each worker
-        if any(one != found[0] for one in found[1:]):
-            different = sorted({str(one) for one in found})
+        results: list[Result] = list(self.each(Called(function), range(self.count)))  # one for each worker
+        if any(result != results[0] for result in results[1:]):
+            different = sorted({str(result) for result in results})
             raise UserError(
                 f"runtime.yaml: workers: found workers that differ ({' | '.join(different)}), expected GPUs of one kind; choose them "
                 "with CUDA_VISIBLE_DEVICES"
             )
-        return found[0]
+        return results[0]
 
     def each(self, function: Callable[[Piece], Result], pieces: Iterable[Piece]) -> Iterator[Result]:
         run = Run(function, iter(pieces), AHEAD * self.count)
@@ -81,14 +81,14 @@ class Pool:
                     yield result
                     self._give(run)  # the stage may have taken its time
                 self._give(run)
-                busy = [worker for worker in self._workers if worker and worker.has]
+                busy = [worker for worker in self._workers if worker and worker.pieces]
                 if not busy and run.turn not in run.done:
                     return
                 for pipe in wait([worker.pipe for worker in busy]) if busy else ():
                     self._hear(run, next(worker for worker in busy if worker.pipe is pipe))
         finally:  # after an error, or if nobody wants the rest
             for place, worker in enumerate(self._workers):
-                if worker and worker.has:
+                if worker and worker.pieces:
                     worker.end()
                     self._workers[place] = None
 
@@ -101,17 +101,17 @@ class Pool:
 
     def _give(self, run: Run) -> None:
         """Give out pieces, at first one to each worker."""
-        for most in range(1, GIVEN + 1):
+        for limit in range(1, GIVEN + 1):
             for place in range(len(self._workers)):
                 worker = self._workers[place]
-                if len(worker.has if worker else ()) >= most:
+                if len(worker.pieces if worker else ()) >= limit:
                     continue
-                found = run.next()
-                if found is None:
+                numbered = run.next()
+                if numbered is None:
                     return
                 if worker is None:
                     worker = self._workers[place] = self._start(place, run.function)
-                worker.give(*found)
+                worker.give(*numbered)
 
     def _hear(self, run: Run, worker: Worker) -> None:
         """Handle a worker's result, or its death."""
@@ -120,27 +120,27 @@ class Pool:
         except (EOFError, OSError):
             self._lost(run, worker)
             return
-        worker.has.popleft()
+        worker.pieces.popleft()
         run.done[number] = outcome
 
     def _lost(self, run: Run, worker: Worker) -> None:
         """Queue the pieces of a dead worker again; WorkersLost if the piece that it was computing has lost too many workers."""
         worker.process.join()
         self._workers[self._workers.index(worker)] = None
-        ended = f"killed by signal {-code}" if (code := worker.process.exitcode or 0) < 0 else f"ended with status {code}"
+        end = f"killed by signal {-code}" if (code := worker.process.exitcode or 0) < 0 else f"ended with status {code}"
         cause = ", most likely for lack of memory" if code == -signal.SIGKILL else ""
-        number = worker.has[0][0]
+        number = worker.pieces[0][0]
         run.lost[number] += 1
         if run.lost[number] > self.runtime.restarts:
             worker.pipe.close()
-            worker.has.clear()
+            worker.pieces.clear()
             raise WorkersLost(
-                f"a worker was {ended}{cause}, and {run.lost[number]} of them on the same work (runtime.yaml: restarts: "
+                f"a worker was {end}{cause}, and {run.lost[number]} of them on the same work (runtime.yaml: restarts: "
                 f"{self.runtime.restarts}); close other programs or set fewer workers, and run again"
             )
-        print(f"a worker was {ended}{cause}; its work is done again ({run.lost[number]} of {self.runtime.restarts})", file=sys.stderr)
-        run.again.extend(worker.has)
-        worker.has.clear()
+        print(f"a worker was {end}{cause}; its work is done again ({run.lost[number]} of {self.runtime.restarts})", file=sys.stderr)
+        run.retries.extend(worker.pieces)
+        worker.pieces.clear()
         worker.pipe.close()
 
     def _start(self, place: int, function: Callable[[Any], Any]) -> Worker:
@@ -166,13 +166,13 @@ def serve(pipe: Connection, parent: int, environment: dict[str, str]) -> None:
     threading.Thread(target=_receive, args=(pipe, waiting), daemon=True).start()
     function: Callable[[Any], Any] | None = None
     while True:
-        number, given = waiting.get()
+        number, payload = waiting.get()
         if number is None:
-            function = given
+            function = payload
             continue
         assert function is not None
-        pipe.send((number, attempt(function, given)))
-        given = None
+        pipe.send((number, attempt(function, payload)))
+        payload = None
 
 
 def _receive(pipe: Connection, waiting: "queue.SimpleQueue[tuple[int | None, Any]]") -> None:

@@ -18,28 +18,28 @@ def reach_all(store: str, address: str, rank: int, ranks: int) -> None:
 
     `store`: HOST:PORT of a new torch TCPStore, at which ranks find one another. Ports are chosen by the system, as gloo's are.
     """
-    here = f"worker {rank + 1} of {ranks} ({address})"
+    worker = f"worker {rank + 1} of {ranks} ({address})"
     host, _, port = store.rpartition(":")
-    _connect(here, "the machine of the run", host, int(port))
+    _connect(worker, "the machine of the run", host, int(port))
     with peer_errors(), ExitStack() as stack:
-        met = dist.TCPStore(host, int(port), timeout=MEET)  # type: ignore[attr-defined]
+        tcp_store = dist.TCPStore(host, int(port), timeout=MEET)  # type: ignore[attr-defined]
         place = ""  # stays empty if `address` is not this machine's own, as behind NAT: then nobody tries it
         with suppress(OSError):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            own = stack.enter_context(socket.create_server((address, 0), family=family, backlog=max(ranks, 5)))
-            place = f"{address}:{own.getsockname()[1]}"
-        met.set(f"reach/{rank}", place)
+            server = stack.enter_context(socket.create_server((address, 0), family=family, backlog=max(ranks, 5)))
+            place = f"{address}:{server.getsockname()[1]}"
+        tcp_store.set(f"reach/{rank}", place)
         for other in range(ranks):
-            there, _, port = met.get(f"reach/{other}").decode().rpartition(":")
-            if there and other != rank:
-                _connect(here, f"worker {other + 1}", there, int(port))
-        if met.add("reached", 1) == ranks:
-            met.set("reach/done", "")
-        met.wait(["reach/done"])  # `own` is open until all have tried
+            peer_host, _, port = tcp_store.get(f"reach/{other}").decode().rpartition(":")
+            if peer_host and other != rank:
+                _connect(worker, f"worker {other + 1}", peer_host, int(port))
+        if tcp_store.add("reached", 1) == ranks:
+            tcp_store.set("reach/done", "")
+        tcp_store.wait(["reach/done"])  # `server` is open until all have tried
 
 
-def _connect(here: str, what: str, host: str, port: int) -> None:
+def _connect(worker: str, target: str, host: str, port: int) -> None:
     try:
         socket.create_connection((host, port), CONNECT_SECONDS).close()
     except OSError as error:
-        raise PeerLost(f"{here} found no way to {what} at {host}:{port}: {error}; {REMEDY}") from None
+        raise PeerLost(f"{worker} cannot reach {target} at {host}:{port}: {error}; {REMEDY}") from None

@@ -73,8 +73,8 @@ def retry_lost_ranks(start: Callable[[], str], runtime: Runtime, ranks: int, *, 
                 flush=True,
             )
     raise WorkersLost(
-        f"{what}: {lost}, and restarts: {runtime.restarts} of {RUNTIME_FILE} are used up; the last checkpoint and what the other workers "
-        f"said are kept ({scratch}); if memory is short, use fewer workers or a smaller graph_tokens, then run again"
+        f"{what}: {lost}, and restarts: {runtime.restarts} of {RUNTIME_FILE} are used up; the last checkpoint and the other workers' "
+        f"output are kept ({scratch}); if memory is short, use fewer workers or a smaller graph_tokens, then run again"
     )
 
 
@@ -93,8 +93,8 @@ def _run(function: Training, runtime: Runtime, ranks: int, *, scratch: Path) -> 
     try:
         for rank in range(ranks):
             ours, theirs = context.Pipe(duplex=False)
-            given = (rank, ranks, function, _own(runtime, rank), store, theirs, os.getpid())
-            process = context.Process(target=_rank, args=given, name=f"rank {rank}")
+            arguments = (rank, ranks, function, _own(runtime, rank), store, theirs, os.getpid())
+            process = context.Process(target=_rank, args=arguments, name=f"rank {rank}")
             process.start()
             theirs.close()  # so that ours ends with the rank
             processes.append(process)
@@ -110,12 +110,12 @@ def _run(function: Training, runtime: Runtime, ranks: int, *, scratch: Path) -> 
 
 def find_lost_rank(outcomes: Mapping[int, Outcome | None], ranks: int, how: Callable[[int], str]) -> str:
     """Return which rank was lost and how it ended; empty if none was. If ranks failed by themselves, raise the error of the first."""
-    told = [(outcome.at, rank, outcome) for rank, outcome in outcomes.items() if outcome and (outcome.error or outcome.trace)]
-    if told:
-        _, rank, outcome = min(told, key=lambda one: one[:2])
+    failures = [(outcome.at, rank, outcome) for rank, outcome in outcomes.items() if outcome and (outcome.error or outcome.trace)]
+    if failures:
+        _, rank, outcome = min(failures, key=lambda failure: failure[:2])
         raise outcome.error or RankFailed(f"worker {rank + 1} of {ranks}:\n{outcome.trace}")
-    for rank, found in outcomes.items():
-        if found is None:
+    for rank, reported in outcomes.items():
+        if reported is None:
             return f"worker {rank + 1} of {ranks} was lost ({how(rank)})"
     lost = [(outcome.at, f"worker {rank + 1} of {ranks} {outcome.lost}") for rank, outcome in outcomes.items() if outcome and outcome.lost]
     return min(lost)[1] if lost else ""
@@ -129,19 +129,19 @@ def _own(runtime: Runtime, rank: int) -> Runtime:
 
 def _outcomes(ends: Sequence[Connection]) -> dict[int, Outcome | None]:
     """How each rank ended; None if it died without an outcome. Ranks that are silent for GRACE seconds after a failure are missing."""
-    found: dict[int, Outcome | None] = {}
-    until: float | None = None
-    while len(found) < len(ends) and (until is None or time.monotonic() < until):
-        waiting = [end for rank, end in enumerate(ends) if rank not in found]
-        for end in wait(waiting, None if until is None else max(0.0, until - time.monotonic())):
+    outcomes: dict[int, Outcome | None] = {}
+    deadline: float | None = None
+    while len(outcomes) < len(ends) and (deadline is None or time.monotonic() < deadline):
+        waiting = [end for rank, end in enumerate(ends) if rank not in outcomes]
+        for end in wait(waiting, None if deadline is None else max(0.0, deadline - time.monotonic())):
             rank = ends.index(end)
             try:
-                found[rank] = ends[rank].recv()
+                outcomes[rank] = ends[rank].recv()
             except (EOFError, ConnectionResetError):
-                found[rank] = None
-            if until is None and found[rank] != Outcome():
-                until = time.monotonic() + GRACE
-    return found
+                outcomes[rank] = None
+            if deadline is None and outcomes[rank] != Outcome():
+                deadline = time.monotonic() + GRACE
+    return outcomes
 
 
 def _how(process: SpawnProcess) -> str:

@@ -238,7 +238,7 @@ HARM = {
     "no config": (without("config.json"), "no config.json"),
     "adapters beside them": (
         lambda folder: (folder / "adapter_config.json").write_text("{}") and None,
-        "adapter_config.json: found adapters, expected a model that has them merged",
+        "adapter_config.json: found adapters, expected a model with merged adapters",
     ),
     "a width that is no number": (config("config.json", hidden_size="wide"), "cannot be loaded .*hidden_size"),
     "a width that heads do not divide": (config("config.json", num_attention_heads=3), "cannot be loaded .*attention heads"),
@@ -250,7 +250,7 @@ HARM = {
     ),
     "two poolings under a head for one": (
         config("1_Pooling/config.json", pooling_mode_cls_token=True, pooling_mode_mean_tokens=True),
-        "found a Dense of 128 inputs, expected 256",
+        "found a Dense with 128 inputs, expected 256",
     ),
     "an unknown pooling, the new form": (config("1_Pooling/config.json", pooling_mode="median"), "found pooling median; expected"),
     "no pooling": (without("1_Pooling/config.json"), "1_Pooling/config.json: not found"),
@@ -273,8 +273,8 @@ HARM = {
         config("2_Dense/config.json", module_input_name="token_embeddings"),
         "found module_input_name token_embeddings",
     ),
-    "a narrowing Dense": (config("2_Dense/config.json", out_features=64), "found a LayerNorm of 128 inputs, expected 64"),
-    "a Dense of another width": (config("2_Dense/config.json", in_features=64), "found a Dense of 64 inputs, expected 128"),
+    "a narrowing Dense": (config("2_Dense/config.json", out_features=64), "found a LayerNorm with 128 inputs, expected 64"),
+    "a Dense of another width": (config("2_Dense/config.json", in_features=64), "found a Dense with 64 inputs, expected 128"),
     "a Dense of no width": (config("2_Dense/config.json", in_features="wide"), "found in_features wide, expected a number"),
     "no weights of the head": (without("2_Dense/model.safetensors"), "2_Dense/model.safetensors: cannot be loaded"),
     "half the head": (rewrite("3_LayerNorm/model.safetensors", lambda key: f"x.{key}"), "3_LayerNorm/model.safetensors: cannot be loaded"),
@@ -293,7 +293,7 @@ def test_unsupported_folder_is_refused_in_one_line(name: str, models: dict[str, 
 
 def test_settings_that_are_no_object(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("4")
-    with pytest.raises(UserError, match=r"config\.json: found no object"):
+    with pytest.raises(UserError, match=r"config\.json: found no JSON object"):
         read_shape(tmp_path)
 
 

@@ -180,7 +180,7 @@ def test_an_encoder_without_a_trained_head(tiny_encoder: Path, tmp_path: Path) -
 def test_unmerged_adapters_are_refused(tiny_reranker: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_reranker, tmp_path / "m")
     (tmp_path / "m" / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"adapter_config.json: found adapters, expected a model that has them merged"):
+    with pytest.raises(UserError, match=r"adapter_config.json: found adapters, expected a model with merged adapters"):
         load_classifier(tmp_path / "m")
 
 
@@ -228,7 +228,7 @@ def test_an_empty_pair_has_a_score_where_no_special_tokens_are_added(kind: str, 
 
 @pytest.mark.parametrize("pad", [None, 256])
 def test_a_decoder_that_takes_another_token_for_padding_is_refused(pad: int | None, tmp_path: Path) -> None:
-    wanted = rf"config\.json: found pad_token_id {pad}, expected 257, the tokenizer's, since this model scores by the last token before"
+    wanted = rf"config\.json: found pad_token_id {pad}, expected 257 as in the tokenizer, since this model scores by the last token before"
     with pytest.raises(UserError, match=wanted):
         load_cross_encoder(classifier("qwen2", tmp_path / "m", "left", **DECODER | {"pad_token_id": pad}), 64, 200, CPU, FP32)
 

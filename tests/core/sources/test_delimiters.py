@@ -44,7 +44,7 @@ def test_a_header_with_both_is_refused_with_its_line() -> None:
         delimiter_of(Path("in/corpus.csv"), ["\n", "id;text;price,with tax\r\n"])
     assert str(error.value) == (
         "in/corpus.csv:2: found commas and semicolons in the header ('id;text;price,with tax'), expected one of them, between the "
-        "columns; put a column's name that has the other into quotes, rename it, or begin the file with a line sep=; (or sep=,)"
+        "columns; quote or rename a column whose name contains the other, or begin the file with a line sep=; (or sep=,)"
     )
     with pytest.raises(Invalid, match="commas and semicolons in the header"):
         delimiter_of(Path("a.csv"), ["id, title; text\n"])

@@ -59,7 +59,7 @@ def test_columns_are_known_by_their_names_in_any_order_and_case(names: list[str]
             ["Frage", "Antwort"],
             r"f:1: found columns Frage, Antwort, expected a query \(anchor \| query .*, or name them, as pairs:FILE#query=",
         ),
-        (["id", "title", "text"], r"found columns id, title, text, .*; documents alone are corpus\.csv in a folder$"),
+        (["id", "title", "text"], r"found columns id, title, text, .*; if there are only documents, save them as corpus\.csv in a folder$"),
         (
             ["question", "answer", "passage"],
             r"f:1: found columns answer and passage, expected one of them; rename or drop the others, or name",
@@ -101,9 +101,9 @@ def test_a_spec_may_name_columns(place: str, file: str, columns: str) -> None:
             "f.csv#frage=Frage",
             r"^dataset 'pairs:f\.csv#frage=Frage': found the role 'frage', expected query, passage, title, id, query_id, split",
         ),
-        ("f.csv#query=a,query=b", r"found query twice, expected .*, each once; as pairs:FILE#query=NAME,passage=NAME$"),
+        ("f.csv#query=a,query=b", r"found query twice, expected .*, each once; for example pairs:FILE#query=NAME,passage=NAME$"),
         ("f.csv#label=stars", r"found the role 'label', expected .*, or label=, each once"),
-        ("f.csv#query=", r"found no name of the column of the query, expected one; as pairs:FILE#"),
+        ("f.csv#query=", r"found no column name for query, expected one, for example pairs:FILE#"),
     ],
 )
 def test_a_spec_names_columns_by_their_roles(place: str, line: str) -> None:

@@ -88,7 +88,7 @@ def test_work_of_another_version_of_a_library_is_not_gone_on_with(library: str, 
 
 
 def test_work_that_cannot_be_resumed_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    told = "train-star: starts from the beginning; the unfinished work that is there was begun with other inputs, "
+    told = "train-star: starting from the beginning; the unfinished work found has other inputs, "
     first = scratch_folder("train-star", "a" * 40)
     scratch_folder("train-star", "b" * 40)
     assert not capsys.readouterr().out, "nothing was done there"

@@ -100,7 +100,7 @@ def test_work_waits_for_room_and_no_longer_than_there_can_be_some(
             others = other.remote()
             work, found = Work(tmp_path / "log", seconds=0.2), []
             with pytest.raises(
-                UserError, match=r"^the Ray cluster: found room for 0 workers, and for no more in 2 s, expected room for 1; start a node"
+                UserError, match=r"^the Ray cluster: found room for 0 workers, and for no more after 2 s, expected room for 1; start a node"
             ):
                 for value, _ in workers.each(work, range(100)):
                     found.append(value)
@@ -228,7 +228,7 @@ def test_a_cluster_that_wants_a_token(error: Exception, monkeypatch: pytest.Monk
     with pytest.raises(UserError) as refusal:
         cluster._connected("head:6379")
     assert str(refusal.value) == (
-        "runtime.yaml: address: found a Ray cluster at head:6379 that takes no one without its token; give the run the cluster's token, "
+        "runtime.yaml: address: found a Ray cluster at head:6379 that requires a token; give the run the cluster's token, "
         "and set RAY_AUTH_MODE=token in its environment (docs/cluster.md)"
     )
 
@@ -262,10 +262,10 @@ def test_a_node_without_the_projects_folder_or_with_other_code_is_refused(tmp_pa
     session = Session(str(tmp_path), "mark", "word", code_and_libraries())
     assert cluster._look(session) == ""
     assert cluster._look(session._replace(word="another")) == (
-        f"another file in the place of {tmp_path}/mark, expected the same file system everywhere"
+        f"another file at {tmp_path}/mark, expected the same file system on all nodes"
     )
-    assert "no file that this run has just written (No such file or directory" in cluster._look(session._replace(project="/nowhere"))
+    assert "which this run just wrote (No such file or directory)" in cluster._look(session._replace(project="/nowhere"))
     wrong = session._replace(code="0")
-    assert cluster._look(wrong).startswith("other code, or other versions of numpy, torch, transformers, tokenizers or faiss, expected")
+    assert cluster._look(wrong).startswith("other code or other versions of numpy, torch, transformers, tokenizers, or faiss, expected")
     outcome = cluster._work(wrong, [], 0)
     assert isinstance(outcome, cluster.Raised) and "of the Ray cluster: found other code" in str(outcome.error)

@@ -101,7 +101,8 @@ def test_what_ends_a_training(two_nodes: Two, tmp_path: Path, monkeypatch: pytes
     with open_ranks(runtime, "fp32") as ranks:
         two_nodes.cluster.remove_node(two_nodes.second, allow_graceful=False)
         with pytest.raises(
-            Unavailable, match=r"^the Ray cluster: found room for 1 workers, and for no more in 1 s, expected room for 2; start a node, or"
+            Unavailable,
+            match=r"^the Ray cluster: found room for 1 workers, and for no more after 1 s, expected room for 2; start a node, or",
         ):
             ranks.run(partial(gangs.small_training, tmp_path, tmp_path, {}), scratch=tmp_path, outs=[], what="small")
 

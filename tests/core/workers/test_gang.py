@@ -128,11 +128,11 @@ def test_a_node_that_has_just_died_is_no_worker(monkeypatch: pytest.MonkeyPatch)
     nodes = [Node("one", "first", 2), Node("two", "second", 3)]
     cluster = Cluster(ray, Runtime(workers="all", threads=1, device="cpu"), nodes, Session("", "", "", ""))
     assert cluster.count == 5
-    assert cluster._everywhere(str, {}, given=lambda _: ()) == [("first", "said by one")]
+    assert cluster._everywhere(str, {}, arguments_of=lambda _: ()) == [("first", "said by one")]
     assert cluster.count == 2
     alive["one"] = False
     with pytest.raises(WorkersLost, match="the node died"):
-        cluster._everywhere(str, {}, given=lambda _: ())
+        cluster._everywhere(str, {}, arguments_of=lambda _: ())
 
 
 def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +143,7 @@ def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> No
     assert Gang(0, 3, CPU).deal([5]) == [[0], [], []]
     Gang(0, 3, CPU).deal([5, 5])
     said = capsys.readouterr().out
-    assert said.startswith("3 workers, but steps of fewer chunks") and said.count("\n") == 1
+    assert said.startswith("some of the 3 workers are idle, because a step has fewer chunks") and said.count("\n") == 1
 
 
 def test_gpus_of_workers_are_looked_at_without_a_context(monkeypatch: pytest.MonkeyPatch) -> None:

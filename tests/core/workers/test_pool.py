@@ -155,7 +155,7 @@ def test_how_many_workers_with_how_many_threads(monkeypatch: pytest.MonkeyPatch,
     assert local_count(Runtime(workers=3), ["0", "3", "4", "5"]) == 3
     assert capsys.readouterr().out == ""
     assert local_count(Runtime(workers=8), ["0", "3"]) == 2
-    assert capsys.readouterr().out == "runtime.yaml: workers: 8: this stage has 2 GPUs, and one worker for each\n"
+    assert capsys.readouterr().out == "runtime.yaml: workers: 8: this stage has 2 GPUs, so it gets 2 workers\n"
     assert threads_each(Runtime(), 12, 5) == 2
     assert threads_each(Runtime(), 2, 5) == 1
     assert threads_each(Runtime(threads=3), 12, 5) == 3

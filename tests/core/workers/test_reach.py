@@ -39,7 +39,7 @@ def test_a_rank_that_another_cannot_reach_is_named(monkeypatch: pytest.MonkeyPat
     store, place = served()
     port = closed_port()
     store.set("reach/1", f"{HERE}:{port}")
-    expected = rf"worker 1 of 2 \({HERE}\) found no way to worker 2 at {HERE}:{port}: .*refused; .*open all ports between the nodes"
+    expected = rf"worker 1 of 2 \({HERE}\) cannot reach worker 2 at {HERE}:{port}: .*refused; .*open all ports between the nodes"
     with pytest.raises(PeerLost, match=expected):
         reach_all(place, HERE, 0, 2)
 
@@ -56,5 +56,5 @@ def test_an_address_that_is_not_this_machines_is_not_tried() -> None:
 def test_a_machine_of_the_run_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "CONNECT_SECONDS", 0.1)
     port = closed_port()
-    with pytest.raises(PeerLost, match=rf"worker 2 of 2 \({HERE}\) found no way to the machine of the run at {HERE}:{port}"):
+    with pytest.raises(PeerLost, match=rf"worker 2 of 2 \({HERE}\) cannot reach the machine of the run at {HERE}:{port}"):
         reach_all(f"{HERE}:{port}", HERE, 1, 2)

@@ -84,12 +84,12 @@ class Best:
         place_N = concat_ranges(0, counts_Q)
         room, most = ROOM * self.keep, int(counts_Q.max())
         for start in range(0, most, room):
-            here: Any = slice(None) if most <= room else (place_N >= start) & (place_N < start + room)
+            selection: Any = slice(None) if most <= room else (place_N >= start) & (place_N < start + room)
             added_Q = np.clip(counts_Q - start, 0, room)
             if int((self.used_Q + added_Q).max()) > self.scores_QW.shape[1]:
                 self.compare()
-            query, column = query_N[here], self.used_Q[query_N[here]] + place_N[here] - start
-            self.scores_QW[query, column], self.rows_QW[query, column] = score_N[here], row_N[here]
+            query, column = query_N[selection], self.used_Q[query_N[selection]] + place_N[selection] - start
+            self.scores_QW[query, column], self.rows_QW[query, column] = score_N[selection], row_N[selection]
             self.used_Q += added_Q
 
     def compare(self) -> None:
@@ -124,9 +124,9 @@ class Part:
         """Search a block, whose first row is `first`."""
         bound_Q, least_Q, keep = error_bound(self.queries, rows), self.best.least_Q, self.best.keep
         queries, count = len(self.queries), len(rows)
-        known = bool(least_Q.isfinite().all()) or count <= keep
-        query_N, row_N = self._near(rows, least_Q - bound_Q) if known else (np.empty(0, np.int64), np.empty(0, np.int64))
-        if not known or len(query_N) > queries * keep:
+        has_bound = bool(least_Q.isfinite().all()) or count <= keep
+        query_N, row_N = self._near(rows, least_Q - bound_Q) if has_bound else (np.empty(0, np.int64), np.empty(0, np.int64))
+        if not has_bound or len(query_N) > queries * keep:
             products_QR = self.queries.values_XD @ rows.values_XD.T
             kth_Q = kth_largest(products_QR, keep)
             least_Q = torch.fmax(least_Q, kth_Q - ROUNDING * kth_Q.abs() - bound_Q)  # fmax: the difference of infinities is NaN
@@ -137,11 +137,11 @@ class Part:
     def _near(self, rows: Rounded, low_Q: torch.Tensor) -> tuple[Ints, Ints]:
         """Pairs of queries and rows whose products `reach` the limit, by query; so few products at a time that a core's cache has them."""
         size = 1 << max(0, (PRODUCTS // max(1, len(self.queries))).bit_length() - 1)
-        found = []
+        parts = []
         for start in range(0, len(rows), size):
             query_N, row_N = pairs(at_least(self.queries.values_XD @ rows.values_XD[start : start + size].T, low_Q))
-            found.append((query_N, row_N + start))
-        query_N, row_N = (np.concatenate(given) for given in zip(*found, strict=True))
+            parts.append((query_N, row_N + start))
+        query_N, row_N = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order_N = np.argsort(query_N.astype(np.int16), kind="stable")  # in linear time
         return query_N[order_N], row_N[order_N]
 
@@ -149,16 +149,16 @@ class Part:
 def error_bound(queries: Rounded, rows: Rounded) -> torch.Tensor:
     """The bound e of each query for all rows of a block, [Q]; infinite where a norm is too large for a number."""
     sums = (queries.exact_XD.shape[1] + 16) * 2.0**-22
-    found_Q = SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + LEAST
-    return found_Q.nan_to_num(nan=torch.inf, posinf=torch.inf)  # 0 times infinity is not a number
+    bound_Q = SLACK * (queries.error * rows.norm + queries.norm * (rows.error + sums * rows.norm)) + LEAST
+    return bound_Q.nan_to_num(nan=torch.inf, posinf=torch.inf)  # 0 times infinity is not a number
 
 
 def at_least(products_QR: torch.Tensor, low_Q: torch.Tensor) -> npt.NDArray[np.bool_]:
     """Which products are at least `low_Q`, a limit before rounding: bool [Q, R]. It is rounded as products are, which keeps their order."""
     low_Q1 = low_Q.to(products_QR.dtype)[:, None]
     if products_QR.dtype == torch.float32:
-        found: npt.NDArray[np.bool_] = products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
-        return found
+        near_QR: npt.NDArray[np.bool_] = products_QR.numpy() >= low_Q1.numpy()  # in half of torch's time
+        return near_QR
     bits_QR, low_bits_Q1 = (numbers.view(torch.int16).numpy() for numbers in (products_QR, low_Q1))
     if (low_bits_Q1 > 0).all():  # bits of positive numbers have their order, and are above those of negative ones
         return bits_QR >= low_bits_Q1
@@ -193,9 +193,9 @@ def scores(queries_QD: torch.Tensor, vectors_RD: torch.Tensor, row_N: Ints, quer
     if len(row_N) < OFTEN * len(vectors_RD):
         return _products(queries_QD, vectors_RD, query_N, row_N)
     order_N = np.argsort(row_N.astype(np.int16 if len(vectors_RD) < 2**15 else np.int64), kind="stable")  # of int16 in linear time
-    found = np.empty(len(row_N), dtype=np.float32)
-    found[order_N] = _products(vectors_RD, queries_QD, row_N[order_N], query_N[order_N])
-    return found
+    scores_N = np.empty(len(row_N), dtype=np.float32)
+    scores_N[order_N] = _products(vectors_RD, queries_QD, row_N[order_N], query_N[order_N])
+    return scores_N
 
 
 def _products(left_XD: torch.Tensor, right_YD: torch.Tensor, left_N: Ints, right_N: Ints) -> Floats:
@@ -204,8 +204,8 @@ def _products(left_XD: torch.Tensor, right_YD: torch.Tensor, left_N: Ints, right
     starts = torch.from_numpy(np.concatenate([[0], ends_X]))
     size = (len(left_XD), len(right_YD))
     pairs_XY = torch.sparse_csr_tensor(starts, torch.from_numpy(right_N), torch.zeros(len(right_N)), size, check_invariants=False)
-    found: Floats = torch.sparse.sampled_addmm(pairs_XY, left_XD, right_YD.T, beta=0.0).values().numpy()
-    return found
+    products_N: Floats = torch.sparse.sampled_addmm(pairs_XY, left_XD, right_YD.T, beta=0.0).values().numpy()
+    return products_N
 
 
 def search(
@@ -221,28 +221,28 @@ def search(
     """
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)  # sampled_addmm takes no other
     queries, threads = Rounded.of(queries_QD, dtype, together=False), torch.get_num_threads()
-    count, alone = -(-len(queries_QD) // QUERIES), len(queries_QD) < FEWEST * threads
-    count = count if alone else -(-count // threads) * threads
+    count, one_thread_only = -(-len(queries_QD) // QUERIES), len(queries_QD) < FEWEST * threads
+    count = count if one_thread_only else -(-count // threads) * threads
     edges = np.linspace(0, len(queries_QD), count + 1).astype(int).tolist()
     parts = [Part(queries.part(slice(start, end)), Best(end - start, keep)) for start, end in pairwise(edges)]
     with ExitStack() as stack:
-        wanted = 0 if alone else stack.enter_context(one_thread())
-        workers = [stack.enter_context(ThreadPoolExecutor(1, "search")) for _ in range(wanted)]
-        waiting, searched = deque[tuple[int, list[Future[None]]]](), 0
+        worker_count = 0 if one_thread_only else stack.enter_context(one_thread())
+        workers = [stack.enter_context(ThreadPoolExecutor(1, "search")) for _ in range(worker_count)]
+        waiting, rows_searched = deque[tuple[int, list[Future[None]]]](), 0
         for first, rows in blocks:
-            begun = [worker.submit(_search, parts[number::threads], first, rows) for number, worker in enumerate(workers)]
-            if alone:
+            futures = [worker.submit(_search, parts[number::threads], first, rows) for number, worker in enumerate(workers)]
+            if one_thread_only:
                 _search(parts, first, rows)
-            waiting.append((len(rows), begun))
-            searched += len(rows)
+            waiting.append((len(rows), futures))
+            rows_searched += len(rows)
             if len(waiting) > AHEAD:
                 done(_finished(*waiting.popleft()))
-        for size, begun in waiting:
-            done(_finished(size, begun))
-    found = [part.best.ranked() for part in parts]
-    none = np.empty((0, keep), np.float32), np.empty((0, keep), np.int64)
-    scores_QK, rows_QK = (np.concatenate(given) for given in zip(none, *found, strict=True))
-    refuse_overflow(scores_QK, searched)
+        for size, futures in waiting:
+            done(_finished(size, futures))
+    results = [part.best.ranked() for part in parts]
+    empty = np.empty((0, keep), np.float32), np.empty((0, keep), np.int64)
+    scores_QK, rows_QK = (np.concatenate(arrays) for arrays in zip(empty, *results, strict=True))
+    refuse_overflow(scores_QK, rows_searched)
     return scores_QK, rows_QK
 
 
@@ -251,8 +251,8 @@ def _search(parts: list[Part], first: int, rows: Rounded) -> None:
         part.search(first, rows)
 
 
-def _finished(size: int, begun: list[Future[None]]) -> int:
+def _finished(size: int, futures: list[Future[None]]) -> int:
     """Wait until all threads have searched a block; return its number of rows."""
-    for part in begun:
-        part.result()
+    for future in futures:
+        future.result()
     return size

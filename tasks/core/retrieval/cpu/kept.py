@@ -55,11 +55,11 @@ def keep(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         values_RD = torch.from_numpy(numbers).view(dtype).view(-1, head.values_XD.shape[1])
-    kept: list[tuple[int, Rounded]] = []
+    rounded: list[tuple[int, Rounded]] = []
     for number, (first, norm, error) in enumerate(norms):
         values_XD = values_RD[first : norms[number + 1][0] if number + 1 < len(norms) else None]
         if dtype == torch.float32:
-            kept.append((first, Rounded(values_XD, values_XD, norm, error)))
+            rounded.append((first, Rounded(values_XD, values_XD, norm, error)))
         else:
-            kept.append((first, head if not number else Kept(head.exact_XD[:0], values_XD, norm, error, first, take)))
-    return kept
+            rounded.append((first, head if not number else Kept(head.exact_XD[:0], values_XD, norm, error, first, take)))
+    return rounded

@@ -109,8 +109,8 @@ def spare_rows(keep: int, queries: int) -> int:
 def products(left_QD: torch.Tensor, right_RD: torch.Tensor) -> torch.Tensor:
     """float32 [Q, R] of float16 vectors. A CPU, where only tests call this, multiplies the same numbers in float32."""
     if left_QD.device.type == "cuda":
-        found_QR: torch.Tensor = torch.mm(left_QD, right_RD.T, out_dtype=torch.float32)
-        return found_QR
+        products_QR: torch.Tensor = torch.mm(left_QD, right_RD.T, out_dtype=torch.float32)
+        return products_QR
     return left_QD.float() @ right_RD.float().T
 
 
@@ -175,34 +175,34 @@ def search(
     group, by its first row, for the next search of the same vectors. UserError for a vector that is not finite. Nothing is read from the
     GPU before all rows have been searched, and then all at once.
     """
-    given = queries_QD if isinstance(queries_QD, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(queries_QD))
-    asked_QD = given.to(device).float()
+    tensor = queries_QD if isinstance(queries_QD, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(queries_QD))
+    asked_QD = tensor.to(device).float()
     halved = Halved.of(asked_QD, together=False)
     best = torch.full((len(asked_QD), keep), -torch.inf, device=device)
     best_rows = torch.full((len(asked_QD), keep), -1, dtype=torch.int64, device=device)
     left_out = torch.full((len(asked_QD),), -torch.inf, device=device)
     finite, edges = [], []
     for first, group_RD, sizes in group_blocks(blocks, rows, device):
-        found = (known or {}).get(first) or Halved.of(group_RD, together=True)
+        group = (known or {}).get(first) or Halved.of(group_RD, together=True)
         if known is not None:
-            known[first] = found
-        finite.append(torch.isfinite(found.norm))
+            known[first] = group
+        finite.append(torch.isfinite(group.norm))
         edges.append((first, first + len(group_RD) - 1))
-        limit = bound(halved, found, asked_QD.shape[1])
-        wanted = min(keep + (spare_rows(keep, len(asked_QD)) if len(edges) == 1 else SPARE), len(group_RD))
+        limit = bound(halved, group, asked_QD.shape[1])
+        count = min(keep + (spare_rows(keep, len(asked_QD)) if len(edges) == 1 else SPARE), len(group_RD))
         for start in range(0, len(asked_QD), QUERIES):
             part = slice(start, start + QUERIES)
-            half_QK, place_QK = highest_products(halved.values_XD[part], found.values_XD, wanted)
-            if wanted < len(group_RD):
-                highest_Q = torch.ldexp(half_QK[:, -1] + limit[part], halved.exponent[part, 0] + found.exponent)
+            half_QK, place_QK = highest_products(halved.values_XD[part], group.values_XD, count)
+            if count < len(group_RD):
+                highest_Q = torch.ldexp(half_QK[:, -1] + limit[part], halved.exponent[part, 0] + group.exponent)
                 left_out[part] = torch.maximum(left_out[part], highest_Q)
             scores_QK = _scores(asked_QD[part], group_RD, place_QK)
             best[part], best_rows[part] = merged(best[part], best_rows[part], scores_QK, place_QK + first)
         for size in sizes:
             done(size)
     proven_Q = (best[:, -1] > left_out) | (left_out == -torch.inf)
-    fine = torch.stack(finite).all() if finite else torch.ones((), dtype=torch.bool, device=device)
-    scores, found_rows, proven, all_finite = Coming(best, best_rows, proven_Q, fine).arrays()
+    is_finite = torch.stack(finite).all() if finite else torch.ones((), dtype=torch.bool, device=device)
+    scores, found_rows, proven, all_finite = Coming(best, best_rows, proven_Q, is_finite).arrays()
     if not all_finite:
         _refuse_infinite(finite, edges)
     refuse_overflow(scores, sum(last + 1 - first for first, last in edges))
@@ -212,10 +212,12 @@ def search(
         counted.again += len(unproven)
     if not len(unproven):
         return scores, found_rows
-    chosen = to_tensor(unproven, device)
-    some = Halved(*(each[chosen] for each in (halved.values_XD, halved.exponent, halved.norm, halved.error)))
-    again = _search_again(asked_QD[chosen], some, best[chosen, -1], group_blocks(blocks, rows, device), keep, known or {})
-    scores[unproven], found_rows[unproven] = again.arrays()
+    unproven_U = to_tensor(unproven, device)
+    unproven_queries = Halved(*(each[unproven_U] for each in (halved.values_XD, halved.exponent, halved.norm, halved.error)))
+    results = _search_again(
+        asked_QD[unproven_U], unproven_queries, best[unproven_U, -1], group_blocks(blocks, rows, device), keep, known or {}
+    )
+    scores[unproven], found_rows[unproven] = results.arrays()
     refuse_overflow(scores, keep)
     return scores, found_rows
 
@@ -248,7 +250,7 @@ def _search_again(
     asked_UD: torch.Tensor,
     halved: Halved,
     least_U: torch.Tensor,
-    again: Iterable[tuple[int, torch.Tensor, list[int]]],
+    groups: Iterable[tuple[int, torch.Tensor, list[int]]],
     keep: int,
     known: dict[int, Halved],
 ) -> Coming:
@@ -258,16 +260,16 @@ def _search_again(
     """
     best = torch.full((len(asked_UD), keep), -torch.inf, device=asked_UD.device)
     best_rows = torch.full(best.shape, -1, dtype=torch.int64, device=best.device)
-    for first, group_RD, _ in again:
-        found = known.get(first) or Halved.of(group_RD, together=True)
-        limit_U = bound(halved, found, asked_UD.shape[1])
+    for first, group_RD, _ in groups:
+        group = known.get(first) or Halved.of(group_RD, together=True)
+        limit_U = bound(halved, group, asked_UD.shape[1])
         for start in range(0, len(asked_UD), QUERIES):
             part = slice(start, start + QUERIES)
             asked_PD = asked_UD[part]
-            for query_N, place_N in _near(halved.values_XD[part], found, limit_U[part], halved.exponent[part], least_U[part]):
+            for query_N, place_N in _near(halved.values_XD[part], group, limit_U[part], halved.exponent[part], least_U[part]):
                 starts = range(0, len(query_N), GATHERED)
-                here = [(query_N[n : n + GATHERED], place_N[n : n + GATHERED]) for n in starts]
-                scores_N = torch.cat([inner_products(asked_PD[query], group_RD[place]) for query, place in here])
+                pairs = [(query_N[n : n + GATHERED], place_N[n : n + GATHERED]) for n in starts]
+                scores_N = torch.cat([inner_products(asked_PD[query], group_RD[place]) for query, place in pairs])
                 best[part], best_rows[part] = merge_pairs(best[part], best_rows[part], query_N, scores_N, place_N + first)
     return Coming(best, best_rows)
 
@@ -279,18 +281,18 @@ def _near(
 
     The program waits for the number of such pairs. An eighth of the products that fit is computed at a time: all may be such pairs.
     """
-    rows_RD, held, count = rows.values_XD, list[tuple[torch.Tensor, torch.Tensor]](), 0
+    rows_RD, pending, count = rows.values_XD, list[tuple[torch.Tensor, torch.Tensor]](), 0
     at_once = max(1, products_at_once(values_PD.device) // (8 * len(values_PD)))
     for start in range(0, len(rows_RD), at_once):
         half_PR = products(values_PD, rows_RD[start : start + at_once]).add_(limit_P.unsqueeze(1))
         near_PR = torch.ldexp(half_PR, exponent_P1 + rows.exponent) >= least_P.unsqueeze(1)
         query_N, place_N = near_PR.nonzero(as_tuple=True)
-        held.append((query_N, place_N + start))
+        pending.append((query_N, place_N + start))
         count += len(query_N)
         if count >= PAIRS or start + at_once >= len(rows_RD):
-            query_N, place_N = (torch.cat(each) for each in zip(*held, strict=True))
+            query_N, place_N = (torch.cat(each) for each in zip(*pending, strict=True))
             yield from ((query_N[n : n + PAIRS], place_N[n : n + PAIRS]) for n in range(0, len(query_N), PAIRS))
-            held, count = [], 0
+            pending, count = [], 0
 
 
 def merge_pairs(

@@ -36,8 +36,8 @@ class FaissGpu:
         """`index` on the GPU, with room for `rows` vectors; RuntimeError if faiss cannot."""
         options = faiss.GpuClonerOptions()
         options.reserveVecs = rows
-        if (found := faiss.try_extract_index_ivf(index)) is not None:
-            inverted: Any = faiss.downcast_index(found)
+        if (ivf := faiss.try_extract_index_ivf(index)) is not None:
+            inverted: Any = faiss.downcast_index(ivf)
             options.allowCpuCoarseQuantizer = not isinstance(faiss.downcast_index(inverted.quantizer), faiss.IndexFlat)
             options.useFloat16 = isinstance(inverted, faiss.IndexIVFPQ) and inverted.pq.M >= WIDE  # of an IVFPQ: its lookup tables
         return faiss.index_cpu_to_gpu(self.resources, self.number, index, options)
@@ -51,11 +51,11 @@ def required_gpu(device: torch.device) -> FaissGpu:
     """The GPU that `index.build: gpu` needs; UserError if there is none."""
     gpu = FaissGpu.of(device)
     if gpu is None:
-        known = hasattr(faiss, "StandardGpuResources")
-        without = f"faiss finds no GPU (device {device})" if known else "the installed faiss knows no GPUs"
+        has_support = hasattr(faiss, "StandardGpuResources")
+        problem = f"faiss finds no GPU (device {device})" if has_support else "the installed faiss has no GPU support"
         raise UserError(
-            f"params.yaml: index.build: found gpu, but {without}; expected the extra gpu (make run EXTRA=gpu) and a GPU; "
-            "set index.build: cpu to build without"
+            f"params.yaml: index.build: found gpu, but {problem}; expected the extra gpu (make run EXTRA=gpu) and a GPU; "
+            "or set index.build: cpu"
         )
     return gpu
 
@@ -66,9 +66,9 @@ def cpu_only_reason(index: Any) -> str:
     if not isinstance(inner, faiss.IndexFlat | faiss.IndexIVFFlat | faiss.IndexIVFPQ | faiss.IndexIVFScalarQuantizer):
         return f"faiss has no {type(inner).__name__} for GPUs"
     if isinstance(inner, faiss.IndexIVFPQ) and inner.pq.nbits != 8:
-        return f"codes have {inner.pq.nbits} bits, a GPU's 8"
+        return f"its codes have {inner.pq.nbits} bits, and a GPU takes only 8"
     if isinstance(inner, faiss.IndexIVF) and inner.nprobe > MOST:
-        return f"nprobe {inner.nprobe}, a GPU takes at most {MOST}"
+        return f"nprobe is {inner.nprobe}, and a GPU takes at most {MOST}"
     return ""
 
 
@@ -78,15 +78,15 @@ class Copied:
     def __init__(self, index: Any, copy: Any) -> None:
         self.index, self.copy = index, copy
         self.d, self.ntotal = index.d, index.ntotal
-        self.told = False
+        self.warned = False
 
     def search(self, queries_QD: Floats, k: int) -> tuple[Floats, Ints]:
         """Search as a faiss index does."""
         if k <= MOST:
             return self.copy.search(queries_QD, k)  # type: ignore[no-any-return]
-        if not self.told:
-            print(f"search index: on the CPU: {k} results of a query, a GPU gives at most {MOST}")
-            self.told = True
+        if not self.warned:
+            print(f"search index: on the CPU: {k} results per query, and a GPU returns at most {MOST}")
+            self.warned = True
         return self.index.search(queries_QD, k)  # type: ignore[no-any-return]
 
 

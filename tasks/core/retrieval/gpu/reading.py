@@ -18,10 +18,10 @@ def group_blocks(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.d
     copies = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
     with ThreadPoolExecutor(1) as pool:
         parts = _parts(blocks, rows)
-        coming = pool.submit(_next, parts, copies is not None)
-        while (found := coming.result()) is not None:
-            first, host, sizes = found
-            coming = pool.submit(_next, parts, copies is not None)
+        future = pool.submit(_next, parts, copies is not None)
+        while (group := future.result()) is not None:
+            first, host, sizes = group
+            future = pool.submit(_next, parts, copies is not None)
             if copies is None or host.device.type == "cuda":
                 yield first, host.to(device), sizes
                 continue
@@ -35,28 +35,28 @@ def group_blocks(blocks: Iterable[tuple[int, Given]], rows: int, device: torch.d
 
 def _parts(blocks: Iterable[tuple[int, Given]], rows: int) -> Iterator[tuple[int, list[Given]]]:
     """First row and blocks of each group."""
-    start, held = 0, list[Given]()
+    start, group = 0, list[Given]()
     for first, block in blocks:
-        if held and sum(map(len, held)) + len(block) > rows:
-            yield start, held
-            held = []
-        start = start if held else first
-        held.append(block)
-    if held:
-        yield start, held
+        if group and sum(map(len, group)) + len(block) > rows:
+            yield start, group
+            group = []
+        start = start if group else first
+        group.append(block)
+    if group:
+        yield start, group
 
 
 def _next(parts: Iterator[tuple[int, list[Given]]], pin: bool) -> tuple[int, torch.Tensor, list[int]] | None:
     """The next group in memory, None at the end."""
-    found = next(parts, None)
-    if found is None:
+    part = next(parts, None)
+    if part is None:
         return None
-    first, held = found
-    sizes = list(map(len, held))
-    tensors = [block for block in held if isinstance(block, torch.Tensor)]
+    first, blocks = part
+    sizes = list(map(len, blocks))
+    tensors = [block for block in blocks if isinstance(block, torch.Tensor)]
     if tensors:
         return first, tensors[0] if len(tensors) == 1 else torch.cat(tensors), sizes
-    arrays = [block for block in held if isinstance(block, np.ndarray)]
+    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
     dtype = torch.from_numpy(np.empty(0, dtype=arrays[0].dtype)).dtype
     host_RD = torch.empty(sum(sizes), arrays[0].shape[1], dtype=dtype, pin_memory=pin)  # torch keeps pinned memory for the next group
     np.concatenate(arrays, out=host_RD.numpy())
