@@ -125,7 +125,7 @@ def _report(folder: Path, converted: "Converted", shares: "Shares", *, without_c
     if converted.leaks:
         all_leak = converted.leaks >= converted.queries["train"]  # dropping them would leave nothing to train on
         remedy = "they are all of train; give other files for dev and test" if all_leak else "prepare.leaks=drop removes them from train"
-        print(f"training queries that are in dev or test too: {converted.leaks:,}; {remedy}")
+        print(f"training queries that are also in dev or test: {converted.leaks:,}; {remedy}")
         options += [] if all_leak else ["--set prepare.leaks=drop"]
     if converted.white:
         print(f"ids with white space: {converted.white:,}; prepare.ids=escape takes them")

@@ -41,7 +41,7 @@ class Inputs:
 @dataclass(frozen=True)
 class Converted:
     """Counts of what was written. `titled`: documents with a title; `queries` and `judgments`: by split; `white`: ids with white space;
-    `leaks`: training queries that are in dev or test too.
+    `leaks`: training queries that are also in dev or test.
     """
 
     forms: dict[Path, str]

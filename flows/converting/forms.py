@@ -74,7 +74,7 @@ def identifier(at: str, name: str, value: object) -> str:
         refuse(f"{at}: found {_what(name, value)}, expected a string or an integer")
     text = str(value)
     if not text or any(mark in text for mark in "\t\r\n\0") or has_half_character(text):
-        refuse(f"{at}: found {name} {shorten(text)}, expected an id that is not empty, without tabs, line ends, NUL, and half characters")
+        refuse(f"{at}: found {name} {shorten(text)}, expected a non-empty id without tabs, line ends, NUL, or half characters")
     return text
 
 

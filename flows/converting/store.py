@@ -147,7 +147,7 @@ class Store:
         return self._number(f"SELECT count(*) FROM queries q WHERE {_relevant('q.place', split)}")
 
     def leaks(self) -> int:
-        """The number of training queries that are in dev or test too, compared by plain text as in prepare."""
+        """The number of training queries that are also in dev or test, compared by plain text as in prepare."""
         return self._number(f"SELECT count(*) FROM queries q WHERE {_relevant('q.place', 'train')} AND q.plain IN ({HELD_OUT})")
 
     def count_left_out(self) -> dict[str, int]:

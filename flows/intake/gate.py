@@ -26,7 +26,7 @@ Values: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgm
 VERSION = 3  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again
 MOST = 100  # lines of a batch that are named; the others are counted
 MALFORMED, REPEATED, UNKNOWN = "malformed lines", "repeated ids or judgments", "judgments of unknown documents or queries"
-EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are in dev or test too"
+EMPTY, WHITE_IDS, LEAKS = "empty texts", "ids with white space", "training queries that are also in dev or test"
 VOID, IRRELEVANT = "empty parts", "splits without a relevant document"
 ONE = {
     MALFORMED: "malformed line",
@@ -34,7 +34,7 @@ ONE = {
     UNKNOWN: "judgment of an unknown document or query",
     EMPTY: "empty text",
     WHITE_IDS: "id with white space",
-    LEAKS: "training query that is in dev or test too",
+    LEAKS: "training query that is also in dev or test",
     VOID: "empty part",
     IRRELEVANT: "split without a relevant document",
 }
@@ -203,7 +203,7 @@ def _contradictions(reader: Reader, split: str, *, rows: Sequence[Rows], values:
 
 
 def _check_leaks(before: Foreseen, after: Foreseen, findings: Findings, *, part: Part, folders: Sequence[Path]) -> None:
-    """Find training queries that would be in dev or test too once the batch, `part`, is merged, and are not yet.
+    """Find training queries that would also be in dev or test once the batch, `part`, is merged, and are not yet.
 
     Their ids are read from the `folders`, of which the last one with a query counts.
     """

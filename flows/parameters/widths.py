@@ -53,7 +53,7 @@ def refuse_unfit(stages: Collection[str]) -> None:
     for name in narrowed:
         requested, initial = parameters.rounds[name].width or 0, width_of(parameters.rounds[name].init, parameters)
         if initial and requested > initial.full:
-            found = f"found {requested}, expected at most {initial.full}, the numbers of a vector"
+            found = f"found {requested}, expected at most {initial.full}, the vector's width"
             raise UserError(f"{PARAMS}: rounds.{name}.width: {found}; decrease it")
     known_widths = {name: width for names in indexed.values() for name in names if (width := width_of(name, parameters))}
     for (key, factory), names in indexed.items():

@@ -34,7 +34,7 @@ def foresee(last: Mapping[str, Any], rule: Promotion, measure: str) -> str:
         return pass_chance(gain, count, spread=spread, rule=rule, looks=int(last.get("looks", 1)), uneven=uneven)
 
     needed = smallest_count(lambda count: promotion_chance(GAIN, count) >= WANTED)
-    needed_text = f"about {math.ceil(needed * group_size / share):,} dev queries are" if needed else "more dev queries than can be had are"
+    needed_text = f"{'about' if needed else 'more than'} {math.ceil((needed or MOST) * group_size / share):,} dev queries are"
     confirm = f" ({queries:,} confirm)" if share < 1 else ""
     confirm += f" in groups of {group_size:.1f} that share relevant documents" if group_size > 1 else ""
     dev = int(last.get("dev") or round(queries / share))

@@ -43,7 +43,7 @@ def browse(first: str | None, second: str | None, *, split: str, port: int, batc
             systems += ["--model", name, f"data/encoders/{name}", str(served_index(name, INDEXES))]
     systems += [word for name in fused for word in ("--fusion", name, str(record_of(name, sections)))]
     if not Path("data/bm25").exists():
-        raise UserError("data/bm25: no index of BM25, whose analysis marks what matches; run retemper run")
+        raise UserError("data/bm25: no BM25 index, whose analysis marks what matches; run retemper run")
     corpus = corpus_of(lock)
     arguments = [
         *systems, "--lexical", "data/bm25", "--depth", str(parameters.retrieve.depth), "--lexical-depth", str(parameters.bm25.run_depth),

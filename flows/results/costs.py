@@ -13,7 +13,7 @@ LATENCY = Path("data/latency")
 COSTLY = ("train", "adore", "encode", "index")  # stages of a model
 FIGURES = {  # of a row of costs: its heading and format
     "encode_ms": ("ms a passage", ".2f"),
-    "bytes": ("bytes a passage", ".1f"),
+    "bytes": ("bytes per passage", ".1f"),
     "recall": ("recall", ".4f"),
     "search_p50_ms": ("search ms, p50", ".2f"),
     "search_p99_ms": ("search ms, p99", ".2f"),

@@ -112,7 +112,7 @@ def make_decision(
         return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
     now = champions[-1]
     if old := champion.find_rejected(champions, parts):
-        reason = f"{new.model} is champion/{old.number}, which was taken back by hand; champion/{now.number} stays"
+        reason = f"{new.model} is champion/{old.number}, which was rolled back by hand; champion/{now.number} stays"
         return Decision(new, promoted=False, reason=reason)
     if is_same_model(parts, now) and parts.digests.get("corpus") != now.digests.get("corpus"):
         reason = f"{new.model} is champion/{now.number}, its corpus is new"

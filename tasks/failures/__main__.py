@@ -12,6 +12,7 @@ from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
 from tasks.core.metrics.tested import tests_of
 from tasks.core.stage.entry import parser, stage
+from tasks.core.stage.errors import counted
 from tasks.core.stage.files import new_folder, write_json
 from tasks.core.stage.params import load, read_parameters
 from tasks.core.tables.parquet import read_table
@@ -116,10 +117,8 @@ def main() -> None:
             suspected = suspects(searched, qrels, depth=params.suspect_depth, least=params.suspect_systems, most=params.suspects)
             path = f"suspects/{split}.csv"
             write_suspects(out / path, suspected, texts, read_documents(documents, {suspect.doc for suspect in suspected}))
-            print(
-                f"{split}: {len(suspected):,} unjudged documents in the top {params.suspect_depth} of {params.suspect_systems} or more "
-                f"systems, to be judged: {args.out / path}"
-            )
+            found = f"{counted(len(suspected), 'documents')} without a judgment in the top {params.suspect_depth}"
+            print(f"{split}: {found} of {params.suspect_systems} or more systems, to be judged: {args.out / path}")
         write_json(out / "groups.json", header | {"splits": groups})
         write_json(out / "worst.json", header | worst)
 

@@ -80,6 +80,6 @@ def load_values(
         tables.append(read_table(folder / name / f"{split}.parquet", schema, ["query", metric]))
     queries: list[str] = tables[0]["query"].to_pylist()
     if tables[-1]["query"].to_pylist() != queries:
-        raise UserError(f"{folder}: {' and '.join(names)} have different {split} queries, expected the same; run evaluate again")
+        raise UserError(f"{folder}: {' and '.join(names)} have different {split} queries, expected the same; re-run evaluate")
     columns = [table[metric].to_numpy() for table in tables]
     return Values(queries, columns[0], columns[1] if len(columns) > 1 else None)

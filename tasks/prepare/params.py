@@ -26,7 +26,7 @@ class Prepare(Params):
     )
     leaks: Literal["refuse", "drop", "allow"] = Field(
         "refuse",
-        description="training queries that are in dev or test too, by id, or by text (ignoring case and repeated white space): raise an "
+        description="training queries that are also in dev or test, by id, or by text (ignoring case and repeated white space): raise an "
         "error, drop them from train, or keep them; dropped and kept ones are counted",
     )
     ids: Literal["refuse", "escape"] = Field(

@@ -34,7 +34,7 @@ class Tally:
     copies: int = 0  # documents with the title and text of an earlier one
     dropped: Counter[str] = field(default_factory=Counter)
     white_ids: Counter[str] = field(default_factory=Counter)
-    leaks: int = 0  # training queries that are in dev or test too
+    leaks: int = 0  # training queries that are also in dev or test
     dev_in_test: int = 0  # queries of dev that are in test too, by id or text
 
 

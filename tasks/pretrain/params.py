@@ -67,7 +67,9 @@ class Pretrain(Params):
         description="divides similarities: tau of Eq. 8 (ablations: 1) and of the inverse cloze task; null: 0.1 for costa, 1 for ict "
         "(which has none)",
     )
-    contrastive_weight: float = Field(0.1, gt=0, description="weight of the contrastive loss, lambda of Eq. 10")
+    contrastive_weight: float = Field(
+        0.1, gt=0, description="weight of the contrastive loss: lambda of Eq. 10; used for ict too, for which the paper gives none"
+    )
     mlm_weight: float = Field(1.0, ge=0, description="weight of the MLM loss; 0: no MLM")
     contrastive_input: Literal["masked", "clean"] = Field(
         "masked",

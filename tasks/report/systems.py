@@ -46,7 +46,7 @@ def load_systems(metrics: Path, values: Path, metric: str, sections: Mapping[str
         for system in present[1:]:
             if system.queries[split] != present[0].queries[split]:
                 raise UserError(
-                    f"{values}: {system.name} and {present[0].name} have different {split} queries, expected the same; run evaluate again"
+                    f"{values}: {system.name} and {present[0].name} have different {split} queries, expected the same; re-run evaluate"
                 )
     return systems
 

@@ -66,7 +66,8 @@ def star(scores_BS: torch.Tensor, negative_BS: torch.Tensor, own_BS: torch.Tenso
     """STAR as published (arXiv:2104.08051), Eq. 13: L_s + alpha L_r; each is the mean over its pairs.
 
     L_s (Eq. 7) pairs the positive with the query's own static hard negatives, L_r (Eq. 5) with the other queries' documents,
-    which represent random ones (section 6.1.3).
+    which represent random ones (section 6.1.3). Eq. 5 and 7 are sums, here means: up to a factor, the released loss,
+    one mean over all pairs, has alpha = 2B - 2 for B queries with one hard negative each.
     """
     return ranknet(scores_BS, negative_BS & own_BS, weight_B) + alpha * ranknet(scores_BS, negative_BS & ~own_BS, weight_B)
 
@@ -78,7 +79,7 @@ def hinge(scores_BS: torch.Tensor, negative_BS: torch.Tensor, margin: float, wei
 
 
 def margin_mse(group_BG: torch.Tensor, teacher_BG: torch.Tensor, valid_BG: torch.Tensor, weight_B: Weights = None) -> torch.Tensor:
-    """Mean over all (positive, own negative) pairs of ((s+ - s-) - (t+ - t-))^2: Hofstätter et al., arXiv:2010.02666, Eq. 1."""
+    """Mean over all (positive, own negative) pairs of ((s+ - s-) - (t+ - t-))^2: Hofstätter et al., arXiv:2010.02666, Margin-MSE."""
     pairs_BH = valid_BG[:, :1] & valid_BG[:, 1:]
     margins_BH = (group_BG[:, :1] - group_BG[:, 1:]) - (teacher_BG[:, :1] - teacher_BG[:, 1:])
     squares_BH = margins_BH.masked_fill(~pairs_BH, 0.0).square()

@@ -100,9 +100,7 @@ def test_a_width_is_kept_and_checked(tiny_encoder: Path, tmp_path: Path, monkeyp
     assert (read_shape(first).width, load_towers(first).document.width, load_towers(first).document.full_width) == (48, 48, 128)
     assert folder_digest(run(tmp_path / "second", first, monkeypatch)) == folder_digest(first)
     assert read_shape(run(tmp_path / "third", first, monkeypatch, "{width: 128}")).width is None
-    with pytest.raises(
-        UserError, match=r"^params.yaml: base.width: found 129, expected at most 128, the numbers of a vector; decrease it$"
-    ):
+    with pytest.raises(UserError, match=r"^params.yaml: base.width: found 129, expected at most 128, the vector's width; decrease it$"):
         run(tmp_path / "fourth", first, monkeypatch, "{width: 129}")
     assert not (tmp_path / "fourth/base").exists()
 

@@ -97,7 +97,7 @@ def test_malformed_files_are_reported_by_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"qrels:3: found 3 fields, expected 4"):
         read_trec_qrels(tmp_path / "qrels")
     (tmp_path / "run").write_text("q Q0 d 1 0.5 tag\np Q0 d 1 0.5 tag\nq Q0 d 2 0.4 tag\n")
-    with pytest.raises(UserError, match=r"run:3: found document d for query q again, expected each once"):
+    with pytest.raises(UserError, match=r"run:3: found document d twice for query q, expected once"):
         read_trec_run(tmp_path / "run")
     (tmp_path / "run").write_text("q Q0 d 1 nan tag\n")
     with pytest.raises(UserError, match=r"run:1: found the score 'nan', expected a number"):

@@ -179,7 +179,7 @@ def test_wrong_names_are_refused(monkeypatch: pytest.MonkeyPatch, failures: dict
 
 def test_systems_with_other_queries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows(Path("values/bm25/dev.parquet"), pa.schema([("query", pa.string()), ("RR", pa.float64())]), [("q1", 1.0)])
-    with pytest.raises(UserError, match="have different dev queries, expected the same; run evaluate again"):
+    with pytest.raises(UserError, match="have different dev queries, expected the same; re-run evaluate"):
         run(monkeypatch, model="star")
 
 

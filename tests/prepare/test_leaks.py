@@ -1,4 +1,4 @@
-"""Training queries that are in dev or test too: refused with their count and the fix, dropped, or kept and counted."""
+"""Training queries that are also in dev or test: refused with their count and the fix, dropped, or kept and counted."""
 
 from typing import Any
 

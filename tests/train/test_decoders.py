@@ -226,6 +226,6 @@ def test_a_width_that_a_vector_has_not_is_one_line(project: Path, end_here: Any)
     done = end_here(project, "train", *train_arguments("wide"))
     assert (done.status, done.err.splitlines()[-1]) == (
         2,
-        "retemper: params.yaml: rounds.wide.width: found 64, expected at most 32, the numbers of a vector; decrease it",
+        "retemper: params.yaml: rounds.wide.width: found 64, expected at most 32, the vector's width; decrease it",
     )
     assert not (project / "wide/encoder").exists()

@@ -217,7 +217,7 @@ def truncate(towers: Towers, width: int, where: str) -> None:
     """
     for tower in (towers.query, towers.document):
         if width > tower.full_width:
-            raise UserError(f"{where}: found {width}, expected at most {tower.full_width}, the numbers of a vector; decrease it")
+            raise UserError(f"{where}: found {width}, expected at most {tower.full_width}, the vector's width; decrease it")
         tower.shape = replace(tower.shape, width=width if width < tower.full_width else None)
 
 

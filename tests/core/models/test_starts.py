@@ -147,7 +147,7 @@ def test_a_narrower_model_is_the_first_numbers(name: str, start: Start, tmp_path
     described = json.loads((folder / "config_sentence_transformers.json").read_text()) | {"truncate_dim": 8}
     (tmp_path / "named/config_sentence_transformers.json").write_text(json.dumps(described))
     np.testing.assert_array_equal(ours(tmp_path / "named"), ours(narrow))
-    with pytest.raises(UserError, match=f"^base.width: found 200, expected at most {WIDTHS[name]}, the numbers of a vector; decrease it$"):
+    with pytest.raises(UserError, match=f"^base.width: found 200, expected at most {WIDTHS[name]}, the vector's width; decrease it$"):
         truncate(towers, 200, "base.width")
     truncate(towers, WIDTHS[name], "base.width")
     np.testing.assert_array_equal(ours(folder, towers=towers), full)

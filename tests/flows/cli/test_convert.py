@@ -51,7 +51,7 @@ def test_the_command_says_what_it_did_and_what_to_type(
         "my data: 2 documents; queries: train 2, dev 1, test 0; judgments: train 2, dev 1, test 0; negatives: 1",
         "left out: negatives that are relevant to their query: 1",
         "the corpus has only passages of these files: it is smaller than a real one, so figures on it are too high; add --corpus",
-        "training queries that are in dev or test too: 1; prepare.leaks=drop removes them from train",
+        "training queries that are also in dev or test: 1; prepare.leaks=drop removes them from train",
         "ids with white space: 1; prepare.ids=escape takes them",
         "next: retemper new my-project --data 'my data' --set prepare.leaks=drop --set prepare.ids=escape "
         "--set rounds.warmup.negatives=official",
@@ -68,7 +68,7 @@ def test_dev_that_is_all_of_train_is_not_advised_to_be_dropped_from_it(
     write("a.jsonl", tevatron("q1", "d1"))
     assert cli.main(["convert", "data", "a.jsonl", "--dev", "a.jsonl", "--test-share", "0"]) == 0
     *_, leaks, following = capsys.readouterr().out.splitlines()
-    assert leaks == "training queries that are in dev or test too: 1; they are all of train; give other files for dev and test"
+    assert leaks == "training queries that are also in dev or test: 1; they are all of train; give other files for dev and test"
     assert following == "next: retemper new my-project --data data"
 
 

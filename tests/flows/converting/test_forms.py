@@ -101,7 +101,7 @@ def test_other_keys_are_refused(keys: list[str], message: str) -> None:
         (
             TEVATRON,
             {"query_id": "a\tb"},
-            r"found query_id 'a\tb', expected an id that is not empty, without tabs, line ends, NUL, and half",
+            r"found query_id 'a\tb', expected a non-empty id without tabs, line ends, NUL, or half",
         ),
         (TEVATRON, {"query_id": "a\0"}, r"found query_id 'a\x00'"),
         (TEVATRON, {"query_id": ""}, "found query_id ''"),

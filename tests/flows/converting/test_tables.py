@@ -73,7 +73,7 @@ def test_qrels(tmp_path: Path) -> None:
         (queries, '{"qid": 1, "text": "x"}', "x:1: found qid, text, expected query_id and query (Tevatron), or _id and text (BEIR)"),
         (queries, "q1 who", "x:1: found 1 column, expected 2 separated by tabs (query, text)"),
         (queries, "q1\ta\tb", "x:1: found 3 columns, expected 2"),
-        (queries, "\ta", "x:1: found query id '', expected an id that is not empty"),
+        (queries, "\ta", "x:1: found query id '', expected a non-empty id"),
         (queries, "q\0\ta", "x:1: found query id"),
         (judgments, "q1 d1 1", "x:1: found 3 columns, expected 4 separated by blanks or tabs (query, 0, document, grade)"),
         (judgments, "q1 0 d1 1\nq1 0 d1 x", "x:2: found grade 'x', expected an integer up to 1,000"),

@@ -215,7 +215,7 @@ def test_a_leak_is_one_only_where_prepare_reads_its_judgment(project: Path, prep
     found = taken(project)
     assert found["1"].reason.startswith(reason) and (found["1"].state == "accepted") == (not reason)
     put(project / "inbox/2", {"corpus.jsonl": '{"_id": "d9", "text": "nine"}\n'})
-    leak = "1 training query that is in dev or test too: query 'q1' is judged in train and in dev or test"
+    leak = "1 training query that is also in dev or test: query 'q1' is judged in train and in dev or test"
     assert leak in [batch.reason for batch in taken(project).values()]
 
 

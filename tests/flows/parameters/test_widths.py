@@ -141,7 +141,7 @@ def test_what_does_not_suit_a_round_that_will_run_is_refused(project: Callable[.
 def test_a_width_beyond_that_of_the_encoder_is_refused(project: Callable[..., Parameters]) -> None:
     project(rounds={"a": round_of("base", width=64), "b": round_of("a", width=128), "c": round_of("b", width=129)})
     refuse_unfit(["train@a", "train@b", "index@c"])
-    with pytest.raises(UserError, match=r"^params\.yaml: rounds\.c\.width: found 129, expected at most 128, the numbers of a vector"):
+    with pytest.raises(UserError, match=r"^params\.yaml: rounds\.c\.width: found 129, expected at most 128, the vector's width"):
         refuse_unfit(["train@a", "train@c"])
 
 

@@ -69,6 +69,6 @@ def test_a_project_without_a_run_is_told_so() -> None:
 
 def test_without_bm25_nothing_is_marked(opened: list[list[str]]) -> None:
     Path("data/bm25").rmdir()
-    with pytest.raises(UserError, match="data/bm25: no index of BM25"):
+    with pytest.raises(UserError, match="data/bm25: no BM25 index"):
         browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))
     assert opened == []

@@ -196,7 +196,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
     assert "cannot be merged" in project.call("intake", "accept", "000-bad", status=2)[1]
     assert "batch 001: accepted" in project.call("intake", "check", str(inbox / "001"))[0]
     project.call("champion", "rollback")
-    assert project.retrain() == "retraining refused: a is champion/2, which was taken back by hand; champion/3 stays"
+    assert project.retrain() == "retraining refused: a is champion/2, which was rolled back by hand; champion/3 stays"
     (project.folder / "retraining.yaml").write_text("promotion: {rule: bettr}\n")
     project.commit()
     assert project.retrain(status=1).startswith("retraining failed: retraining.yaml: promotion.rule: found 'bettr'")
@@ -310,7 +310,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
             {},
             [("first", "e1", "c1"), ("promoted", "e2", "c1"), ("rollback", "e1", "c1")],
             "refused",
-            "which was taken back by hand",
+            "which was rolled back by hand",
         ),
         ("e2", "c2", {}, [("first", "e1", "c1")], "refused", COMPARED),
         ("e1", "c1", {"separator": "|"}, [("first", "e1", "c1")], "refused", COMPARED),

@@ -25,7 +25,7 @@ class FaissGpu:
 
     @classmethod
     def of(cls, device: torch.device) -> "FaissGpu | None":
-        """`device` as faiss uses it; None on a CPU, or if the installed faiss knows no GPU."""
+        """`device` as faiss uses it; None on a CPU, or if the installed faiss does not support GPUs."""
         if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
             return None
         resources = faiss.StandardGpuResources()
