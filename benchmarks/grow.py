@@ -80,9 +80,9 @@ def grown(before: Corpus, extra: list[np.ndarray], scenario: str) -> Corpus:
 
 def encode(folder: Path) -> tuple[float, int, str]:
     """Seconds of processor time, rows encoded and digest of one encode in `folder`, its imports left out."""
-    stage = import_module("tasks.encode.__main__")
+    stage, vectors = import_module("tasks.encode.__main__"), import_module("tasks.encode.vectors")
     counts: list[int] = []
-    original_encode = stage.encode
+    original_encode = vectors.encode
 
     def counted(tower: object, tokens: object, rows: np.ndarray, *others: object) -> object:
         counts.append(len(rows))
@@ -91,11 +91,11 @@ def encode(folder: Path) -> tuple[float, int, str]:
     os.chdir(folder)
     sys.argv = ["encode", "--tokens", "tokens", "--encoder", "encoder", "--out", "out"]
     shutil.rmtree("out", ignore_errors=True)
-    stage.encode = counted
+    vectors.encode = counted
     start = time.process_time()
     stage.main()
     seconds = time.process_time() - start
-    stage.encode = original_encode
+    vectors.encode = original_encode
     return seconds, sum(counts), folder_digest(Path("out"))
 
 
@@ -109,7 +109,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = (args.work or Path(scratch)).absolute()
         write_encoder(folder / "encoder")
-        (folder / "params.yaml").write_text("encode: {precision: fp32}\n")
+        (folder / "data").mkdir(exist_ok=True)
+        write_json(folder / "data/params.json", {"encode": {"precision": "fp32"}})
         count = int(args.documents * args.share)
         rows = token_rows(folder / "encoder", args.documents + count)
         draw = np.random.default_rng(1)
@@ -137,6 +138,8 @@ def main() -> None:
     for name, seconds, encoded, verdict in lines:
         shares = f"{(seconds - idle) / (full - idle):>9.1%}", f"{encoded / args.documents:>9.1%}"
         print(f"{name:<22}{seconds:>9.1f}{seconds - idle:>15.1f}{shares[0]}{encoded:>14,}{shares[1]}  {verdict}")
+    if any(verdict.startswith("DIFFERS") for *_, verdict in lines):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

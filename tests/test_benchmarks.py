@@ -18,6 +18,8 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
         "data.py --passages 300 --repeat 1 --processes 1",
         "pretrain.py --steps 1 --texts 4 --layers 1 --width 48 --processes 1",
         "train.py --steps 1 --batch 4 --length 16 --repeat 1",
+        "grow.py --documents 200 --share 0.1",
+        "promotion.py --years 2 --queries 100 --only year",
     ],
 )
 def test_a_benchmark_runs(command: str, tmp_path: Path) -> None:

@@ -68,12 +68,12 @@ def test_the_number_of_documents_that_a_query_finds_is_passed_on() -> None:
     heard = list[list[int]]()
     owners, vectors = np.array([0, 0, 1, 2], dtype=np.int32), np.array([[1, 0], [2, 0], [0, 1], [1, 1]], dtype=np.float32)
     corpus = make_corpus(Found(vectors), owners, np.arange(3), 10)
-    corpus = replace(corpus, told=lambda counts: heard.append(counts.tolist()))
+    corpus = replace(corpus, on_search=lambda counts: heard.append(counts.tolist()))
     found = corpus.found(torch.tensor([[2.0, -1.0], [1.0, 1.0], [-1.0, -1.0]]))
     assert found.tolist() == [[1, 3, -1], [3, 1, 2], [-1, -1, -1]] and heard == [[2, 3, 0]]
     corpus.found(torch.tensor([[-1.0, 2.0], [2.0, -3.0]]))
     assert heard[1:] == [[2, 1]]
-    alone = replace(make_corpus(Found(vectors[:1]), owners[:1], np.arange(1), 2), told=lambda counts: heard.append(counts.tolist()))
+    alone = replace(make_corpus(Found(vectors[:1]), owners[:1], np.arange(1), 2), on_search=lambda counts: heard.append(counts.tolist()))
     assert alone.found(torch.tensor([[1.0, 0.0]])).tolist() == [[0]] and heard[2:] == [[1]], "row 0 is a document"
 
 

@@ -102,11 +102,11 @@ def test_documents_in_the_margin_do_not_count() -> None:
     """They are there for ties at the last rank, and may be fewer than their score deserves."""
     rows = np.array([[0, 1, 2, 5]])
     owners = np.array([0, 0, 0, 0, 0, 1], dtype=np.int32)
-    *_, enough = first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 4, asked=3, wanted=2)
+    *_, enough = first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 4, searched=3, wanted=2)
     assert not enough[0]
-    scores, found, enough = first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 3, asked=4, wanted=2)
+    scores, found, enough = first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 3, searched=4, wanted=2)
     assert enough[0] and found.tolist() == [[0, 5, -1]] and scores.tolist() == [[4, 1, -np.inf]]
-    assert first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 2, asked=4, wanted=2)[1].tolist() == [[0, 5]]
+    assert first_of_each(np.array([[4.0, 3, 2, 1]], dtype=np.float32), rows, owners, 2, searched=4, wanted=2)[1].tolist() == [[0, 5]]
 
 
 def test_as_many_rows_as_the_longest_documents_have() -> None:

@@ -156,7 +156,7 @@ def test_lines_of_progress_are_understood(monkeypatch: pytest.MonkeyPatch, capsy
     for seconds, rest in ((40.0, 120.0), (4000.0, 12000.0)):
         now[0] = 100.0 + seconds
         shown.done = 2000
-        shown.told = 0.0
+        shown.reported = 0.0
         shown.advance(0, "loss 0.5")
         line = capsys.readouterr().err.strip()
         assert (progress_share(line), left_by_progress(line)) == (0.4, rest), line
