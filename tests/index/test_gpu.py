@@ -139,7 +139,7 @@ def test_many_results_and_lists_come_from_the_cpu(
     assert capsys.readouterr().out == "search index: on the CPU: 41 results per query, and a GPU returns at most 40\n"
     index.nprobe = 41
     assert on_device(index, GPU) is index
-    assert "nprobe 41" in capsys.readouterr().out
+    assert "nprobe is 41" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("copies")

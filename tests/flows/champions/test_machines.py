@@ -113,7 +113,7 @@ def test_what_one_crowns_the_other_has(two: tuple[Machine, Machine]) -> None:
     assert (machines.push(one.folder).problem or "").startswith(
         "git remote origin: branch and tags are not pushed, the next run tries again"
     )
-    assert (machines.peek(one.folder) or "").startswith("git remote origin: not asked")
+    assert (machines.peek(one.folder) or "").startswith("git remote origin: cannot be asked")
 
 
 def test_the_second_of_two_champions_is_superseded_and_kept(two: tuple[Machine, Machine]) -> None:

@@ -102,7 +102,7 @@ def test_bad_batches_stay_out_and_the_others_go_on(project: Path, take: Any) -> 
     assert listed[".08-half"] == listed["09-empty"] == "being written"
     assert {name for name, state in listed.items() if state == "quarantined"} == {n for n, b in found.items() if b.state == "quarantined"}
     assert {path.stem for path in (project / ".retemper/quarantine").iterdir()} == {n for n, s in listed.items() if s == "quarantined"}
-    with pytest.raises(UserError, match="batch 03-leak: cannot be merged: 1 training query that is in dev or test"):
+    with pytest.raises(UserError, match="batch 03-leak: cannot be merged: 1 training query that is also in dev or test"):
         accept(RULE, SOURCE, project, name="03-leak")
     with pytest.raises(UserError, match="nowhere: no such batch"):
         accept(RULE, SOURCE, project, name="nowhere")

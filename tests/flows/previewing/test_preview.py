@@ -123,7 +123,7 @@ def test_made_queries_are_made_from_the_sample(previewed: Any, small: Any, capsy
     small.set("pseudo", {"dev": "pseudo", "dev_share": 0.4, "per_document": 2})
     status, _ = previewed()
     out = capsys.readouterr().out
-    assert status == 0 and " of 8 queries; a whole run" in out and "which favors BM25" in out
+    assert status == 0 and " of 8 queries; a full run" in out and "which favors BM25" in out
     assert (small.folder.with_name("beside") / "data/pseudo/qrels/dev.parquet").exists()
 
 

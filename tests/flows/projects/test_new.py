@@ -306,7 +306,7 @@ def test_five_questions_on_a_terminal(tmp_path: Path, toy_environment: dict[str,
         ("Encoder to start from", "./nowhere"),
         ("no such folder", TINY),
         ("The team's remote", ""),
-        ("95 % have at most", "zero"),
+        ("95 % of the documents have at most", "zero"),
         ("found 'zero'", "40"),
     ):
         read(question)

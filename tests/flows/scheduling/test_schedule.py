@@ -37,7 +37,7 @@ def test_refusals(retraining: Any) -> None:
         (("--interval", "60", "--name", "a/b"), "--name a/b: found /, expected a name without any of / % & < >"),
         (("--cron", "* * * * *", "--timezone", "Mars/Base"), "--timezone Mars/Base: expected a name such as"),
         (("--interval", "0"), "--interval 0: expected 1 to 31,622,400 seconds"),
-        (("--interval", "100000000000000"), "and 31,622,400 (a year) at most"),
+        (("--interval", "100000000000000"), "expected 1 to 31,622,400 seconds (a year)"),
         (("--interval", "60", "--pool", "gpus"), "--pool: expected a Prefect server"),
     ):
         errors = retraining.call("schedule", *arguments, status=2)[1]

@@ -95,7 +95,7 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     shutil.copytree(tmp_path / "beir", cached.folder / "beir")  # a source that brings it again
     for out in ("corpus", "negatives/none", "negatives/random", "negatives/official"):
         shutil.rmtree(cached.folder / "data" / out, ignore_errors=True)
-    assert "2 records left out" in cached.stage("prepare").out
+    assert "2 records excluded from the source" in cached.stage("prepare").out
     assert document not in pq.read_table(cached.folder / "data/corpus/documents.parquet")["id"].to_pylist()
     again = cached.retemper("forget", "--yes")
     assert again.status == 0, again
