@@ -25,13 +25,13 @@ NO_ATOMIC = "does not support --atomic"
 
 @dataclass(frozen=True)
 class Met:
-    """The result of a fetch or push. `problem`: the remote is unavailable; `told`: how two histories were merged; each a line or None.
+    """The result of a fetch or push. `problem`: the remote is unavailable; `merged`: how two histories were merged; each a line or None.
 
     `again`: a promotion from here is superseded, so the comparison should be made again.
     """
 
     problem: str | None = None
-    told: str | None = None
+    merged: str | None = None
     again: bool = False
 
 
@@ -92,7 +92,7 @@ def push(project: Path) -> Met:
 
 
 def _combine(first: Met, second: Met) -> Met:
-    return Met(None, second.told if not first.told else f"{first.told}; {second.told}", first.again or second.again)
+    return Met(None, second.merged if not first.merged else f"{first.merged}; {second.merged}", first.again or second.again)
 
 
 def have_diverged(project: Path, local_refs: Mapping[str, str], remote_refs: Mapping[str, str]) -> bool:

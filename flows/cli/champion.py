@@ -129,5 +129,5 @@ def _json(value: object) -> str:
 def _meet(result: "Met") -> None:
     if result.problem:
         print(f"retemper: warning: {printable(result.problem)}", file=sys.stderr)
-    if result.told:
-        print(f"retemper: {printable(result.told)}", file=sys.stderr)
+    if result.merged:
+        print(f"retemper: {printable(result.merged)}", file=sys.stderr)

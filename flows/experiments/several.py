@@ -29,7 +29,7 @@ from flows.experiments.evaluate import (
     texts_of,
 )
 from flows.experiments.extra import LAYOUTS
-from flows.experiments.several_results import Found, Table, combine, read, record, text, write_mteb
+from flows.experiments.several_results import Results, Table, combine, read, record, text, write_mteb
 from flows.parameters.checks import check_file
 from flows.parameters.sources import list_dataset
 from flows.process.display import Display, terminal_width
@@ -80,7 +80,7 @@ def evaluate_all(
         refuse_unjudged(spec)
     groups = list(group_runs(labelled, sections, settings))
     runs = [(label, group, group.plan(sets[label], sections, settings=settings, shown=shown[label])) for label in sets for group in groups]
-    measured, problems = dict[str, list[Found]](), dict[str, Problem]()
+    measured, problems = dict[str, list[Results]](), dict[str, Problem]()
     processes, display = Processes(), Display()
     with stopping_on_signals(processes, display.farewell):
         for number, (label, group, plan) in enumerate(runs, 1):

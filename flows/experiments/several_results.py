@@ -21,7 +21,7 @@ VALUES = Path("data/values")
 
 
 @dataclass(frozen=True)
-class Found:
+class Results:
     """The results on one data set, by label of a model: means by split, the report's metric by split and query, and how texts were
     given. `groups`: those of queries, by split; `revision`: the data set's digest."""
 
@@ -46,7 +46,7 @@ class Table:
 
     models: Mapping[str, str]
     data: Mapping[str, str]
-    found: Mapping[str, Found]
+    results: Mapping[str, Results]
     metric: str
     test: Tested
 
@@ -57,27 +57,30 @@ class Table:
 
     def tests(self, label: str, split: str) -> list[Row]:
         """Test every other model against the first on a split of a data set; empty if the first one failed."""
-        sides = self.found[label].sides(split)
+        sides = self.results[label].sides(split)
         if len(sides) < 2 or sides[0].name != self.first:
             return []
-        return rows(sides, self.test, split=split, groups=self.found[label].groups[split])
+        return rows(sides, self.test, split=split, groups=self.results[label].groups[split])
 
     @property
     def averaged(self) -> dict[str, str]:
         """By data set on which every model was measured: the split for the mean, test or else dev."""
-        last = {label: found.splits[-1] for label, found in self.found.items() if found.splits}
-        return {label: split for label, split in last.items() if len(self.found[label].sides(split)) == len(self.models)}
+        last = {label: results.splits[-1] for label, results in self.results.items() if results.splits}
+        return {label: split for label, split in last.items() if len(self.results[label].sides(split)) == len(self.models)}
 
     def means(self) -> dict[str, dict[str, float]]:
         """The unweighted mean over data sets, by model and measure, as in BEIR's tables (arXiv:2104.08663); empty for fewer than two."""
         sets = self.averaged
         if len(sets) < 2:
             return {}
-        each = {model: [self.found[label].metrics[model][split] for label, split in sets.items()] for model in self.models}
-        return {model: {name: sum(one[name] for one in found) / len(found) for name in found[0]} for model, found in each.items()}
+        each = {model: [self.results[label].metrics[model][split] for label, split in sets.items()] for model in self.models}
+        return {
+            model: {name: sum(means[name] for means in measured) / len(measured) for name in measured[0]}
+            for model, measured in each.items()
+        }
 
 
-def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str) -> Found:
+def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str) -> Results:
     """The results of a run in `project`, for those of `systems` (by label) that have not failed."""
     import pyarrow.parquet as pq
 
@@ -94,15 +97,15 @@ def read(project: Path, systems: Mapping[str, str], shown: Shown, *, metric: str
     judged = {str(split): read_groups(project / f"data/corpus/qrels/{split}.parquet") for split in SPLITS}
     texts = {label: describe_texts(project / "data", shown) for label, system in done.items() if system != BM25}
     revision = str(read_json(project / SOURCE)["dataset"]["digest"])
-    return Found(means, values, texts, judged, revision)
+    return Results(means, values, texts, judged, revision)
 
 
-def combine(parts: Sequence[Found], order: Mapping[str, str]) -> Found:
+def combine(parts: Sequence[Results], order: Mapping[str, str]) -> Results:
     """The results of several runs on one data set as one, with models in `order`."""
     metrics = {label: part.metrics[label] for label in order for part in parts if label in part.metrics}
     values = {label: part.values[label] for label in order for part in parts if label in part.values}
     texts = {label: part.texts[label] for label in order for part in parts if label in part.texts}
-    return Found(metrics, values, texts, parts[-1].groups, parts[-1].revision)
+    return Results(metrics, values, texts, parts[-1].groups, parts[-1].revision)
 
 
 def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
@@ -110,13 +113,13 @@ def text(table: Table, sections: Mapping[str, Any], width: int | None) -> str:
     from tasks.core.metrics.clusters import describe_groups
 
     several, body, lines = len(table.models) > 1, list[list[str]](), list[str]()
-    tests = {(label, split): table.tests(label, split) for label, one in table.found.items() for split in one.splits}
+    tests = {(label, split): table.tests(label, split) for label, one in table.results.items() for split in one.splits}
     for label, split in tests:
-        found = table.found[label]
-        means = {model: splits[split][table.metric] for model, splits in found.metrics.items() if split in splits}
+        results = table.results[label]
+        means = {model: splits[split][table.metric] for model, splits in results.metrics.items() if split in splits}
         marks = {row.name: "+" if row.difference > 0 else "-" for row in tests[label, split] if row.p_holm <= table.test.alpha}
-        queries = sorted(found.sides(split)[0].values)
-        groups = int(table.test.drawn(queries, found.groups[split]).max()) + 1
+        queries = sorted(results.sides(split)[0].values)
+        groups = int(table.test.drawn(queries, results.groups[split]).max()) + 1
         body.append([label, split, f"{len(queries):,}", f"{groups:,}", *_cells(table, means, marks)])
         if several and groups == 1:
             lines.append(f"{label}, {split}: {describe_groups(len(queries), 1, 1.0)}")
@@ -164,14 +167,14 @@ def describe_mean(table: Table) -> str:
 def text_notes(table: Table, sections: Mapping[str, Any]) -> list[str]:
     """Lines on how texts were given to the models, one per way, and on how fusions and BM25 are made."""
     by_description: dict[str, list[tuple[str, str]]] = {}
-    for label, found in table.found.items():
-        for model, description in found.texts.items():
+    for label, results in table.results.items():
+        for model, description in results.texts.items():
             by_description.setdefault(description, []).append((model, label))
     lines = []
     for description, pairs in by_description.items():
         models, sets = (list(dict.fromkeys(pair[place] for pair in pairs)) for place in (0, 1))
         whose = [", ".join(models)] if len(table.models) > 1 else []
-        whose += [f"on {', '.join(sets)}"] if len(sets) < len(table.found) else []
+        whose += [f"on {', '.join(sets)}"] if len(sets) < len(table.results) else []
         lines.append(f"{' '.join(whose)}: {description}" if whose else description)
     return lines + [line for model in table.models.values() for line in describe_model(model, sections)]
 
@@ -179,8 +182,8 @@ def text_notes(table: Table, sections: Mapping[str, Any]) -> list[str]:
 def record(table: Table, problems: Mapping[str, Problem]) -> dict[str, Any]:
     """The JSON object of --out (docs/measures.md)."""
     tests: dict[str, Any] = {}
-    for label, found in table.found.items():
-        for split in found.splits:
+    for label, results in table.results.items():
+        for split in results.splits:
             by_model = {
                 row.name: {key: value for key, value in asdict(row).items() if key not in ("name", "differs")}
                 for row in table.tests(label, split)
@@ -193,12 +196,12 @@ def record(table: Table, problems: Mapping[str, Problem]) -> dict[str, Any]:
         "metric": table.metric,
         "models": table.models,
         "data": {
-            label: {"source": spec, "revision": table.found[label].revision if label in table.found else None}
+            label: {"source": spec, "revision": table.results[label].revision if label in table.results else None}
             for label, spec in table.data.items()
         },
-        "metrics": {label: found.metrics for label, found in table.found.items()},
+        "metrics": {label: results.metrics for label, results in table.results.items()},
         "mean": {"splits": table.averaged, "models": table.means()},
-        "texts": {label: found.texts for label, found in table.found.items()},
+        "texts": {label: results.texts for label, results in table.results.items()},
         "tests": {"against": table.first, "test": f"{table.test.tests} {table.test.over}", "alpha": table.test.alpha, "data": tests},
         "failed": {where: problem.message for where, problem in problems.items()},
     }
@@ -206,10 +209,10 @@ def record(table: Table, problems: Mapping[str, Problem]) -> dict[str, Any]:
 
 def write_mteb(folder: Path, table: Table, shown: Mapping[str, Shown]) -> None:
     """Write FOLDER/MODEL/DATA.json in the form of MTEB's task results; / in a name becomes __, as in MTEB's folders."""
-    for label, found in table.found.items():
-        for model, means in found.metrics.items():
+    for label, results in table.results.items():
+        for model, means in results.metrics.items():
             place = folder / model.replace("/", "__")
             place.mkdir(parents=True, exist_ok=True)
             write_json(
-                place / f"{label.replace('/', '__')}.json", task_result(table.data[label], found.revision, means, shown[label].relevance)
+                place / f"{label.replace('/', '__')}.json", task_result(table.data[label], results.revision, means, shown[label].relevance)
             )

@@ -20,13 +20,13 @@ FOLDER = Path(".retemper/why/data")  # merged batches, one folder per choice of 
 class Data:
     """A data set: its SPEC, its entry of data/source.json, and, if known, the batches that were merged with dataset.source.
 
-    `found`: whether the SPEC still holds that content. If not, only what is in the cache can be used.
+    `available`: whether the SPEC still holds that content. If not, only what is in the cache can be used.
     """
 
     spec: str
     entry: Mapping[str, Any]
     batches: tuple[str, ...] | None = None
-    found: bool = True
+    available: bool = True
 
 
 class Inbox:

@@ -82,7 +82,7 @@ def make_plan(old: Side, new: Side, split: Sequence[str], *, inbox: Inbox) -> Pl
     old_data, new_data = (inbox.find(side.source["dataset"]) for side in (old, new))
     differing = factors(old, new)
     for side, data in ((old, old_data), (new, new_data)):
-        if not data.found and not _is_cached(side):
+        if not data.available and not _is_cached(side):
             raise UserError(
                 f"{side.name}: its data (sha256 {data.entry['digest'][:10]}) is neither at {data.entry['source']}, nor what the inbox "
                 "makes, nor in the cache; restore one of them"

@@ -36,7 +36,9 @@ class Plan:
     reached: bool  # whether it answered
     code: Path | None  # the frozen copy of the code that stages execute, if the project has its own code
     why: Mapping[str, list[str]] = field(default_factory=dict)  # what is new about a stage that must run (flows.pipeline.reasons)
-    here: Mapping[str, str] = field(default_factory=dict)  # by whom and at which commit, when the code was frozen (flows.storage.makings)
+    provenance: Mapping[str, str] = field(
+        default_factory=dict
+    )  # by whom and at which commit, when the code was frozen (flows.storage.makings)
     costs: tuple[Forecast, ...] = ()  # of the changed stages, in topological order
     unasked: frozenset[str] = frozenset()  # of a dry run: changed stages that do not run if the remote has what dvc.lock names
     shown: Graph | None = None  # the stages that the pages show: those of `graph`, and all that the report needs
@@ -107,7 +109,7 @@ def make_plan(
     """Check, repair, clean up, pull what others computed, and ask DVC once what changed. `dry`: delete and pull nothing."""
     check()
     code = freeze()
-    here = {} if dry else makings.current_provenance()
+    provenance = {} if dry else makings.current_provenance()
     locks.repair()
     if not dry and (message := locks.restore(lock_is_readable, committed=lambda: read_blob("HEAD", str(LOCK)))):
         warn(f"{LOCK} {message}")
@@ -147,4 +149,4 @@ def make_plan(
     why = reasons(status, graph) if dry else {}
     restorable = set(sync.restorable(status, lock)) if dry and remote else set()
     unasked = changed - graph.downstream_of(status.keys() - restorable)
-    return Plan(graph, changed, remote, reached, code, why=why, here=here, shown=shown, unasked=unasked)
+    return Plan(graph, changed, remote, reached, code, why=why, provenance=provenance, shown=shown, unasked=unasked)

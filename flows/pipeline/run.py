@@ -73,7 +73,7 @@ def run(
         except UserError:
             undo()
             raise
-        clock.here = plan.here
+        clock.provenance = plan.provenance
         remotes.register_again(cache_folder(), display.warn)
         nothing_to_do = quiet and not plan.changed
 
@@ -166,7 +166,7 @@ def _told_folder(absolute: bool) -> Path | None:
 def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path | None) -> None:
     try:
         graph = with_analyses(plan.pages())
-        pages.write(graph, [span for span in clock.spans if span.state != "Cached"], display.line, provenance=plan.here, below=below)
+        pages.write(graph, [span for span in clock.spans if span.state != "Cached"], display.line, provenance=plan.provenance, below=below)
     except (OSError, UserError) as error:  # the run itself is done
         display.warn(f"pages of times were not written: {error}")
 

@@ -184,7 +184,7 @@ def _check_data(
     freeze()
     forks = {name: value for name, value in os.environ.items() if name == FORKS}
     clock = timing.Clock(cache=cache_folder())
-    clock.here = makings.current_provenance()
+    clock.provenance = makings.current_provenance()
     clock.began(splits.STAGE)
     outcome = run_stage(splits.STAGE, processes, show, env=forks | environments.begin(splits.STAGE))
     if outcome.problem:

@@ -58,7 +58,7 @@ class Clock:
 
     def __init__(self, log: Path = LOG, cache: Path | None = None) -> None:
         self._log, self._cache = log, cache
-        self.here: Mapping[str, str] = {}
+        self.provenance: Mapping[str, str] = {}
         self._guard = threading.Lock()
         self._params = hashlib.sha256(PARAMS.read_bytes()).hexdigest()[:16] if PARAMS.exists() else ""
         self.spans: list[Span] = []
@@ -83,7 +83,7 @@ class Clock:
         size = current_size(read_parameters(FROZEN)) if FROZEN.exists() else None
         measure = {"stage": span.stage, "seconds": took.seconds, "at_least": took.at_least, "at": span.end}
         sizes = ({"size": asdict(size)} if size else {}) | _amounts(span.stage, entry)
-        makings.save(cache, digest, {**measure, **self.here, **sizes, **details})
+        makings.save(cache, digest, {**measure, **self.provenance, **sizes, **details})
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:

@@ -38,14 +38,14 @@ class Overtaken(Exception):
 
 @dataclass(frozen=True)
 class Candidate:
-    """The best model of a run: the champion that it would be, its parts, and `found`, the metrics of every system.
+    """The best model of a run: the champion that it would be, its parts, and `metrics`, those of every system.
 
     `looks`: see `evidence.count_looks`; only rule guaranteed uses it.
     """
 
     champion: Champion
-    made: Parts
-    found: dict[str, dict[str, Any]]
+    parts: Parts
+    metrics: dict[str, dict[str, Any]]
     looks: int
 
 
@@ -81,7 +81,7 @@ def find_candidate(planned: Planned, now: Champion | None, *, measure: str, rule
 
 def nothing_new(tree: retraining_tree.Tree, candidate: Candidate, now: Champion) -> str | None:
     """Why there is nothing to decide, or None: the candidate is the champion itself, or the last retraining was just the same."""
-    model, parts = candidate.champion.model, candidate.made
+    model, parts = candidate.champion.model, candidate.parts
     if (parts.digests, parts.fusion, parts.settings) == (now.digests, now.fusion, now.settings):
         return f"{model} is champion/{now.number} itself: nothing that it depends on has changed"
     last = _same_again(tree, now.number)
@@ -107,7 +107,7 @@ def make_decision(
 ) -> Decision:
     """Decide by `rule`. The first model becomes champion, as does the champion's own model over a new corpus. A model that was taken back
     by hand is refused. Others are compared."""
-    new, parts = candidate.champion, candidate.made
+    new, parts = candidate.champion, candidate.parts
     if not champions:
         return Decision(new, promoted=True, reason=f"{new.model} is the first champion")
     now = champions[-1]
@@ -130,8 +130,8 @@ def make_decision(
 def compare(
     project: Path, champions: Sequence[Champion], candidate: Candidate, *, rule: Promotion, processes: Processes, display: Display
 ) -> Verdict:
-    """Compare the candidate with the champion and, if it passes, with each other standing one; add their metrics to `candidate.found`."""
-    new, parts, all_metrics = candidate.champion, candidate.made, candidate.found
+    """Compare the candidate with the champion and, if it passes, with each other standing one; add their metrics to `candidate.metrics`."""
+    new, parts, all_metrics = candidate.champion, candidate.parts, candidate.metrics
 
     def measured(rival: Champion) -> dict[int, dict[str, float]]:
         work = partial(evaluate_champion, project, rival, processes=processes, display=display)

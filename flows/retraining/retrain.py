@@ -112,8 +112,8 @@ def _retrain_until_settled(
 def _say(met: machines.Met, display: Display) -> None:
     if met.problem:
         display.warn(met.problem)
-    if met.told:
-        display.line(met.told)
+    if met.merged:
+        display.line(met.merged)
 
 
 def _retrain_once(
@@ -129,7 +129,7 @@ def _retrain_once(
     bring()
 
     candidate = decision.find_candidate(planned, now, measure=seen.measure, rule=rules.promotion)
-    begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.found)
+    begun = replace(begun, candidate=candidate.champion.model, metrics=candidate.metrics)
     if now and (reason := decision.nothing_new(tree, candidate, now)):
         return replace(begun, result="unchanged", reason=reason)
     decided = decision.make_decision(project, seen.champions, candidate, rule=rules.promotion, processes=processes, display=display)

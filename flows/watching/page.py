@@ -76,10 +76,10 @@ def summary(seen: Seen, now: float | None = None) -> str:
             phrases.append(f"{'at most' if several else 'about'} {clock(left)}{more} left{which}")
         elif unknown:
             phrases.append("time left unknown")
-    silent = now - seen.heard
+    silent = now - seen.recorded_at
     if seen.alive and run.host != socket.gethostname() and silent > SILENT:
-        phrases.append(f"not heard from for {clock(silent)}")
-    suffix = "; the command continues" if seen.goes_on else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
+        phrases.append(f"not recorded_at from for {clock(silent)}")
+    suffix = "; the command continues" if seen.continues else "; the same command resumes" if seen.state in ("stopped", "killed") else ""
     if seen.alive and run.part:
         suffix = "; the command continues after that"
     return ", ".join(phrases) + suffix

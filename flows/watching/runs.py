@@ -18,16 +18,16 @@ DONE = ("ran", "cached", "failed", "stopped", "skipped")
 
 @dataclass(frozen=True)
 class Seen:
-    """A run and its folder; `place`: that folder relative to the project. `alive`: the run is in progress. `heard`: when its record was
-    written, in seconds since the epoch. `goes_on`: the run has ended but its command has not, as when a retraining compares models.
+    """A run and its folder; `place`: that folder relative to the project. `alive`: the run is in progress. `recorded_at`: when its record
+    was written, in seconds since the epoch. `continues`: the run has ended but its command has not, as when a retraining compares models.
     """
 
     place: str
     folder: Path
     run: RunNow
     alive: bool
-    heard: float
-    goes_on: bool = False
+    recorded_at: float
+    continues: bool = False
 
     @property
     def since(self) -> str:
@@ -47,14 +47,14 @@ class Seen:
 
     def until(self, now: float) -> float:
         """The time up to which the run's state is known."""
-        return self.run.ended or (now if self.alive else self.heard)
+        return self.run.ended or (now if self.alive else self.recorded_at)
 
 
 def find(project: Path) -> list[Seen]:
     """All recorded runs: first those in progress, then those whose commands go on, then the latest."""
     root = project.resolve()
     seen = [item for folder in sorted({root, *_trees(root)}) if (item := _look(folder, root))]
-    return sorted(seen, key=lambda item: (not item.alive, not item.goes_on, -item.run.began))
+    return sorted(seen, key=lambda item: (not item.alive, not item.continues, -item.run.began))
 
 
 def _trees(project: Path) -> list[Path]:
@@ -70,7 +70,7 @@ def _trees(project: Path) -> list[Path]:
 def _look(folder: Path, project: Path) -> Seen | None:
     """The run of a folder, or what a command does there before its first run."""
     before, run = (_look_at(folder, project, name) for name in (BEFORE, RECORD))
-    if before and (before.alive or before.goes_on) and not (run and run.run.began > before.run.began):
+    if before and (before.alive or before.continues) and not (run and run.run.began > before.run.began):
         return before
     return run
 
@@ -78,10 +78,10 @@ def _look(folder: Path, project: Path) -> Seen | None:
 def _look_at(folder: Path, project: Path, name: Path) -> Seen | None:
     run = read(folder / name)
     try:
-        heard = (folder / name).stat().st_mtime
+        recorded_at = (folder / name).stat().st_mtime
     except OSError:  # its tree has just been removed
         return None
-    return Seen(_place(folder, project), folder, run, _alive(run), heard, _goes_on(run)) if run else None
+    return Seen(_place(folder, project), folder, run, _alive(run), recorded_at, _goes_on(run)) if run else None
 
 
 def progress_share(said: str) -> float | None:

@@ -127,7 +127,7 @@ def training_data(args: Namespace, params: Round, queries: Tokens, documents: To
     data = replace(data, queries=queries_N)
     if params.validate_every:
         data, sample = hold_out(data, params)
-        print(f"{args.name}: validation: {sample.told(data)}")
+        print(f"{args.name}: validation: {sample.describe(data)}")
     data = sampled_queries(data, params)
     print(check_training_set(data, params))
     return data, sample

@@ -30,7 +30,7 @@ class Sample:
     documents: Ints  # [U] document ordinals, distinct, sorted
     positive: Bools  # [V, U]
 
-    def told(self, training: TrainingSet) -> str:
+    def describe(self, training: TrainingSet) -> str:
         """A line with the sizes of the sample, and the share of its positives that are also positives of `training`, the training set."""
         is_trained = np.zeros(training.documents, dtype=bool)
         for query in training.queries.tolist():

@@ -86,7 +86,7 @@ def one_lineage(*all_machines: Machine) -> None:
     """All have the same names, and the branch's record commits are one line that has every former one behind it."""
     for machine in all_machines:
         met = machines.fetch(machine.folder)
-        assert (met.problem, met.told) == (None, None)
+        assert (met.problem, met.merged) == (None, None)
     first = all_machines[0]
     for machine in all_machines[1:]:
         assert machine.names() == first.names()
@@ -126,7 +126,7 @@ def test_the_second_of_two_champions_is_superseded_and_kept(two: tuple[Machine, 
     assert one.champions()[-1][2] == "2 one", "a server that looks changes nothing"
     met = machines.push(one.folder)
     assert met.again
-    assert met.told == (
+    assert met.merged == (
         "another machine retrained at the same time, and its records come first: "
         "champion/2 of this machine (a) is superseded by another machine's champion/2"
     )
@@ -188,7 +188,7 @@ def test_weeks_without_the_remote(two: tuple[Machine, Machine]) -> None:
     one.by_hand("set", 4, replaced=3, previous=3)
     met = machines.fetch(one.folder)
     assert met.again
-    assert (met.told or "").endswith(
+    assert (met.merged or "").endswith(
         "champion/2 of this machine (a) is superseded by another machine's champion/3; "
         "champion/3 of this machine (a) is superseded by another machine's champion/3; champion/4, set by hand, is champion/4 now"
     )
@@ -218,7 +218,7 @@ def test_choices_by_hand_at_once(two: tuple[Machine, Machine]) -> None:
     one.by_hand("rollback", 3, replaced=2, previous=0)
     met = machines.push(one.folder)
     assert not met.again
-    assert (met.told or "").endswith("champion/2, set by hand, is champion/3 now; champion/3, set by hand, is champion/4 now")
+    assert (met.merged or "").endswith("champion/2, set by hand, is champion/3 now; champion/3, set by hand, is champion/4 now")
     one_lineage(one, other)
     assert [number for number, *_ in other.champions()] == [1, 2, 3, 4]
 
@@ -271,12 +271,12 @@ def test_a_third_machine_that_pushes_in_between(
 
     def late(project: Path, *rest: object) -> None:
         if project == one.folder and before:
-            assert machines.push(before.pop().folder).told
+            assert machines.push(before.pop().folder).merged
         send(project, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(machines, "_send", late)
     met = machines.push(one.folder)
-    assert met.again and met.problem is None and (met.told or "").count("another machine retrained") == 2
+    assert met.again and met.problem is None and (met.merged or "").count("another machine retrained") == 2
     one_lineage(one, other, third)
     assert [identity for identity, *_ in one.records()] == ["1 shared", "2 other", "2 third", "2 one"]
 

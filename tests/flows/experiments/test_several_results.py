@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from flows.experiments import several_results
-from flows.experiments.several_results import Found, Table
+from flows.experiments.several_results import Results, Table
 from tasks.core.metrics import tested
 from tasks.core.stage.errors import Problem
 
@@ -24,9 +24,9 @@ def values(seed: int) -> dict[str, Any]:
     return {"init": low, "star": low + gains[0], "bm25": low + gains[1]}
 
 
-def found(seed: int, splits: tuple[str, ...], models: tuple[str, ...] = tuple(MODELS), groups: dict[str, str] | None = None) -> Found:
+def found(seed: int, splits: tuple[str, ...], models: tuple[str, ...] = tuple(MODELS), groups: dict[str, str] | None = None) -> Results:
     each = {split: values(seed + place) for place, split in enumerate(splits)}
-    return Found(
+    return Results(
         {
             model: {split: {"AP": each[split][model].mean() / 2, "nDCG@10": each[split][model].mean()} for split in splits}
             for model in models
@@ -38,7 +38,7 @@ def found(seed: int, splits: tuple[str, ...], models: tuple[str, ...] = tuple(MO
     )
 
 
-def table(**sets: Found) -> Table:
+def table(**sets: Results) -> Table:
     return Table(MODELS, {label: f"beir:x/{label}" for label in sets}, sets, "nDCG@10", tested.Tested())
 
 
@@ -115,7 +115,7 @@ def test_a_model_that_failed_leaves_a_gap_and_the_mean_is_over_what_all_have() -
     given = Table(
         MODELS,
         {**given.data, "arguana": "beir:x/arguana"},
-        {**given.found, "last": found(4, ("test",), ("star", "bm25"))},
+        {**given.results, "last": found(4, ("test",), ("star", "bm25"))},
         "nDCG@10",
         tested.Tested(),
     )

@@ -169,13 +169,13 @@ def test_data_is_found_as_the_first_batches(tmp_path: Path, monkeypatch: pytest.
     for names in ([], ["w1"], ["w1", "w2"]):
         elsewhere = {**inbox.merge(names).entry, "source": "beir:nowhere"}
         found = Inbox(tmp_path / "again").find(elsewhere)
-        assert (found.batches, found.found) == (tuple(names), True)
+        assert (found.batches, found.available) == (tuple(names), True)
         assert found.entry["digest"] == elsewhere["digest"]
     lost = inbox.find({"source": "beir:nowhere", "digest": "0"})
-    assert (lost.batches, lost.found) == (None, False)
+    assert (lost.batches, lost.available) == (None, False)
     Path("retraining.yaml").unlink()
     here = Inbox(tmp_path / "merged").find({"source": "beir:source", "digest": inbox.merge([]).entry["digest"]})
-    assert (here.batches, here.found) == (None, True)
+    assert (here.batches, here.available) == (None, True)
 
 
 @pytest.mark.parametrize("kind", ["beir", "csv"])

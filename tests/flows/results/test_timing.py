@@ -52,7 +52,7 @@ def test_a_time_belongs_to_what_was_made(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache").mkdir()
     clock = Clock(cache=tmp_path / "cache")
-    clock.here = {"by": "Ann", "commit": "c1"}
+    clock.provenance = {"by": "Ann", "commit": "c1"}
     clock.began("train@a")
     ours = write_lock("1")
     clock.ended(Span("train@a", 10, 11, 14.5, "0", "Ran"), {"threads": 1}, {"seconds": 2.0})

@@ -24,7 +24,7 @@ RUN = RunNow("retemper run", 7, 1.0, "host", 10.0, STAGES)
 
 
 def seen(folder: Path, run: RunNow = RUN, alive: bool = True) -> Seen:
-    return Seen("this folder", folder, run, alive, heard=60.0)
+    return Seen("this folder", folder, run, alive, recorded_at=60.0)
 
 
 def test_a_summary_for_each_state(tmp_path: Path) -> None:
@@ -47,16 +47,16 @@ def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert summary(killed, 999.0) == told, "until the last that was written of it"
     assert '<h2>train@b <span class="note">10.0 s of about 2m00s</span></h2>' in parts([], killed, 999.0)["now"]
     assert 'class="took">10.0 s, running<' in parts([], killed, 999.0)["stages"]
-    far = "running, 3 of 5 stages, 2m40s, about 1m00s and 1 stage of unknown time left, not heard from for 1m50s"
+    far = "running, 3 of 5 stages, 2m40s, about 1m00s and 1 stage of unknown time left, not recorded_at from for 1m50s"
     assert (
         summary(replace(killed, alive=True, run=replace(RUN, stages=(*STAGES[:3], StageNow("x", estimate=60.0), StageNow("y")))), 170.0)
         == far
     )
     here = replace(RUN, host=socket.gethostname())
-    assert "heard" not in summary(seen(tmp_path, here), 999.0), "its process was asked"
+    assert "recorded_at" not in summary(seen(tmp_path, here), 999.0), "its process was asked"
     done = replace(RUN, ended=70.0, stages=STAGES[:3])
     assert summary(seen(tmp_path, done, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
-    comparing = replace(seen(tmp_path, done, alive=False), goes_on=True)
+    comparing = replace(seen(tmp_path, done, alive=False), continues=True)
     assert summary(comparing, 999.0) == "done, 3 of 3 stages, 1m00s; the command continues"
 
 

@@ -71,13 +71,13 @@ def test_a_command_may_go_on_after_its_run(project: Path) -> None:
     tree = project / ".retemper/tree/below"
     left(ended, tree)
     left(replace(ended, began=150.0, process=2**22 + 7), project)
-    assert [(one.place, one.state, one.goes_on) for one in find(project)] == [
+    assert [(one.place, one.state, one.continues) for one in find(project)] == [
         (".retemper/tree/below", "done", True),
         ("this folder", "done", False),
     ]
     for other in (OURS, replace(ended, born=OURS.born - 60), replace(ended, host="another")):
         left(other, tree)
-        assert not any(one.goes_on for one in find(project)), other
+        assert not any(one.continues for one in find(project)), other
 
 
 def test_what_a_command_does_before_its_first_run_is_shown_until_that_begins(project: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_time_left_is_what_stages_may_take() -> None:
         StageNow("mine@c"),
     )
     assert seconds_left(replace(run, stages=alike), 70.0) == (30.0, 1), "as long as those of its kind; mine is unknown"
-    assert Seen("this folder", Path(), run, alive=True, heard=100.0).state == "running"
+    assert Seen("this folder", Path(), run, alive=True, recorded_at=100.0).state == "running"
 
 
 @pytest.mark.parametrize(
