@@ -57,6 +57,12 @@ def test_the_best_passages_of_documents(at_once: int, monkeypatch: pytest.Monkey
     assert max(documents.asked) <= max(at_once, 10) and len(documents.asked) == (1 if at_once == 1000 else 4)
 
 
+def test_the_better_of_two_passages() -> None:
+    corpus = make_corpus(Documents(np.array([[0], [1], [2]], np.float32)), np.array([0, 0, 1], dtype=np.int32), np.arange(2), 2)
+    best = corpus.best_rows(torch.tensor([[1.0], [-1.0]]))
+    assert [rows.tolist() for rows in best([np.array([0, 1]), np.array([1, 0])])] == [[1, 2], [2, 0]]
+
+
 def test_documents_of_one_passage_are_not_scored() -> None:
     corpus = make_corpus(Documents(np.zeros((3, 2), np.float32)), np.arange(3, dtype=np.int32), np.arange(3), 3)
     best = corpus.best_rows(torch.zeros(2, 2))
@@ -126,7 +132,7 @@ def plain_vectors(tower: Encoder) -> np.ndarray:
 
 def corpus_of(tower: Encoder) -> tuple[module.Corpus, list[list[int]]]:
     """Five documents of one or two passages, and which of them each query finds, best first."""
-    owners = np.array([0, 0, 1, 2, 3, 3, 4], dtype=np.int32)
+    owners = np.array([0, 1, 1, 2, 3, 3, 4], dtype=np.int32)
     vectors, queries = np.random.default_rng(1).normal(size=(len(owners), tower.width)).astype(np.float32), plain_vectors(tower)
     middle = queries.mean(0)
     vectors -= np.outer(vectors @ middle, middle) / (middle @ middle)  # what sets queries apart
