@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tasks.pretrain.losses import alignment, group_contrastive, inverse_cloze, masked_tokens, nearest_span_accuracy, uniformity
+from tasks.pretrain.step import reduce_losses
 
 
 def looped(text: torch.Tensor, spans: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -76,3 +77,8 @@ def test_alignment_and_uniformity_by_hand() -> None:
     assert float(nearest_span_accuracy(torch.eye(3, 5), one_each)) == pytest.approx(1.0)
     assert float(nearest_span_accuracy(torch.eye(3, 5), one_each[[0, 2, 1]])) == pytest.approx(1 / 3)
     assert float(alignment(torch.eye(3, 5), 3 * one_each[[0, 2, 1]])) == pytest.approx((0 + 2 + 2) / 3)
+
+
+@pytest.mark.parametrize(("losses", "mean"), [([], 0.0), ([3.0], 3.0), ([1.0, 4.0, 4.0], 3.0)])
+def test_the_mean_and_the_sum_of_losses(losses: list[float], mean: float) -> None:
+    assert [float(reduce_losses(torch.tensor(losses), how)) for how in ("mean", "sum")] == [mean, sum(losses)]

@@ -26,7 +26,7 @@ from tasks.pretrain import step as step_module
 from tasks.pretrain.batches import Batch, draw_batch, steps_of, usable_rows
 from tasks.pretrain.model import Pretrainer, make_pretrainer, random_towers
 from tasks.pretrain.params import Pretrain, Scratch
-from tasks.pretrain.step import Step, Vectors, Work, geometry_metrics, make_step, reduce_losses
+from tasks.pretrain.step import Step, Vectors, Work, geometry_metrics, make_step
 from tasks.pretrain.words import Vocabulary, read_vocabulary
 
 SIZE = Scratch(layers=1, width=16, heads=2)
@@ -397,8 +397,3 @@ def test_a_new_size_does_not_keep_what_layers_or_heads_had(kind: str) -> None:
 def test_parameters_that_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(values)) if len(values) == 1 else "no loss"):
         pretrain(**values)
-
-
-@pytest.mark.parametrize(("losses", "mean"), [([], 0.0), ([3.0], 3.0), ([1.0, 4.0, 4.0], 3.0)])
-def test_the_mean_and_the_sum_of_losses(losses: list[float], mean: float) -> None:
-    assert [float(reduce_losses(torch.tensor(losses), how)) for how in ("mean", "sum")] == [mean, sum(losses)]
