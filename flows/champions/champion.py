@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.champions import outs
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
-from flows.champions.tree import BRANCH, TAGS, ZERO, move, resolve
+from flows.champions.tree import BRANCH, TAGS, ZERO, is_ancestor, move, resolve
 from flows.process.display import text_table
 from flows.repository.git import NOBODY, git
 from flows.repository.lock import LOCK, Lock, parse_lock, read_lock, stages_in_graph
@@ -200,6 +200,17 @@ def choose(project: Path, wanted: str) -> Champion:
         **record_of(project, commit, model),
     )
     return _crown_by_hand(project, champion)
+
+
+def is_newer_at_head(project: Path, crowned: Champion) -> bool:
+    """Whether HEAD has another model of that name, committed after the retraining that made the one just crowned."""
+    head = resolve(project, "HEAD")
+    if not head or is_ancestor(project, head, crowned.commit):
+        return False
+    try:
+        return bool(record_of(project, head, crowned.model)["digests"] != crowned.digests)
+    except UserError:  # HEAD has no such model
+        return False
 
 
 def metrics_of(project: Path, commit: str, model: str) -> dict[str, dict[str, float]]:

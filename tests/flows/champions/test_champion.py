@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import record_of
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
+from flows.cli.champion import set_champion
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import git
@@ -202,6 +205,35 @@ def fused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
 
 
 STAGES = {"train": "rounds", "index": "rounds", "fuse": "fuse", "rerank": "rerank"}
+
+
+def test_a_newer_model_at_head_is_noticed(
+    fused: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a revision, the last retraining's is crowned."""
+    folder, commit = fused
+    context: Any = SimpleNamespace(obj=False)
+    git("branch", "retemper/retraining", commit, folder=folder)
+    monkeypatch.chdir(folder)
+    assert set_champion(context, "a") == 0 and "HEAD" not in capsys.readouterr().err
+    lock = folder / "dvc.lock"
+    lock.write_text(lock.read_text() + "# the same models\n")
+    git("commit", "--quiet", "-am", "a comment", folder=folder)
+    assert set_champion(context, "a") == 0 and "HEAD" not in capsys.readouterr().err
+    lock.write_text(lock.read_text().replace("md5: i}", "md5: other}"))
+    git("commit", "--quiet", "-am", "another index", folder=folder)
+    assert set_champion(context, "a") == 0
+    assert capsys.readouterr().err.strip() == (
+        "retemper: crowned a of the last retraining; HEAD has a newer one: retemper champion set HEAD:a"
+    )
+    assert set_champion(context, "HEAD:a") == 0 and "HEAD" not in capsys.readouterr().err
+    now = champion.current(folder)
+    assert now and now.digests["index"] == "other"
+    lock.write_text(lock.read_text().replace("md5: other}", "md5: later}"))
+    git("commit", "--quiet", "-am", "a retraining", folder=folder)
+    git("branch", "--force", "retemper/retraining", "HEAD", folder=folder)
+    git("reset", "--quiet", "--hard", "HEAD~1", folder=folder)
+    assert set_champion(context, "a") == 0 and "HEAD" not in capsys.readouterr().err, "HEAD's is older"
 
 
 def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) -> None:
