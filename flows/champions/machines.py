@@ -9,6 +9,7 @@ under the next number.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,7 +41,7 @@ def fetch(project: Path) -> Met:
 
     The caller holds the lock of retrainings, or does nothing that depends on the branch. Raises GitFailed if another process moved it.
     """
-    return _meet_remote(project, lambda local_refs, remote_refs: settle(project, local_refs, remote_refs))
+    return _meet_remote(project, partial(settle, project))
 
 
 def peek(project: Path) -> str | None:

@@ -55,9 +55,8 @@ def set_champion(
     _meet(machines.fetch(Path.cwd()))
     crowned = champion.choose(Path.cwd(), wanted)
     if wanted == crowned.model and champion.is_newer_at_head(Path.cwd(), crowned):
-        print(
-            f"retemper: crowned {wanted} of the last retraining; HEAD has a newer one: retemper champion set HEAD:{wanted}", file=sys.stderr
-        )
+        newer = f"HEAD has a newer one; to crown that: retemper champion set HEAD:{wanted}"
+        print(f"retemper: crowned {wanted} of the last retraining, but {newer}", file=sys.stderr)
     _meet(machines.push(Path.cwd()))
     return _show(crowned, as_json or context.obj)
 

@@ -49,11 +49,11 @@ def _first_supported(kinds: list[str], cache: Path, project: Path) -> str:
         source, target = place / tmp_fname(), records / tmp_fname()  # DVC's names: the next run or `gc` removes leftovers
         try:
             source.write_bytes(b"x")
-            for kind in kinds:
-                if kind in link_functions:
+            for name in kinds:
+                if name in link_functions:
                     with suppress(OSError, NotImplementedError):
-                        link_functions[kind](str(source), str(target))
-                        return kind
+                        link_functions[name](str(source), str(target))
+                        return name
         finally:
             for path in (source, target):
                 path.unlink(missing_ok=True)

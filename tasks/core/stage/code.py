@@ -57,8 +57,8 @@ class Reader:
     def __init__(self, root: Path, memory: Path | None = None) -> None:
         self.root, self._memory = root, memory
         self._version = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # results by another version of this file are not used
-        cache = _read_json(memory) if memory else {}
-        self._cached = cache.get("modules", {}) if cache.get("by") == self._version else {}
+        stored = _read_json(memory) if memory else {}
+        self._cached = stored.get("modules", {}) if stored.get("by") == self._version else {}
         self._modules: dict[str, Module] = {}
         self._files: dict[Path, Module] = {}
         self._names: dict[str, Path | None] = {}

@@ -224,7 +224,7 @@ def test_a_newer_model_at_head_is_noticed(
     git("commit", "--quiet", "-am", "another index", folder=folder)
     assert set_champion(context, "a") == 0
     assert capsys.readouterr().err.strip() == (
-        "retemper: crowned a of the last retraining; HEAD has a newer one: retemper champion set HEAD:a"
+        "retemper: crowned a of the last retraining, but HEAD has a newer one; to crown that: retemper champion set HEAD:a"
     )
     assert set_champion(context, "HEAD:a") == 0 and "HEAD" not in capsys.readouterr().err
     now = champion.current(folder)
