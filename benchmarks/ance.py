@@ -38,18 +38,18 @@ from papers import CLIP, ENCODER, LR, PAD, QUERY_LENGTH, OurStar, Work, import_p
 from torch import nn
 from torch.utils.data import DataLoader
 
+from tasks.core.machine.devices import choose_device, compute_dtype
 from tasks.core.metrics.measures import means, parse, per_query
 from tasks.core.models.bi_encoder import Encoder, Towers, load_transformer, save_towers
+from tasks.core.params.runtime import Runtime
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import choose_device, compute_dtype
 from tasks.core.stage.frozen import freeze_parameters
-from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.train.losses import ranknet
 
 DEPTH = 200  # --topk_training of its commands

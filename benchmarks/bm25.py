@@ -172,7 +172,7 @@ def their_index(numba: str, folder: Path, count: int) -> Figures:
 def our_search(folder: Path, count: int, depth: int, cores: int) -> Figures:
     from tasks.bm25.pieces import search_all
     from tasks.core.lexical.search import Searcher, load, term_ids
-    from tasks.core.stage.processes import map_in_order
+    from tasks.core.machine.processes import map_in_order
     from tasks.core.stage.progress import Progress
     from tasks.core.tables.parquet import read_table, write_table
     from tasks.core.tables.schemas import RANKED

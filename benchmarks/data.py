@@ -30,14 +30,14 @@ from tasks.chunk.params import Chunk
 from tasks.chunk.pieces import Job as ChunkJob
 from tasks.chunk.pieces import chunked
 from tasks.chunk.store import write_parts
+from tasks.core.files import file_digest
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.files import file_digest
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.document import Text
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_rows
-from tasks.core.text.tokenizer import cached_tokenizer
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_rows
+from tasks.core.tokens.tokenizer import cached_tokenizer
 from tasks.prepare.documents import write_documents
 from tasks.prepare.params import Prepare
 from tasks.prepare.readers import beir

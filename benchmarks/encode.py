@@ -35,14 +35,14 @@ from tasks.core.encoding.encode import encode
 from tasks.core.encoding.int8 import has_int8_layers
 from tasks.core.encoding.openvino_int8 import installed
 from tasks.core.encoding.packed import quantized_layers
+from tasks.core.machine.devices import best_batch_tokens, choose_device, compute_dtype
 from tasks.core.models.bi_encoder import load_towers
+from tasks.core.params.runtime import Runtime
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype
-from tasks.core.stage.runtime import Runtime
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 Encode = Callable[[list[str]], np.ndarray]
 System = tuple[str, torch.dtype, int]  # engine, weights, and texts of a batch (0: ours)

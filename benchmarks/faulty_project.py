@@ -33,7 +33,7 @@ import json, sys
 from pathlib import Path
 import pyarrow as pa
 from tasks.core.stage.entry import stage
-from tasks.core.stage.files import new_folder, write_json
+from tasks.core.files import new_folder, write_json
 from tasks.core.tables.parquet import write_table
 with stage():
     first = json.loads(Path("data/params.json").read_text())["first"]
@@ -53,7 +53,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from tasks.core.stage.entry import stage
-from tasks.core.stage.files import new_folder, write_json
+from tasks.core.files import new_folder, write_json
 from tasks.core.stage.scratch import is_sealed, mark_finished, scratch_folder, seal, work_digest
 from tasks.core.training.loop import Journal, Schedule, Steps, fit, save_state
 from tasks.core.training.optimizers import make_optimizer
@@ -98,7 +98,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from tasks.core.stage.entry import stage
-from tasks.core.stage.files import write_json
+from tasks.core.files import write_json
 name = sys.argv[1]
 with stage():
     total = sum(float(np.load(path).astype(np.float64).sum()) for path in sorted(Path("data/embeddings", name).glob("*.npy")))
@@ -107,7 +107,7 @@ with stage():
     "report": """
 from pathlib import Path
 from tasks.core.stage.entry import stage
-from tasks.core.stage.files import new_folder, read_json
+from tasks.core.files import new_folder, read_json
 with stage(), new_folder(Path("data/report")) as folder:
     lines = [f"{path.stem} {read_json(path)}" for path in sorted(Path("data/metrics").glob("*.json"))]
     (folder / "table.txt").write_text("\\n".join(lines) + "\\n")

@@ -30,15 +30,15 @@ from tasks.adore.documents import Exact
 from tasks.adore.params import Adore
 from tasks.adore.step import make_corpus, make_step
 from tasks.core.encoding.encode import encode
+from tasks.core.machine.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, move_module
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.folder import Shape
+from tasks.core.params.runtime import Runtime
 from tasks.core.retrieval.embeddings import Embeddings, Manifest
 from tasks.core.retrieval.gpu.exact import Counted, search
 from tasks.core.retrieval.ranked import MARGIN
-from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, kept_tokens, move_module
-from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.judgments import lists_of
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.optimizers import make_optimizer

@@ -25,11 +25,11 @@ import pyarrow as pa
 from size import LENGTH, ROOT, write_encoder
 
 sys.path.insert(0, str(ROOT))
+from tasks.core.files import folder_digest, write_json
 from tasks.core.sources.datasets import demo_file
-from tasks.core.stage.files import folder_digest, write_json
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 SCENARIOS = ("append", "spread", "change", "delete")
 Corpus = dict[str, np.ndarray]

@@ -36,20 +36,20 @@ from transformers import RobertaConfig, RobertaModel
 from tasks.adore.data import Data
 from tasks.adore.params import Adore
 from tasks.adore.work import Setting, exact_documents, train_tower
+from tasks.core.files import write_json
+from tasks.core.machine.devices import choose_device, compute_dtype
 from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.models.folder import Shape
+from tasks.core.params.runtime import Runtime
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import choose_device, compute_dtype
-from tasks.core.stage.files import write_json
-from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.optimizers import make_optimizer

@@ -29,14 +29,14 @@ from tasks.articles.pages import Article
 from tasks.articles.params import Articles
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
+from tasks.core.files import read_json
+from tasks.core.machine.devices import GRAPH_TOKENS, choose_device, compute_dtype
 from tasks.core.models.mlm_head import MLMHead
+from tasks.core.params.runtime import Runtime
 from tasks.core.sources.datasets import parse_encoder
 from tasks.core.sources.wikipedia import article_files, parse_articles
-from tasks.core.stage.devices import GRAPH_TOKENS, choose_device, compute_dtype
-from tasks.core.stage.files import read_json
-from tasks.core.stage.runtime import Runtime
-from tasks.core.text.chunks import Chunks, open_chunks
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.chunks import Chunks, open_chunks
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.optimizers import make_optimizer
 from tasks.pretrain.batches import usable_rows
 from tasks.pretrain.model import Pretrainer, Shape, make_pretrainer, random_towers

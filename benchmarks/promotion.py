@@ -24,9 +24,9 @@ from scipy import optimize, stats
 
 from flows.promotion import betting
 from flows.promotion.guaranteed import MOST
-from flows.promotion.rule import Promotion
+from flows.promotion.records import Promotion
 from flows.promotion.vetoes import find_vetoes
-from tasks.core.metrics.confirmation import ONE_IN
+from tasks.core.statistics.confirmation import ONE_IN
 
 Floats = npt.NDArray[np.float64]
 RANKS = np.arange(1, 11)

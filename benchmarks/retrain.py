@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from flows.champions.tree import FOLDER
+from flows.measuring.timing import read
 from flows.parameters import edit
-from flows.results.timing import read
 from flows.retraining.starting import TRAINED
-from tasks.core.metrics.paired_tests import paired_t_test
+from tasks.core.statistics.paired_tests import paired_t_test
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMED = "warmup"  # the recipe's last round, and the champion

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from tasks.adore.documents import Exact, search_documents
+from tasks.core.files import file_digest
+from tasks.core.machine.devices import choose_device, compute_dtype
+from tasks.core.params.runtime import Runtime
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, shard_name
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.stage.devices import choose_device, compute_dtype
-from tasks.core.stage.files import file_digest
-from tasks.core.stage.runtime import Runtime
 
 SHARD = 4096  # rows, as encode's are on average
 TOLERANCE = 1e-4

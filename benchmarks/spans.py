@@ -22,11 +22,11 @@ from tasks.articles.extract import extract
 from tasks.articles.params import Articles
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
-from tasks.core.metrics.paired_tests import permutation_test
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.sources.wikipedia import article_files, parse_articles
-from tasks.core.text.chunks import Chunks, open_chunks
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.statistics.paired_tests import permutation_test
+from tasks.core.tokens.chunks import Chunks, open_chunks
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pretrain.params import Granularity, Pretrain
 from tasks.pretrain.spans import draw_spans
 from tasks.pretrain.words import read_vocabulary

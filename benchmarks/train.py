@@ -25,14 +25,14 @@ from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, Mul
 from torch import nn
 from transformers import AutoTokenizer
 
+from tasks.core.machine.devices import choose_device, compute_dtype
 from tasks.core.models.bi_encoder import load_towers
+from tasks.core.params.runtime import Runtime
 from tasks.core.sources.datasets import demo_file, parse_encoder
-from tasks.core.stage.devices import choose_device, compute_dtype
-from tasks.core.stage.runtime import Runtime
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward
 from tasks.core.training.loop import Journal, Schedule, Steps, fit

@@ -36,7 +36,7 @@ from weeks import KEPT_OUT, World, damage, ndcg, plan
 from workspace import Workspace
 
 from flows.parameters import edit
-from flows.promotion.rule import Promotion
+from flows.promotion.records import Promotion
 
 NAME = "year"
 RECIPE = {

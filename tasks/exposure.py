@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from tasks.adore import exposure as adore
 from tasks.adore.params import Adore
+from tasks.core.params.sections import validate
 from tasks.core.stage.entry import stage
-from tasks.core.stage.params import validate
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.tables.schemas import SPLITS

@@ -10,8 +10,8 @@ from tasks.articles.params import Articles
 from tasks.base.params import Another, Base, EncoderSource
 from tasks.bm25.params import BM25
 from tasks.chunk.params import Chunk
-from tasks.core.stage.numbers import Count
-from tasks.core.stage.params import Params
+from tasks.core.params.numbers import Count
+from tasks.core.params.sections import Params
 from tasks.core.text.document import Text
 from tasks.encode.params import Encode
 from tasks.evaluate.params import EITHER, Evaluate, Grade, Split

@@ -337,7 +337,7 @@ class Ended(NamedTuple):
 
 def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
     """Run a command's `main` in this process, in `folder`."""
-    from tasks.core.stage.errors import one_line_errors
+    from tasks.core.errors import one_line_errors
     from tasks.core.stage.frozen import freeze_parameters
 
     if (folder / "params.yaml").exists():
@@ -499,7 +499,7 @@ def check_out() -> Callable[[Path, Path], None]:
 @pytest.fixture
 def full_params(checkout: Path) -> dict[str, Any]:
     """The project's own parameters, with an entry in each section that is empty there."""
-    from tasks.core.stage.params import read_yaml
+    from tasks.core.params.sections import read_yaml
 
     cross_encoder = {"source": "x", "negatives": "warmup", "steps": 2}
     return read_yaml(checkout / "params.yaml") | {

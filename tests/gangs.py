@@ -16,9 +16,9 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
+from tasks.core.errors import UserError
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures, read_figures
 from tasks.core.training.loop import Journal, Schedule, Steps, fit

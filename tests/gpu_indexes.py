@@ -9,8 +9,8 @@ import faiss
 import numpy as np
 import torch
 
-from tasks.core.retrieval.faiss_build import build
-from tasks.core.retrieval.faiss_search import search_index
+from tasks.core.retrieval.ann.build import build
+from tasks.core.retrieval.ann.search import search_index
 from tasks.core.retrieval.gpu.indexes import Copied, FaissGpu, on_device
 from tasks.index.params import Index
 from tests.index.test_build import write_embeddings

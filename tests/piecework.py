@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tasks.core.stage.errors import Missing
+from tasks.core.errors import Missing
 
 FIRST: dict[str, str] = {}
 
@@ -88,7 +88,7 @@ def two_kinds(places: int) -> list[str]:
 
 def hold(folder: Path) -> None:
     """A stage with two workers, which leave their numbers in `folder` and never end."""
-    from tasks.core.stage.runtime import Runtime
+    from tasks.core.params.runtime import Runtime
     from tasks.core.workers.each import open_workers
 
     with open_workers(Runtime(device="cpu", workers=2, threads=1)) as workers:

@@ -17,7 +17,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 
-from tasks.core.stage.files import folder_digest
+from tasks.core.files import folder_digest
 
 Arrange = Callable[[Any], None]
 CONFLICT = "<<<<<<< HEAD\n{0}=======\n{0}>>>>>>> other\n"

@@ -13,13 +13,13 @@ from types import ModuleType
 
 import pytest
 
-from tasks.core.stage.files import file_digest, folder_digest
+from tasks.core.files import file_digest, folder_digest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 PROGRAM = """
 from pathlib import Path
-from tasks.core.stage.errors import one_line_errors
-from tasks.core.stage.files import new_folder, write_json
+from tasks.core.errors import one_line_errors
+from tasks.core.files import new_folder, write_json
 from tasks.core.stage.scratch import is_sealed, seal
 with one_line_errors():
     piece = Path(".retemper/scratch/piece")

@@ -17,7 +17,7 @@ import pytest
 from flows.parameters.sources import write_source
 from flows.pipeline.stage import run_stage
 from flows.process.processes import Processes
-from tasks.core.stage.files import file_digest, folder_digest
+from tasks.core.files import file_digest, folder_digest
 
 PAGES = (0, 4, 64, 1024, 16384)  # KiB that are free: what fills up first differs
 

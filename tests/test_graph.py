@@ -45,7 +45,7 @@ def tracked(stage: dict[str, Any], file: str = "data/params.json") -> set[str]:
 
 
 def loaded(stage: str) -> set[str]:
-    """The sections that a stage's own code passes to tasks.core.stage.params.load, by their literal text."""
+    """The sections that a stage's own code passes to tasks.core.params.sections.load, by their literal text."""
     found: set[str] = set()
     for file in (ROOT / "tasks" / stage).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -374,7 +374,7 @@ def test_dvc_re_runs_what_reads_a_stage_whose_code_changed(copied: Copy) -> None
 ALTERED = {
     "tasks.core.stage.code": "KEPT = 3\n",
     "tasks.core.stage.entry": "def input_stamps(words):\n    return {}\n",
-    "tasks.core.stage.errors": "FULL = 'other words'\n",
+    "tasks.core.errors": "FULL = 'other words'\n",
     "tasks.core.stage.progress": "Progress.advance = Progress.close = lambda *_, **__: None\n",
 } | {f"tasks.core.workers.{name}": "AHEAD = GIVEN = GRACE = 1\n" for name in ("attempts", "cluster", "pool", "together")}
 

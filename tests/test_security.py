@@ -19,8 +19,8 @@ from flows.pipeline import server
 from flows.pipeline.stage import run_stage
 from flows.process.processes import Processes
 from flows.team import sync
-from tasks.core.stage.errors import UserError, redacted
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError, redacted
+from tasks.core.params.sections import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted(file for folder in ("flows", "tasks", "benchmarks") for file in (ROOT / folder).rglob("*.py"))

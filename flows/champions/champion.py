@@ -21,10 +21,10 @@ from flows.repository.git import NOBODY, git
 from flows.repository.lock import LOCK, Lock, parse_lock, read_lock, stages_in_graph
 from flows.results import generations
 from flows.results.metrics import METRICS
+from tasks.core.errors import UserError
+from tasks.core.files import from_record, read_json
 from tasks.core.metrics.selection import metric_of
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import from_record, read_json
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.params.safe_yaml import parse_yaml
 
 
 @dataclass(frozen=True)

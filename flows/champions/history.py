@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flows.champions import champion, tree
 from flows.champions.champion import Champion
 from flows.process.display import Display
-from tasks.core.stage.files import append_line, from_record
+from tasks.core.files import append_line, from_record
 
 AT_WORK = Path(".retemper/at_work.json")  # the retraining in progress; if the next one finds it, that one was killed
 HISTORY = Path(".retemper/retrainings.jsonl")

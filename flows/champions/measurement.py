@@ -10,7 +10,7 @@ from typing import Any
 from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.champions.parts import documents_of, has_own_index, with_its_index
-from flows.experiments.evaluate import untrained_rounds
+from flows.evaluating.evaluate import untrained_rounds
 from flows.parameters import edit
 from flows.parameters.sources import STANDS
 from flows.pipeline import server
@@ -21,10 +21,10 @@ from flows.repository.lock import commit_of
 from flows.repository.worktree import COMPARED, RUN, SOURCE, equip, make_worktree, remove_worktree, run_in
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
-from tasks.core.stage.errors import Problem, UserError
-from tasks.core.stage.files import read_json
-from tasks.core.stage.params import read_yaml
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.errors import Problem, UserError
+from tasks.core.files import read_json
+from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.core.training.companions import LEARNED
 
 SCRATCH = Path(".retemper", COMPARED)

@@ -12,7 +12,7 @@ from flows.repository.lock import Lock
 from flows.storage.cache import cache_of, copy_cached, file_md5, intact_path, listing, object_path
 from flows.storage.remote import refuse_unmarked
 from flows.team.sync import DVC
-from tasks.core.stage.errors import UserError, redacted
+from tasks.core.errors import UserError, redacted
 
 
 def get(path: str, out: Path, *, project: Path, commit: str, lock: Lock) -> None:

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from flows.repository.lock import Lock, corpus_of, parameters
 from flows.results.fusions import BM25, fusions, is_served, made_from
+from tasks.core.errors import UserError
 from tasks.core.retrieval.fusion import DEPTH
-from tasks.core.stage.errors import UserError
 
 OWN = ("text", "tokenize", "encode", "index")  # sections of params.yaml that say how an encoder is given texts, and what is searched
 INDEXED = ("index", "centroids", "centroid_lr", "scores", "nprobe", "ef_search", "k_factor")  # keys of an entry of adore, for its index

@@ -12,8 +12,8 @@ from pathlib import Path
 from flows.process import locks
 from flows.repository.git import NOBODY, GitFailed, git
 from flows.repository.worktree import equip, make_worktree
+from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
-from tasks.core.stage.errors import UserError
 
 FOLDER = Path(".retemper/retraining")
 LOCK = Path(".retemper/retraining.lock")  # of a retraining in progress

@@ -1,1 +1,1 @@
-"""The command line: one module per group of commands, and `main`, which puts them together."""
+"""The command line: one folder per group of commands, one module per command, and `main`, which puts them together."""

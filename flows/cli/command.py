@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 Check = Callable[[], None]  # checks params.yaml before a run
 Assignments = Annotated[

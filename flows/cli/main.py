@@ -17,87 +17,21 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from flows.cli import (
-    bisect,
-    browse,
-    champion,
-    clicks,
-    compare,
-    convert,
-    evaluate,
-    exposure,
-    forget,
-    gc,
-    intake,
-    judgments,
-    lineage,
-    merge,
-    new,
-    preview,
-    remote,
-    retrain,
-    rounds,
-    run,
-    search,
-    serve,
-    sweep,
-    upgrade,
-    watch,
-    why,
-)
 from flows.cli.command import Check
+from flows.cli.data import clicks, intake, judgments
+from flows.cli.examples import EXAMPLES, MORE_EXAMPLES
+from flows.cli.explain import bisect, exposure, lineage, why
+from flows.cli.operate import champion, retrain, serve
+from flows.cli.share import forget, gc, merge, remote
+from flows.cli.start import convert, new, upgrade
+from flows.cli.train import browse, compare, evaluate, preview, rounds, run, search, sweep, watch
 from flows.process.processes import ending_signals
-from tasks.core.stage.errors import handle_broken_pipe, one_line_errors, printable
+from tasks.core.errors import handle_broken_pipe, one_line_errors, printable
 
 NAME = "retemper"
 ESCAPED = "retemper-json"  # the name under which codecs know `_escape_missing`
 OWN = [Path(name) for name in ("flows/cli/__main__.py", "tasks", "dvc.yaml", "params.yaml")]  # a project with these runs its own code
 BRING_OURS = ("new", "upgrade")  # commands that bring this code to a project
-EXAMPLES = (  # a command, and what it does
-    ("retemper new my-project", "a project for your own data: five questions, or flags"),
-    ("retemper convert my-data train.jsonl", "Tevatron's, FlagEmbedding's, or sentence-transformers' training data as a BEIR folder"),
-    ("retemper run", "bring the report up to date: only what changed runs"),
-    (
-        "retemper run --set dataset.source=beir:../scifact",
-        "a dataset (demo | beir:PATH | csv:PATH | msmarco:PATH | parquet:PATH | pairs:FILE | irds:ID)",
-    ),
-    ("retemper run --set rounds.star.lr=1e-5", "one parameter; the edit of params.yaml is permanent"),
-    ("retemper run --set rounds.x.init=star --set rounds.x.negatives=warmup", "a new round; `--set rounds.x=` removes it"),
-    ("retemper rounds ance --n 5 --lag 1 --init warmup", "five ANCE rounds; `retemper rounds remove ance` removes them"),
-    ("retemper run --recipe zero_shot", "docs/recipes/zero_shot.yaml; `--recipe none` undoes it"),
-    ("retemper run --dry-run", "which stages may run, and their time, memory, and disk space"),
-    ("retemper watch", "a page that follows the run: progress, curves, results so far"),
-    ("retemper preview", "BM25, the encoder as it is, and a short training on a sample of the data"),
-    ('retemper search "capital of France"', "the best model's top ten"),
-    ("retemper evaluate --model data/encoders/star --data beir:../nfcorpus", "any model on any dataset, zero-shot"),
-    ("retemper compare star HEAD~1:star", "two systems query by query, and what differs in how they were made"),
-    ("retemper browse star bm25", "two systems side by side on a local page; judge what they find"),
-    ("retemper remote add team s3://bucket/path", "share what is computed, and fetch what others have computed"),
-    ("retemper upgrade --dry-run", "what a newer Retemper brings, and which stages run again"),
-    ("retemper merge", "after a git merge with conflicts: both sides' params.yaml and dvc.lock"),
-    ("retemper sweep grid.yaml", "the points of a grid as DVC experiments"),
-    ("retemper lineage star", "what a model was made from"),
-    ("retemper exposure d17", "which trainings used a record, at which steps"),
-    ("retemper forget d17 --dry-run", "remove a record everywhere; which models saw it"),
-    ("retemper why champion/4 champion/5", "how much of a change is due to data, parameters, code, and seed"),
-    ("retemper bisect", "the batch of the inbox that made the model worse"),
-    ("retemper retrain", "take in new data, train, and crown the new model if it is not worse"),
-    ("retemper intake", "the batches of the inbox: accepted, or quarantined and why"),
-    ("retemper clicks LOG INBOX/BATCH", "a click log as training queries, weighted against position bias"),
-    ("retemper champion", "which model is served, since when, from which data"),
-    ("retemper champion rollback", "serve the previous one again"),
-    ('retemper schedule --cron "0 3 * * 1"', "retrain every Monday at three"),
-    ("retemper serve", "answer queries with the champion, and follow its promotions"),
-)
-
-MORE_EXAMPLES = (  # for commands that are needed less often: shown only in their own help
-    ("retemper experiments", "parameters and metrics of all sweeps"),
-    ("retemper reproduce HEAD~1", "whether a commit gives the same results again"),
-    ("retemper cache share /srv/retemper-cache", "one cache for all users of this machine"),
-    ("retemper judgments data/failures/suspects/dev.csv ../inbox/judged-1", "your judgments, as a batch for the inbox"),
-    ("retemper verify", "whether the cache is intact"),
-    ("retemper gc --dry-run", "what could be removed from the cache"),
-)
 PANELS = {  # the commands in groups, as `retemper --help` shows them
     "Start a project": (new.app, convert.app, upgrade.app),
     "Train and measure": (preview.app, run.app, watch.app, rounds.app, search.app, evaluate.app, compare.app, browse.app, sweep.app),

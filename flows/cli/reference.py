@@ -13,9 +13,9 @@ from flows.cli import main as command_line
 from flows.exporting.settings import Export
 from flows.parameters.checks import NAME
 from flows.retraining.settings import Retraining
-from tasks.core.stage.files import write_text
-from tasks.core.stage.params import Params
-from tasks.core.stage.runtime import Runtime
+from tasks.core.files import write_text
+from tasks.core.params.runtime import Runtime
+from tasks.core.params.sections import Params
 from tasks.params import Parameters
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DOCS = Path("docs")
 COMMAND = "python -m flows.cli.reference"
-SAFETY = (2**31 - 1, 2**32 - 1, 1e6)  # bounds of tasks.core.stage.numbers, which only the introduction mentions
+SAFETY = (2**31 - 1, 2**32 - 1, 1e6)  # bounds of tasks.core.params.numbers, which only the introduction mentions
 Schema = dict[str, Any]
 
 INTRODUCTION = """\

@@ -12,15 +12,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from flows.batches.places import new_place
+from flows.batches.records import quote_id
 from flows.converting import tables
 from flows.converting.forms import EXPECTED, form_of
 from flows.converting.rows import keys, rows
 from flows.converting.store import ENCODER, Store, new_store
-from flows.intake.places import new_place
-from flows.intake.records import quote_id
 from flows.process.processes import ask
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS, parse_dataset
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import track
 from tasks.core.text.plain import SHARE, Shares
 
@@ -115,11 +115,11 @@ def convert(folder: Path, inputs: Inputs, shares: Shares) -> Converted:
 
 
 def convert_source(folder: Path, source: str) -> Mapping[str, Any]:
-    """Write a data set that stage prepare can read to `folder`; return the answer of tasks.prepare.beir_folder."""
+    """Write a data set that stage prepare can read to `folder`; return the answer of tasks.prepare.commands.beir_folder."""
     refuse_place(folder)
     spec = parse_dataset(source)
     with new_place(folder) as new_folder:
-        answer: Mapping[str, Any] = ask("tasks.prepare.beir_folder", {"source": str(spec), "folder": str(new_folder)})
+        answer: Mapping[str, Any] = ask("tasks.prepare.commands.beir_folder", {"source": str(spec), "folder": str(new_folder)})
     return answer
 
 

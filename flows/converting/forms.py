@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from flows.batches.records import has_half_character, shorten
 from flows.converting.rows import Row, refuse
-from flows.intake.records import has_half_character, shorten
+from tasks.core.errors import UserError
 from tasks.core.sources.answers import is_answers
 from tasks.core.sources.pairs import ANCHORS, LABELS, NEGATIVE
-from tasks.core.stage.errors import UserError
 
 EXPECTED = (
     "the keys of Tevatron (query_id, query, positive_passages; or query_id, query_text, positive_document_ids), "

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flows.intake.records import lines, objects
-from tasks.core.stage.errors import UserError
+from flows.batches.records import lines, objects
+from tasks.core.errors import UserError
 
 Row = dict[str, Any]
 PARQUET = b"PAR1"  # first bytes of a file

@@ -13,12 +13,12 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, TextIO
 
+from flows.batches.records import shorten
 from flows.converting.forms import Passage
 from flows.converting.rows import refuse
-from flows.intake.records import shorten
-from tasks.core.stage.errors import UserError
-from tasks.core.tables.trec_ids import WHITE
+from tasks.core.errors import UserError
 from tasks.core.text.plain import plain
+from tasks.core.trec.ids import WHITE
 
 ENCODER = json.JSONEncoder(ensure_ascii=False)
 DIGITS = 16  # of SHA-256 in hexadecimal, for the id of a text that has none

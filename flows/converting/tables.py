@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flows.batches.records import shorten
 from flows.converting.forms import MORE, Passage, extra_keys, identifier, string
 from flows.converting.rows import cells, is_json, is_parquet, keys, refuse, rows
-from flows.intake.records import shorten
 from tasks.core.sources.grades import EXPECTED, is_grade
 
 CORPORA = (  # the key of an id, the key of a text, and the tool

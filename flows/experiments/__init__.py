@@ -1,1 +1,1 @@
-"""Runs in addition to the project's own: sweeps, reproductions, zero-shot evaluation."""
+"""Sweeps, and comparisons of systems."""

@@ -12,16 +12,16 @@ from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, par
 from flows.results.generations import lock_here, outdated
 from flows.storage.cache import cache_folder, intact_path, listing
 from flows.team.lineage import ancestors
+from tasks.core.errors import UserError, printable
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import least_grade, metric_of
-from tasks.core.metrics.tested import Tested, tests_of
-from tasks.core.stage.errors import UserError, printable
+from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import read_yaml
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.statistics.tested import Tested, tests_of
 
 if TYPE_CHECKING:
-    from tasks.core.metrics.clusters import Floats, Numbers
+    from tasks.core.statistics.clusters import Floats, Numbers
 
 VALUES = Path("data/values")
 SOURCE = "data/source.json"
@@ -170,9 +170,9 @@ def cached_file(where: str, file: Path, stages: Lock) -> Path:
 
 def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measure: str) -> dict[str, float]:
     """The values of a run file, made by any program, measured with this project's qrels."""
-    from tasks.core.metrics.external_trec import read_trec_run
     from tasks.core.metrics.measures import needs_texts, parse, per_query
     from tasks.core.metrics.qrels import load_qrels
+    from tasks.core.trec.external import read_trec_run
 
     qrels = Path(corpus_of(lock_here()), "qrels", f"{split}.parquet")
     if not qrels.exists():
@@ -193,7 +193,7 @@ def _values_of_run(path: Path, sections: Mapping[str, Any], *, split: str, measu
 
 def groups_of(split: str) -> Mapping[str, str]:
     """By query, its group of queries that share a relevant document, by this tree's judgments; empty without them."""
-    from tasks.core.metrics.clusters import read_groups
+    from tasks.core.statistics.clusters import read_groups
 
     return read_groups(Path(corpus_of(lock_here()), "qrels", f"{split}.parquet"))
 
@@ -204,7 +204,7 @@ def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False
     `fewer`: lower values of the measure are better. `groups`: by query, see `groups_of`."""
     import numpy as np
 
-    from tasks.core.metrics.paired_tests import holm
+    from tasks.core.statistics.paired_tests import holm
 
     first, *others = sides
     pairs: list[Pair] = []
@@ -222,9 +222,9 @@ def rows(sides: Sequence[Side], test: Tested, *, split: str, fewer: bool = False
 
 
 def _row(first: Side, side: Side, pair: Pair, *, p: float, p_holm: float, alpha: float, split: str, fewer: bool) -> Row:
-    from tasks.core.metrics.clusters import design_effect
-    from tasks.core.metrics.paired_tests import paired_t_test
-    from tasks.core.metrics.power import effect, power_warning
+    from tasks.core.statistics.clusters import design_effect
+    from tasks.core.statistics.paired_tests import paired_t_test
+    from tasks.core.statistics.power import effect, power_warning
 
     new, old, numbers = pair
     gains = old - new if fewer else new - old
@@ -324,7 +324,7 @@ def _shown(values: Mapping[str, Any], key: str) -> str:
 
 def text(sides: Sequence[Side], compared: Sequence[Row], *, split: str, measure: str, test: Tested, width: int | None = None) -> str:
     """The table, in lines of at most `width` if given, then the differences in making, and warnings of too few queries."""
-    from tasks.core.metrics.clusters import describe_groups as clustered
+    from tasks.core.statistics.clusters import describe_groups as clustered
 
     first = sides[0]
     mean = sum(first.values.values()) / len(first.values)

@@ -13,9 +13,9 @@ from flows.experiments.store import PARAMS
 from flows.process.display import text_table
 from flows.repository.lock import Lock, corpus_of
 from flows.results.generations import lock_here
+from tasks.core.errors import UserError, printable
 from tasks.core.metrics.selection import least_grade, metric_of
-from tasks.core.stage.errors import UserError, printable
-from tasks.core.stage.params import read_yaml
+from tasks.core.params.sections import read_yaml
 
 RUNS, TOKENS = Path("data/runs"), Path("data/tokens/documents")
 SPLITS = ("train", "dev", "test")
@@ -137,8 +137,8 @@ def _unknown(query: str, split: str, known: Mapping[str, str]) -> str:
 
 def _list(side: Side, query: str, split: str) -> dict[str, float]:
     """The scores of the documents of a system's list, best first."""
-    from tasks.core.metrics.external_trec import read_scored_trec_run
-    from tasks.core.tables.trec import read_scored_run
+    from tasks.core.trec.external import read_scored_trec_run
+    from tasks.core.trec.runs import read_scored_run
 
     if not side.stages:
         return {doc: float(score) for doc, score in read_scored_trec_run(Path(side.name)).get(query, {}).items()}
@@ -162,7 +162,7 @@ def _tokens(docs: Sequence[str]) -> dict[str, Read]:
     import pyarrow as pa
 
     from tasks.core.tables.ids import ordinals
-    from tasks.core.text.tokens import open_tokens
+    from tasks.core.tokens.folder import open_tokens
 
     if not docs or not TOKENS.is_dir():
         return {}

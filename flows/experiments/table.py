@@ -12,10 +12,10 @@ from flows.experiments.store import Experiment
 from flows.process.display import text_table
 from tasks.core.charts.page import page, table
 from tasks.core.charts.vega import Line, Point, figure, legend, lines
+from tasks.core.errors import UserError
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import SYSTEMS, best_of
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import Params, validate
+from tasks.core.params.sections import Params, validate
 from tasks.params import Parameters
 
 Setting = tuple[tuple[str, str], ...]  # (column, value) of each key that the grid varies
@@ -133,7 +133,7 @@ def as_text(cells: Cells, layout: Layout, split: str) -> str:
 
 def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequence[str] = ()) -> None:
     """Write a page at `path` with the tables of all splits, figures if the layout has a `curve`, and `notes`. `cells`: by split."""
-    from tasks.core.stage.files import write_text
+    from tasks.core.files import write_text
 
     parts: list[Markup] = []
     for split, split_cells in cells.items():

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.intake import batches, inbox, settings
+from flows.batches.merge import absolute, merge_folders
+from flows.intake import inbox, settings
 from flows.parameters.sources import Memory, describe, list_dataset
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml, validate
 from tasks.core.sources.datasets import parse_dataset
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml, validate
 
 FOLDER = Path(".retemper/why/data")  # merged batches, one folder per choice of batches
 
@@ -36,7 +37,7 @@ class Inbox:
         rule = intake()
         sections = read_yaml(Path("params.yaml")) if sections is None else sections
         self._folder, self._memory, self._needs_qrels = folder, Memory(), sections.get("queries") != "pseudo"
-        self._source = batches.absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
+        self._source = absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
         mergeable = rule.inbox is not None and rule.mode == "append" and parse_dataset(self._source).kind in inbox.READABLE
         self.batches = {path.name: path for path in inbox.batches_to_merge(rule, self._source, Path.cwd())} if mergeable else {}
 
@@ -47,7 +48,7 @@ class Inbox:
             return Data(self._source, self._describe(self._source), ())
         out = self._place(names)
         folders = [inbox.data_folder(intake(), self._source, Path.cwd()), *(self.batches[name] for name in names)]
-        batches.merge_folders(folders, out / "merged", out / "stamp.json")
+        merge_folders(folders, out / "merged", out / "stamp.json")
         spec = f"beir:{(out / 'merged').resolve()}"
         return Data(spec, self._describe(spec), names)
 
@@ -60,7 +61,7 @@ class Inbox:
                 return data
             if data.batches:
                 shutil.rmtree(self._place(data.batches), ignore_errors=True)
-        spec = batches.absolute(str(entry["source"]), Path.cwd())
+        spec = absolute(str(entry["source"]), Path.cwd())
         try:
             found = self._describe(spec)["digest"] == entry["digest"]
         except (UserError, OSError):

@@ -11,7 +11,7 @@ from flows.explaining.shapley import Coalition
 from flows.explaining.sides import Factor, Side, factors, join_factors
 from flows.repository.worktree import SOURCE
 from flows.storage.cache import cache_folder, object_path
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 SEEDED = ("pretrain", "rounds", "adore", "rerankers", "mix")  # sections whose entries have a seed
 FURTHER = 1000  # added to every seed in each repetition, so that entries with different seeds keep different ones

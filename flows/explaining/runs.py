@@ -19,18 +19,18 @@ from typing import Any
 import flows
 from flows.champions.measurement import values
 from flows.champions.parts import Parts, documents_of, has_own_index, parts_of, with_its_index
-from flows.experiments.evaluate import AS_IT_IS, untrained_rounds
+from flows.evaluating.evaluate import AS_IT_IS, untrained_rounds
+from flows.measuring import timing
 from flows.parameters.sources import STANDS, Memory, describe, list_encoder
 from flows.pipeline import server
 from flows.process.processes import Processes, Stopped
 from flows.repository.lock import LOCK, Lock, read_lock, stages_in_graph
 from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree, remove_worktree, run_in, tree_place
-from flows.results import timing
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from flows.storage.remote import WARNING
-from tasks.core.stage.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost
-from tasks.core.stage.files import read_json, write_json, write_text
+from tasks.core.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost
+from tasks.core.files import read_json, write_json, write_text
 from tasks.core.training.companions import LEARNED
 from tasks.params import Parameters
 
@@ -46,7 +46,7 @@ CHECK = """
 import json, sys
 from pathlib import Path
 from flows.parameters.checks import check
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 found = {}
 for name in sys.argv[2:]:
     try:

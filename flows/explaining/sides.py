@@ -17,11 +17,11 @@ from flows.results.fusions import BM25
 from flows.results.generations import outdated
 from flows.storage.cache import cache_folder
 from flows.team.lineage import ancestors
+from tasks.core.errors import UserError
 from tasks.core.metrics.selection import best_system, metric_of
-from tasks.core.stage.errors import UserError
+from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.stage.frozen import CODE
 from tasks.core.stage.references import frozen_references
-from tasks.core.stage.safe_yaml import parse_yaml
 
 ENTRIES = dict.fromkeys(("encoders", "pretrain", *SYSTEMS, *NEGATIVES, "study", "analyses"))  # sections with an entry for each name
 YARDSTICK = ("evaluate", "retrieve", "report")  # sections that say how models are measured, always taken from the newer side

@@ -18,7 +18,7 @@ from flows.process import locks
 from flows.process.display import Display, text_table
 from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
-from tasks.core.stage.errors import UserError, counted, printable
+from tasks.core.errors import UserError, counted, printable
 
 FOLDER = Path(".retemper/why")
 LEVEL = 0.95

@@ -13,8 +13,8 @@ from typing import Any
 from flows.exporting.record import Record, gather
 from flows.exporting.settings import Export
 from flows.process.processes import Processes, environment
-from tasks.core.stage.errors import printable, redacted
-from tasks.core.stage.files import write_json
+from tasks.core.errors import printable, redacted
+from tasks.core.files import write_json
 
 FOLDER = Path(".retemper/export")
 DONE = FOLDER / "done.json"  # by target, the digest of the last export: a run that changes nothing exports nothing

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flows.pages.measured import SIGNIFICANCE
 from flows.repository.git import git
 from flows.results import generations, metrics
-from flows.results.pages import SIGNIFICANCE
 from flows.storage import makings
 from tasks.core.charts.curves import read_tsv
-from tasks.core.stage.errors import UserError, redacted
-from tasks.core.stage.files import file_digest, read_json
-from tasks.core.stage.params import FROZEN, read_parameters
+from tasks.core.errors import UserError, redacted
+from tasks.core.files import file_digest, read_json
+from tasks.core.params.sections import FROZEN, read_parameters
 
 LOCK, SOURCE, TABLE = Path("dvc.lock"), Path("data/source.json"), Path("data/report/table.txt")
 CURVES = (Path("data/curves"), Path("data/pretrain_curves"))

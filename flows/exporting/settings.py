@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import Params, read_yaml, validate
+from tasks.core.errors import UserError
+from tasks.core.params.sections import Params, read_yaml, validate
 
 FILE = Path("export.yaml")
 

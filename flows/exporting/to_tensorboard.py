@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flows.exporting.record import Record
 from flows.exporting.settings import TensorBoard
-from tasks.core.stage.files import new_folder
+from tasks.core.files import new_folder
 
 
 def send(target: TensorBoard, record: Record) -> str:

@@ -20,15 +20,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
+from flows.batches.foreseen import query_texts
+from flows.batches.known import Known
+from flows.batches.places import new_place
+from flows.batches.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
 from flows.feedback.propensity import Pair, Propensities, harvest, power_law, relevance, relevance_error
-from flows.intake.foreseen import query_texts
-from flows.intake.known import Known
-from flows.intake.places import new_place
-from flows.intake.records import LARGEST_CELL, SHOWN, WEIGHT, has_half_character, lines
-from tasks.core.metrics.confirmation import CLICKED
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 from tasks.core.sources.delimiters import delimiter_of, seek_header
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
+from tasks.core.statistics.confirmation import CLICKED
 from tasks.core.tables.id_sets import hashes
 from tasks.core.text.plain import is_dev, plain
 

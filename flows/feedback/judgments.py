@@ -3,11 +3,11 @@
 import csv
 from pathlib import Path
 
-from flows.intake.records import LARGEST_CELL, SHOWN
+from flows.batches.records import LARGEST_CELL, SHOWN
+from tasks.core.errors import UserError
+from tasks.core.files import new_file
 from tasks.core.sources.delimiters import NAMES, delimiter_of, seek_header
 from tasks.core.sources.grades import MOST, is_grade
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_file
 
 COLUMNS = ("query-id", "corpus-id", "score")  # others are only for the judge to read
 

@@ -1,1 +1,1 @@
-"""New data: batches in an inbox, checked and merged with the data set."""
+"""New data: batches in an inbox, checked before they are merged."""

@@ -13,14 +13,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from flows.intake.foreseen import Foreseen, Settings, foresee, judged_queries
-from flows.intake.known import Known, Part, Reader, Rows, Sample, Seen, blocks, ignore_line, is_blank, pair_hashes, query_names
-from flows.intake.records import Document, Files, Judged, Negative, Query, files_of, files_without_header
+from flows.batches.foreseen import Foreseen, Settings, foresee, judged_queries
+from flows.batches.known import Known, Part, Reader, Rows, Sample, Seen, blocks, ignore_line, is_blank, pair_hashes, query_names
+from flows.batches.records import Document, Files, Judged, Negative, Query, files_of, files_without_header
 from flows.intake.settings import Gate
 from tasks.core.sources.datasets import beir_layout, csv_layout
 from tasks.core.tables.id_sets import hashes
-from tasks.core.tables.trec_ids import WHITE
 from tasks.core.text.plain import record_label
+from tasks.core.trec.ids import WHITE
 
 Values: TypeAlias = npt.NDArray[np.float64]  # [N, 2]: grade and weight of judgments
 VERSION = 3  # of the checks: raise it with each new reason to keep a batch out, so that accepted batches are checked again

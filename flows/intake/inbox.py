@@ -12,24 +12,24 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flows.intake.batches import OUT, absolute, merge_folders
-from flows.intake.foreseen import Settings, settings_of
+from flows.batches.foreseen import Settings, settings_of
+from flows.batches.known import Known
+from flows.batches.merge import OUT, absolute, merge_folders
+from flows.batches.pairs_files import PairsFiles, is_batch, name_pairs_file
+from flows.batches.records import files_of
 from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
-from flows.intake.known import Known
-from flows.intake.pairs_files import PairsFiles, is_batch, name_pairs_file
-from flows.intake.records import files_of
 from flows.intake.reference import KINDS, Reference, reference_of
 from flows.intake.settings import FILE, Gate, Intake
 from flows.intake.shift import WORDS, Shift
 from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, counts, is_news, read, save
+from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
-from flows.results.origins import INTAKE
+from tasks.core.errors import DiskError, UserError
+from tasks.core.files import read_json, write_json
+from tasks.core.params.sections import read_yaml
 from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import marks_digest, read_marks
-from tasks.core.stage.errors import DiskError, UserError
-from tasks.core.stage.files import read_json, write_json
-from tasks.core.stage.params import read_yaml
 
 PARAMS = Path("params.yaml")
 READABLE = ("beir", "csv", "pairs")

@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import numpy.typing as npt
 
+from flows.batches.known import Known, Sample
 from flows.champions import champion
 from flows.champions.champion import Champion
-from flows.intake.known import Known, Sample
 from flows.intake.shift import WORDS, Shift, vector_shift, word_shift
 from flows.process import locks
 from flows.process.processes import Processes, environment
-from tasks.core.stage.errors import PROBLEM, UserError
-from tasks.core.stage.files import new_folder, read_json, write_json
+from tasks.core.errors import PROBLEM, UserError
+from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.tables.id_sets import hashes
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.stage.params import Params
+from tasks.core.params.sections import Params
 
 FILE = Path("retraining.yaml")
 

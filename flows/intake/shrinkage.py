@@ -8,8 +8,8 @@ from typing import Any
 from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.intake.settings import FILE
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 
 STATS = Path("data/corpus/stats.json")
 

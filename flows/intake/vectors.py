@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.stage.errors import one_line_errors
+from tasks.core.errors import one_line_errors
 
 BATCH = 64
 LENGTH = 128  # tokens of a text at most: enough to tell its topic
@@ -24,7 +24,7 @@ def encode(encoder: Path, texts: dict[str, list[str]]) -> dict[str, npt.NDArray[
 
     from tasks.core.encoding.encode import encode_texts
     from tasks.core.models.bi_encoder import load_towers
-    from tasks.core.text.tokenizer import load_tokenizer
+    from tasks.core.tokens.tokenizer import load_tokenizer
 
     towers, tokenizer = load_towers(encoder), load_tokenizer(encoder)
     shape = towers.document.shape

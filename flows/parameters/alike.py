@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from tasks.core.stage.errors import Invalid
+from tasks.core.errors import Invalid
 
-UNKNOWN = ": unknown key, expected one of "  # the words of tasks.core.stage.params
+UNKNOWN = ": unknown key, expected one of "  # the words of tasks.core.params.sections
 ELSEWHERE = {  # keys of transformers, sentence-transformers, and Tevatron; ours
     "learning_rate": "lr",
     "batch_size": "batch_queries",

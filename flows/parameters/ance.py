@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.edit import apply
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 Optimizer = Literal["continue", "moments", "fresh"]
 SEED = 42  # the default of a round (tasks.train.params)

@@ -14,15 +14,15 @@ from flows.parameters.alike import suggesting
 from flows.parameters.migrations import missing_sections
 from flows.parameters.needs import ENCODERS, NEGATIVES, ORDERED, entries, find_cycle, needs
 from flows.parameters.sources import source_keys
+from tasks.core.errors import Missing, UserError
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.measures import needs_texts, parse
 from tasks.core.metrics.selection import SYSTEMS as MEASURED
-from tasks.core.retrieval.factories import scans_fast
+from tasks.core.params.sections import read_yaml, validate
+from tasks.core.retrieval.ann.factories import scans_fast
 from tasks.core.sources.datasets import local_path, parse_dataset
 from tasks.core.sources.wikipedia import parse_articles
 from tasks.core.stage.code import Reader
-from tasks.core.stage.errors import Missing, UserError
-from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.references import freeze_references
 from tasks.params import RETRIEVE, Parameters
 

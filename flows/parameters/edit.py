@@ -13,10 +13,10 @@ from ruamel.yaml.error import CommentMark, YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tokens import CommentToken
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_text
-from tasks.core.stage.params import read_yaml
-from tasks.core.stage.safe_yaml import Refused, parse_yaml
+from tasks.core.errors import UserError
+from tasks.core.files import write_text
+from tasks.core.params.safe_yaml import Refused, parse_yaml
+from tasks.core.params.sections import read_yaml
 
 PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")  # JSON's escapes of a character beyond U+FFFF
 PLAIN_IN_BLOCKS = re.compile("[:?]")  # in a word that needs no quotes, except within {} and []

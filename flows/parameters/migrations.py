@@ -19,10 +19,10 @@ from typing import Any, Literal
 from ruamel.yaml.comments import CommentedMap
 
 from flows.parameters import edit
+from tasks.core.errors import one_line_errors
+from tasks.core.files import write_json, write_text
 from tasks.core.metrics.selection import METRIC
-from tasks.core.stage.errors import one_line_errors
-from tasks.core.stage.files import write_json, write_text
-from tasks.core.stage.params import read_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.params import RETRIEVE
 
 File = Literal["params.yaml", "runtime.yaml", "retraining.yaml"]

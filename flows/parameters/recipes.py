@@ -16,10 +16,10 @@ from ruamel.yaml.comments import CommentedMap
 from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.sources import SOURCE
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_digest, read_json, write_json, write_text
-from tasks.core.stage.params import read_yaml
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, read_json, write_json, write_text
+from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.params.sections import read_yaml
 
 FOLDER = Path("docs/recipes")
 MEMORY = Path(".retemper/recipe.json")

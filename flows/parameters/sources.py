@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tasks.core.errors import Unavailable, UserError, printable
+from tasks.core.files import file_digest, file_stamp, write_json
+from tasks.core.params.sections import FROZEN, read_parameters, read_yaml
 from tasks.core.sources import datasets, wikipedia
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.sources.forgotten import FILE, marks_digest, read_marks
-from tasks.core.stage.errors import Unavailable, UserError, printable
-from tasks.core.stage.files import file_digest, file_stamp, write_json
-from tasks.core.stage.params import FROZEN, read_parameters, read_yaml
 
 SOURCE = Path("data/source.json")
 MEMORY = Path(".retemper/digests.json")

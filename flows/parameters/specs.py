@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import PATH_KINDS, SPEC_FORMS, local_path
 from tasks.core.sources.pairs import file_and_columns
-from tasks.core.stage.errors import UserError
 
 MARKS = {  # a file of a folder that says how to read it
     "beir": ("corpus.jsonl", "corpus.jsonl.gz"),

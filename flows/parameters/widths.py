@@ -14,12 +14,12 @@ from typing import Any
 from flows.parameters.checks import PARAMS
 from flows.parameters.needs import entries
 from flows.parameters.sources import STANDS
+from tasks.core.errors import UserError
 from tasks.core.models.folder import ROUTER, read_shape
 from tasks.core.models.layers import last_width
-from tasks.core.retrieval.factories import nearest_factory, width_mismatch
+from tasks.core.params.sections import read_yaml, validate
+from tasks.core.retrieval.ann.factories import nearest_factory, width_mismatch
 from tasks.core.sources.datasets import parse_encoder
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml, validate
 from tasks.params import Parameters
 
 SOURCE = "encoder.source"

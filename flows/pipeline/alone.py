@@ -7,7 +7,7 @@ import sys
 
 from flows.pipeline import run
 from flows.process.problems import tell
-from tasks.core.stage.errors import one_line_errors
+from tasks.core.errors import one_line_errors
 
 WITH_DEV = "--with-dev"  # a data set without a dev split is refused
 

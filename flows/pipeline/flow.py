@@ -23,6 +23,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
+from flows.measuring import environments, timing
 from flows.parameters.sources import watch
 from flows.pipeline import splits
 from flows.pipeline.plan import Plan
@@ -30,12 +31,12 @@ from flows.pipeline.stage import Slots, devices_needed, find_devices, ray_enviro
 from flows.process.display import Display, Outcome, markdown_table
 from flows.process.processes import Processes, Stopped, stopping_on_signals
 from flows.repository.graph import Stage
-from flows.results import environments, generations, metrics, timing
+from flows.results import generations, metrics
 from flows.storage.remote import WARNING
+from tasks.core.errors import DiskError, Problem, UserError, disk_fault
+from tasks.core.files import write_json
 from tasks.core.stage.code import SNAPSHOT
 from tasks.core.stage.entry import SOURCES
-from tasks.core.stage.errors import DiskError, Problem, UserError, disk_fault
-from tasks.core.stage.files import write_json
 
 ERROR = "retemper: "  # prefix of a stage's error
 WATCHED = Path(".retemper/sources")  # for each running stage that reads from outside the project: what it may read

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+from flows.measuring.sizes import Size, current_size, outs, work
 from flows.process.display import FEW, clock
 from flows.repository.lock import entry_digest, read_lock
-from flows.results.sizes import Size, current_size, outs, work
 from flows.storage import links, makings
 from flows.storage.cache import cache_folder
-from tasks.core.stage.errors import DiskError, UserError, counted
-from tasks.core.stage.files import from_record
-from tasks.core.stage.params import FROZEN, read_parameters
+from tasks.core.errors import DiskError, UserError, counted
+from tasks.core.files import from_record
+from tasks.core.params.sections import FROZEN, read_parameters
 from tasks.params import Parameters
 
 PREPARE = "prepare"

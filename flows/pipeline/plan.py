@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flows.pages import analyses
 from flows.parameters.widths import refuse_unfit
 from flows.pipeline.forecast import Forecast, lines, total_line
 from flows.pipeline.reasons import reasons
@@ -15,13 +16,12 @@ from flows.repository import leftovers
 from flows.repository.graph import DEFAULT_TARGET, Graph, read_graph, read_status, refuse_unmade
 from flows.repository.lock import Lock, read_blob, read_lock
 from flows.repository.project import dvc_errors, lock_is_readable, repository
-from flows.results import analyses
 from flows.storage import cache, forgettings, makings
 from flows.storage.patches import check_by_content, durably
 from flows.team import sync
-from tasks.core.stage.errors import UserError, counted
+from tasks.core.errors import UserError, counted
+from tasks.core.params.runtime import read_runtime
 from tasks.core.stage.frozen import freeze
-from tasks.core.stage.runtime import read_runtime
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.repository.graph import SOURCE, Graph
+from tasks.core.params.sections import FROZEN
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import FROZEN
 
 OUTS = {"not in cache": "is not in the cache", "modified": "differs from dvc.lock"}  # edited by hand, or of another revision
 

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from flows.measuring import timing
+from flows.pages import measured
 from flows.pipeline import server, splits
 from flows.pipeline.forecast import forecasts, refuse_small_disk
 from flows.pipeline.plan import Plan, check_parameters, make_plan, with_analyses
@@ -18,14 +20,14 @@ from flows.process.processes import Processes, environment, stopping_on_signals
 from flows.repository import leftovers, worktree
 from flows.repository.git import FULL_BYTES
 from flows.repository.graph import DEFAULT_TARGET
-from flows.results import generations, metrics, pages, timing
+from flows.results import generations, metrics
 from flows.storage.cache import cache_folder, refuse_read_only
 from flows.team import remotes, sync
 from flows.watching.record import Recorder, StageNow, read, recording
-from tasks.core.stage.errors import FULL, USER_ERROR, DiskError, Problem, UserError
-from tasks.core.stage.files import write_text
+from tasks.core.errors import FULL, USER_ERROR, DiskError, Problem, UserError
+from tasks.core.files import write_text
+from tasks.core.params.sections import FROZEN, read_parameters
 from tasks.core.stage.frozen import freeze
-from tasks.core.stage.params import FROZEN, read_parameters
 from tasks.core.stage.scratch import remove_finished
 
 STUDIES = Path("data/studies")
@@ -166,7 +168,9 @@ def _told_folder(absolute: bool) -> Path | None:
 def _write_pages(plan: Plan, clock: timing.Clock, display: Display, *, below: Path | None) -> None:
     try:
         graph = with_analyses(plan.pages())
-        pages.write(graph, [span for span in clock.spans if span.state != "Cached"], display.line, provenance=plan.provenance, below=below)
+        measured.write(
+            graph, [span for span in clock.spans if span.state != "Cached"], display.line, provenance=plan.provenance, below=below
+        )
     except (OSError, UserError) as error:  # the run itself is done
         display.warn(f"pages of times were not written: {error}")
 

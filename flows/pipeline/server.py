@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flows.process.processes import Processes, environment
-from tasks.core.stage.errors import Unavailable, UserError
-from tasks.core.stage.files import write_text
+from tasks.core.errors import Unavailable, UserError
+from tasks.core.files import write_text
 
 HOME = Path(".retemper/prefect")
 LASTING = Path(".retemper/prefect-server")  # home of the server that `schedule` starts: schedule and history stay there

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.core.errors import UserError
 from tasks.core.metrics.selection import least_grade
-from tasks.core.stage.errors import UserError
 
 STATS = Path("data/corpus/stats.json")
 STAGE = "prepare"  # which writes it

@@ -18,10 +18,10 @@ from flows.process.problems import Problems
 from flows.process.processes import Processes, Stopped, environment
 from flows.storage.remote import WARNING
 from flows.team.sync import LOST, REMOTE
-from tasks.core.stage.errors import USER_ERROR, DiskError, Problem, parse_disk_fault, printable
-from tasks.core.stage.files import partial_path
-from tasks.core.stage.params import FROZEN, read_yaml
-from tasks.core.stage.runtime import Runtime, read_runtime
+from tasks.core.errors import USER_ERROR, DiskError, Problem, parse_disk_fault, printable
+from tasks.core.files import partial_path
+from tasks.core.params.runtime import Runtime, read_runtime
+from tasks.core.params.sections import FROZEN, read_yaml
 
 LOGS = Path(".retemper/logs")
 ANSWER_SECONDS = 30

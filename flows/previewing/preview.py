@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flows.experiments.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, absolute_encoder, second_run
-from flows.experiments.extra_results import Made, legend, pairwise_tests
+from flows.evaluating.evaluate import AS_IT_IS, EMPTY, Plan, RunFailed, absolute_encoder, second_run
+from flows.evaluating.extra_results import Made, legend, pairwise_tests
 from flows.parameters import edit
 from flows.parameters.checks import PARAMS, check
 from flows.parameters.sources import source_keys
@@ -24,9 +24,9 @@ from flows.process.problems import tell
 from flows.process.processes import Processes, stopping_on_signals
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS, read_metrics
+from tasks.core.errors import UserError, counted
+from tasks.core.params.safe_yaml import parse_yaml
 from tasks.core.sources.datasets import local_path
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.safe_yaml import parse_yaml
 from tasks.params import Parameters
 
 KEPT = Path(".retemper/preview")  # the sample, and what the next preview can reuse

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder
+from tasks.core.errors import UserError
+from tasks.core.files import new_folder
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.core.tables.weights import WEIGHTS

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, Protocol, TextIO
 
-from tasks.core.stage.errors import Problem, printable
+from tasks.core.errors import Problem, printable
 from tasks.core.stage.progress import LIVE, can_redraw, live_footer, print_line
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_text
+from tasks.core.errors import UserError
+from tasks.core.files import write_text
 
 RUN_LOCK = Path(".retemper/run.lock")
 RWLOCK = Path(".dvc/tmp/rwlock")

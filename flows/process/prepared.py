@@ -10,7 +10,7 @@ from subprocess import Popen
 
 from flows.process import fork_client, fork_server
 from flows.process.processes import Processes, environment
-from tasks.core.stage.files import new_file
+from tasks.core.files import new_file
 
 FORKS = "RETEMPER_FORKS"  # environment: the name of a running server; empty: use no server
 PYTHON = Path(".retemper/bin/python")  # runs fork_client.py; its folder is first on PATH for the commands of a run

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.core.stage.errors import PROBLEM, Problem, printable, report
+from tasks.core.errors import PROBLEM, Problem, printable, report
 
 ROOM = 1 << 16  # bytes reserved for the command, in case the disk fills up
 

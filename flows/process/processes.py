@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from flows.process import tether
+from tasks.core.errors import USER_ERROR
 from tasks.core.stage.code import ASKED_BY, MALLOC
-from tasks.core.stage.errors import USER_ERROR
 
 TETHER = [sys.executable, "-I", "-S", str(Path(tether.__file__))]
 GRACE_SECONDS = 0.5

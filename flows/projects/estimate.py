@@ -1,7 +1,7 @@
 """Estimate time and disk of a project's first run, from recorded times of another project, scaled by the size of the data.
 
-The time of a stage is assumed to be proportional to the work of its kind (flows.results.sizes). A small run takes most of its time to start
-stages, so there is no estimate for data more than MOST times as large, nor for another encoder.
+The time of a stage is assumed to be proportional to the work of its kind (flows.measuring.sizes). A small run takes most of its time to
+start stages, so there is no estimate for data more than MOST times as large, nor for another encoder.
 """
 
 import json
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.explaining.costs import recorded_seconds
+from flows.measuring.sizes import STATS, Size, size_of, work
 from flows.parameters.checks import check_file
 from flows.parameters.widths import shaped_width
 from flows.process.display import clock
 from flows.repository.lock import read_lock
-from flows.results.sizes import STATS, Size, size_of, work
+from tasks.core.errors import UserError, counted
 from tasks.core.sources.datasets import encoder_files, parse_encoder
-from tasks.core.stage.errors import UserError, counted
 from tasks.params import Parameters
 
 SOURCE = Path("data/source.json")

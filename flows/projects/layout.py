@@ -9,8 +9,8 @@ from pathlib import Path
 from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_source, read_record, recorded_name, version_of
 from flows.projects.trees import fetch, resolve
 from flows.repository.git import git
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_text
+from tasks.core.errors import UserError
+from tasks.core.files import write_text
 
 LEFT_OUT = ("tests/", "benchmarks/", ".ci/", "README.md", "CHANGELOG.md", "data/source.json", "dvc.lock", str(RECORD))
 README = """\

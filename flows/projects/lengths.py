@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flows.results.sizes import TOKENS_A_WORD
-from tasks.core.stage.errors import UserError
+from flows.measuring.sizes import TOKENS_A_WORD
+from tasks.core.errors import UserError
 from tasks.core.tables.parquet import open_parquet
 from tasks.core.text.document import Text, document_text
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 SAMPLED, GROUPS = 2048, 16  # documents of a sample, and the most row groups that they come from
 BYTES_A_TOKEN = 4.5  # about that of English; needed because a text without blanks is one word

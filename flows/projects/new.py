@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.measuring import environments, timing
+from flows.measuring.sizes import size_of
 from flows.parameters import edit, recipes
 from flows.parameters.checks import check
 from flows.pipeline import splits
@@ -29,18 +31,16 @@ from flows.projects.record import CHECKOUT, Version
 from flows.repository.git import git
 from flows.repository.graph import DEFAULT_TARGET, read_graph
 from flows.repository.project import dvc_errors, refuse_separator, repository
-from flows.results import environments, timing
-from flows.results.sizes import size_of
 from flows.storage import links, makings
 from flows.storage.cache import cache_folder
 from flows.storage.remote import WARNING
 from flows.team import remotes
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.core.sources.datasets import local_path, parse_dataset, parse_encoder
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 from tasks.core.stage.frozen import freeze
-from tasks.core.stage.params import read_yaml
-from tasks.core.stage.safe_yaml import parse_yaml
 
 REMOTE = "team"
 COLD_START = "cold_start"

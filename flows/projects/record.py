@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flows.parameters.edit import literal
 from flows.repository.git import git
-from tasks.core.stage.errors import UserError, redacted
+from tasks.core.errors import UserError, redacted
 
 RECORD = Path("retemper.toml")
 HEADING = "# The Retemper that this project's code is from; `retemper new` and `retemper upgrade` write it.\n"

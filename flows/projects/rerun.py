@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from flows.explaining.costs import recorded_seconds
+from flows.measuring import timing
 from flows.parameters.migrations import FILES
 from flows.process.display import clock
 from flows.process.processes import Processes
 from flows.repository.lock import LOCK, read_lock
 from flows.repository.worktree import RUN, equip, link_sources, run_in
 from flows.repository.worktree import SOURCE as SOURCES
-from flows.results import timing
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import read_json
+from tasks.core.errors import UserError, counted
+from tasks.core.files import read_json
 
 MIGRATIONS = "flows.parameters.migrations"
 TOLD = Path(".retemper/migrations.json")

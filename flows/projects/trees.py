@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.projects.record import RECORD
 from flows.repository.git import GitFailed, git
-from tasks.core.stage.errors import UserError, redacted
+from tasks.core.errors import UserError, redacted
 
 CODE = ("flows/", "tasks/")
 OWN = ("params.yaml", "retraining.yaml", "runtime.yaml", "dvc.lock", "data/source.json", str(RECORD))  # `migrations` edits some of them

@@ -18,8 +18,8 @@ from flows.projects.record import CHECKOUT, RECORD, Record, Version, installed_s
 from flows.repository.git import git
 from flows.repository.lock import commit_of, read_blob
 from flows.repository.worktree import remove_worktree, temp_tree, tree_place
-from tasks.core.stage.errors import UserError, redacted
-from tasks.core.stage.files import write_text
+from tasks.core.errors import UserError, redacted
+from tasks.core.files import write_text
 
 CHANGELOG, SCHEMA = "CHANGELOG.md", "docs/params.schema.json"
 NEEDED = ("pyproject.toml", "constraints.txt")  # files that define the environment

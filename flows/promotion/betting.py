@@ -18,10 +18,10 @@ differences are left, with the variance as Waudby-Smith and Ramdas estimate it. 
 
 A poor guess of the variance costs power, never validity. Q: differences in a sequence; sequences lie along the last axis.
 
-Queries that share a relevant document are not independent draws (tasks.core.metrics.clusters). A group of them is one draw. Let s_i be the
-number of queries that it counts as, over the most that a group may count as, and d_i its mean difference times s_i (groups.Draws). The bet
-is won or lost on d_i - s_i c, which is in [-1 - c, 1 - c] as before, and whose mean is at most 0 if that of a query is at most c. Without
-`sizes`, every s_i is 1.
+Queries that share a relevant document are not independent draws (tasks.core.statistics.clusters). A group of them is one draw. Let s_i be
+the number of queries that it counts as, over the most that a group may count as, and d_i its mean difference times s_i (groups.Draws). The
+bet is won or lost on d_i - s_i c, which is in [-1 - c, 1 - c] as before, and whose mean is at most 0 if that of a query is at most c.
+Without `sizes`, every s_i is 1.
 """
 
 import math

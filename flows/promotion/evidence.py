@@ -10,15 +10,15 @@ from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.champions.measurement import values
 from flows.champions.parts import Parts
-from flows.promotion.rule import Promotion
+from flows.promotion.records import Promotion
 from flows.promotion.vetoes import slices_of
 from flows.results.fusions import fusions, made_from, record_of
 from flows.results.metrics import Metrics, served_models
-from tasks.core.metrics.clusters import read_groups
-from tasks.core.metrics.confirmation import ONE_IN, is_selection_query
-from tasks.core.metrics.groups import read_columns
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.statistics.clusters import read_groups
+from tasks.core.statistics.confirmation import ONE_IN, is_selection_query
+from tasks.core.statistics.groups import read_columns
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 

@@ -8,9 +8,9 @@ import numpy as np
 from scipy import optimize, stats
 
 from flows.promotion import betting
-from tasks.core.metrics.clusters import Floats, Numbers, by_group, design_effect, group_numbers
-from tasks.core.metrics.paired_tests import no_spread
-from tasks.core.stage.errors import counted
+from tasks.core.errors import counted
+from tasks.core.statistics.clusters import Floats, Numbers, by_group, design_effect, group_numbers
+from tasks.core.statistics.paired_tests import no_spread
 
 CAPPED = 0.05  # share of the queries that bets may leave out
 NEAR = 3.0  # times the loss that may be unseen: a half-width of t below that is too small to be trusted

@@ -11,7 +11,7 @@ best does not err, a promotion is not false, and that champion is struck off onl
 among those tested. One test must not err, and it errs with at most the comparison's level. "Better" is said of the oldest champion first,
 and of each other only after that (tests in a fixed order: Maurer, Hothorn, Lehmacher 1995): the first of which it would be false must err.
 
-**What is assumed.** Groups of queries that share a relevant document (tasks.core.metrics.clusters) are drawn independently from what is
+**What is assumed.** Groups of queries that share a relevant document (tasks.core.statistics.clusters) are drawn independently from what is
 asked, also later; new dev queries from the same. Within a group anything goes: it is one bet, on the sum of its differences, and its place
 does not depend on its size (confirmation.shuffled). Of large groups a few queries do not count (at most one in twenty of all:
 groups.Draws.most): the mean is the one so weighted. Values are of today's corpus and judgments: that one model is better than another is
@@ -35,10 +35,10 @@ import numpy as np
 
 from flows.promotion import betting
 from flows.promotion.groups import draws
-from flows.promotion.rule import Evidence, Promotion, Verdict
+from flows.promotion.records import Evidence, Promotion, Verdict
 from flows.promotion.vetoes import find_vetoes
-from tasks.core.metrics.confirmation import confirmation_queries
-from tasks.core.stage.errors import UserError, counted
+from tasks.core.errors import UserError, counted
+from tasks.core.statistics.confirmation import confirmation_queries
 
 Values = Mapping[str, float]  # by query
 

@@ -9,9 +9,9 @@ from scipy import stats
 
 from flows.promotion import betting
 from flows.promotion.groups import NEAR
-from flows.promotion.rule import Promotion
-from tasks.core.metrics.confirmation import ONE_IN
-from tasks.core.metrics.power import noncentral_t
+from flows.promotion.records import Promotion
+from tasks.core.statistics.confirmation import ONE_IN
+from tasks.core.statistics.power import noncentral_t
 
 GAIN = 0.02  # the gain whose chance is told, in units of the measure
 WANTED = 0.9

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flows.champions.champion import Champion
 from flows.champions.parts import is_same_model
 from flows.intake.settings import FILE
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def standing(champions: Sequence[Champion], measure: str, anchor: int | None = None) -> list[Champion]:

@@ -15,9 +15,9 @@ from scipy import stats
 
 from flows.promotion import betting
 from flows.promotion.groups import Draws, chance_of_none, draws
-from flows.promotion.rule import Promotion, Veto
-from tasks.core.metrics.confirmation import shuffled
-from tasks.core.metrics.groups import by_column, by_range, by_value, question_word
+from flows.promotion.records import Promotion, Veto
+from tasks.core.statistics.confirmation import shuffled
+from tasks.core.statistics.groups import by_column, by_range, by_value, question_word
 
 BINS = 4  # groups by length, as in failures
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks.core.stage.errors import FULL, UserError
+from tasks.core.errors import FULL, UserError
 
 GIT = ["git", "-c", f"core.hooksPath={os.devnull}"]  # after `dvc install`, git checkout returns the status of its hook
 QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_EDITOR": "true", "LC_ALL": "C"}

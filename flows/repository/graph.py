@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 DEFAULT_TARGET = "report"
 SOURCE = "data/source.json"

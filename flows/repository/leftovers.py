@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from tasks.core.stage.files import partial_path, write_json
-from tasks.core.stage.params import read_yaml
+from tasks.core.files import partial_path, write_json
+from tasks.core.params.sections import read_yaml
 
 RECORDS = Path(".retemper")
 MEMORY = RECORDS / "outs.json"

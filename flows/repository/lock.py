@@ -11,9 +11,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from flows.repository.git import git
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import FROZEN
-from tasks.core.stage.safe_yaml import parse_yaml, refuse_bomb
+from tasks.core.errors import UserError
+from tasks.core.params.safe_yaml import parse_yaml, refuse_bomb
+from tasks.core.params.sections import FROZEN
 
 LOCK = "dvc.lock"
 

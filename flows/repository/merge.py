@@ -18,8 +18,8 @@ from ruamel.yaml.error import YAMLError
 
 from flows.repository.git import git
 from flows.repository.lock import LOCK, Lock
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import write_text
+from tasks.core.errors import UserError, counted
+from tasks.core.files import write_text
 
 PARAMS = "params.yaml"
 SOURCE = "data/source.json"  # a run updates it, so ours is good enough if both sides changed it

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.repository.git import refuse_no_git
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml, refuse_yaml_bomb
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml, refuse_yaml_bomb
 
 GRAPH, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 KEPT = (GRAPH, LOCK, Path("params.yaml"), Path("data/source.json"))  # in git, so a merge may leave conflict markers

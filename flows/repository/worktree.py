@@ -20,11 +20,11 @@ from flows.process.processes import TYPED, Processes, environment, typed_command
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import LOCK
 from flows.repository.project import edit_settings
+from tasks.core.errors import Problem, UserError
+from tasks.core.files import write_text
+from tasks.core.params.sections import read_yaml
 from tasks.core.sources import forgotten
 from tasks.core.stage.code import PACKAGE
-from tasks.core.stage.errors import Problem, UserError
-from tasks.core.stage.files import write_text
-from tasks.core.stage.params import read_yaml
 
 RUN = (sys.executable, "-m", "flows.cli", "run")
 SCRATCH = Path(".retemper")

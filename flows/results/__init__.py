@@ -1,1 +1,1 @@
-"""The results of runs: metrics, times, charts, search."""
+"""The results of runs: metrics and search."""

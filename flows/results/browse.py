@@ -13,8 +13,8 @@ from flows.results.fusions import BM25, fusions, made_from, record_of
 from flows.results.generations import lock_here, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
 from flows.results.search import refuse_unindexed, served_index
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 
 def browse(first: str | None, second: str | None, *, split: str, port: int, batch: Path) -> int:

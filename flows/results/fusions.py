@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 
 RUNS = Path("data/runs")
 BM25 = "bm25"

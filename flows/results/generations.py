@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flows.repository.lock import Lock, corpus_of, parameters, read_lock, stages_in_graph
 from flows.results.metrics import METRICS, Metrics
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 SERVED = ("data/encoders", "data/embeddings", "data/indexes")  # outs that must match, in addition to the tokens' corpus
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.results.fusions import fusions, is_served
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import best_system
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 
 METRICS = Path("data/metrics")
 INDEXES = Path("data/indexes")

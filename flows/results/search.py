@@ -14,9 +14,9 @@ from flows.process.processes import environment
 from flows.results.fusions import BM25, fusions, is_served, made_from, record_of
 from flows.results.generations import lock_here, refuse_truncated, refuse_unfit
 from flows.results.metrics import INDEXES, best_model, read_metrics
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.params.sections import read_yaml
 
 REORDERING = ("rerank", "rescore", "rerankers")  # sections of params.yaml whose entries reorder runs
 

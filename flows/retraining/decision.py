@@ -18,7 +18,8 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.promotion import evidence
 from flows.promotion.guaranteed import MOST
-from flows.promotion.rule import Evidence, Promotion, Verdict, decide
+from flows.promotion.records import Evidence, Promotion, Verdict
+from flows.promotion.rule import decide
 from flows.promotion.standing import standing
 from flows.repository.git import GitFailed, git
 from flows.repository.lock import corpus_of
@@ -27,9 +28,9 @@ from flows.results import metrics
 from flows.results.generations import lock_here
 from flows.retraining.pipeline import retry_cancelled
 from flows.retraining.plan import Planned
-from tasks.core.stage.errors import printable
-from tasks.core.stage.files import read_json, write_json
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import printable
+from tasks.core.files import read_json, write_json
+from tasks.core.params.sections import read_yaml
 
 
 class Overtaken(Exception):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from flows.retraining.news import News
-from tasks.core.stage.params import Params
+from tasks.core.params.sections import Params
 
 Mode = Literal["full", "continue", "query_tower", "index", "skip"]  # the last two are not set by hand: `auto` and a lack of news choose
 FROM_CHAMPION = ("continue", "query_tower", "index")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tasks.core.stage.errors import Invalid, UserError
+from tasks.core.errors import Invalid, UserError
 
 WEBHOOK = "RETEMPER_WEBHOOK"  # an http(s) address that takes {"text": ..., "event": ..., ...} by POST, or an apprise URL (slack://...)
 BLOCK = "RETEMPER_NOTIFY_BLOCK"  # a notification block of the Prefect server, KIND/NAME, such as slack-webhook/team

@@ -8,8 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from flows.champions.history import Ended
+from flows.pages import measured
 from flows.process.display import Display
-from flows.results import pages
 from tasks.core.charts.page import Cell, table
 
 NOTE = (
@@ -22,14 +22,14 @@ def show(folder: Path, ended: Ended, display: Display) -> None:
     """Add the outcome to the page of `folder`, the project in the retrainings' worktree, and print its path. A full disk only warns."""
     try:
         with contextlib.chdir(folder):
-            pages.add([section(ended)])
-            if pages.PAGE.is_file():
-                display.line(f"\npage of this retraining: {pages.PAGE.absolute()}")
+            measured.add([section(ended)])
+            if measured.PAGE.is_file():
+                display.line(f"\npage of this retraining: {measured.PAGE.absolute()}")
     except OSError as error:
-        display.warn(f"{folder / pages.PAGE}: {error.strerror}; the page does not show how this retraining ended")
+        display.warn(f"{folder / measured.PAGE}: {error.strerror}; the page does not show how this retraining ended")
 
 
-def section(ended: Ended) -> pages.Section:
+def section(ended: Ended) -> measured.Section:
     """The section with the outcome, and a table of each measure by split."""
     metrics, candidate = ended.metrics or {}, ended.candidate or ""
     champions = [name for name in metrics if name.startswith("champion/")]
@@ -43,7 +43,7 @@ def section(ended: Ended) -> pages.Section:
     body = Markup("<p><strong>{}</strong></p>{}").format(
         f"{ended.line[:1].upper()}{ended.line[1:]}.", table(header, rows, words=("split",))
     )
-    return pages.Section("outcome", "Candidate and champion", body, NOTE if champions else "")
+    return measured.Section("outcome", "Candidate and champion", body, NOTE if champions else "")
 
 
 def _cells(value: float, old: Mapping[str, Any], measure: str) -> list[str | Cell]:

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.batches import merge
 from flows.champions import champion, history, measurement
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import Champion
-from flows.intake import batches, inbox, settings, shrinkage
+from flows.intake import inbox, settings, shrinkage
 from flows.parameters import edit
 from flows.parameters.sources import source_keys
 from flows.pipeline import run
@@ -29,8 +30,8 @@ from flows.retraining import notify, plan
 from flows.retraining.pipeline import run_pipeline
 from flows.retraining.settings import Retraining, read_retraining
 from flows.watching.record import BEFORE, StageNow, recording
-from tasks.core.stage.errors import printable
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import printable
+from tasks.core.params.sections import read_yaml
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def take_in(
                 intake = inbox.take_in(rule, name, project, say=display.line, doing=doing, processes=processes, lasting=lasting)
             value = intake.spec
         elif key == "articles.source":
-            value = batches.absolute(name, project)
+            value = merge.absolute(name, project)
         else:  # an encoder: a Hugging Face id, package:MODULE/FOLDER, or a folder
             folder = project / Path(name).expanduser()
             value = str(folder.resolve()) if not name.startswith("package:") and folder.is_dir() else name

@@ -14,7 +14,7 @@ from flows.process import locks
 from flows.process.display import Display
 from flows.process.problems import Problems
 from flows.process.processes import TYPED, Processes, environment, typed_command
-from tasks.core.stage.errors import Problem, UserError
+from tasks.core.errors import Problem, UserError
 
 WAIT_SECONDS = 600.0  # for a gc that holds the worktree
 

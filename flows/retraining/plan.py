@@ -25,12 +25,12 @@ from flows.results.metrics import Metrics
 from flows.retraining import starting
 from flows.retraining.modes import FROM_CHAMPION, Choice, Descent, Retrain, choose
 from flows.retraining.news import News, compare
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json, write_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json, write_json
+from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.params.sections import FROZEN, read_yaml
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import FROZEN, read_yaml
 from tasks.core.stage.references import frozen_references
-from tasks.core.stage.safe_yaml import parse_yaml
 from tasks.core.training.companions import KNOWN, LEARNED
 
 STARTS = Path(".retemper/starts")  # encoders of champions, by digest: the names go into params.yaml

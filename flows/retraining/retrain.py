@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+from flows.batches import merge
 from flows.champions import champion, history, machines
 from flows.champions import tree as retraining_tree
 from flows.champions.history import Ended
 from flows.exporting.export import export_run
 from flows.exporting.settings import read_export
-from flows.intake import batches
 from flows.pipeline import run
 from flows.pipeline.plan import check_parameters
 from flows.process.display import Display
@@ -27,8 +27,8 @@ from flows.process.processes import Processes, stopping_on_signals
 from flows.repository.project import settings_errors
 from flows.retraining import decision, notify, outcome, outlook
 from flows.retraining.pipeline import run_pipeline
-from tasks.core.stage.errors import UserError, disk_fault, printable
-from tasks.core.stage.files import write_json
+from tasks.core.errors import UserError, disk_fault, printable
+from tasks.core.files import write_json
 
 TRIES = 5  # to decide, if the champion changes meanwhile
 
@@ -53,7 +53,7 @@ def retrain(project: Path, follow: str = "HEAD", check: Callable[[], None] = che
             history.remember(project, replace(begun, result="stopped", reason="stopped; the next run resumes"), display.warn)
             raise
         except run.StagesFailed as failed:
-            ended = replace(begun, result="failed", reason=batches.name_batches(str(failed), retraining_tree.folder_of(project)))
+            ended = replace(begun, result="failed", reason=merge.name_batches(str(failed), retraining_tree.folder_of(project)))
         except (UserError, OSError) as error:
             message = (disk_fault(error) if isinstance(error, OSError) else "") or str(error)
             ended = replace(begun, result="failed", reason=" ".join(message.split()))

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from flows.intake.settings import FILE, Intake
-from flows.promotion.rule import Promotion
+from flows.promotion.records import Promotion
 from flows.retraining.modes import Retrain
-from tasks.core.stage.params import Params, read_yaml, validate
+from tasks.core.params.sections import Params, read_yaml, validate
 
 
 class Retraining(Params):

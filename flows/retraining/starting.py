@@ -12,7 +12,7 @@ from flows.champions.parts import DOCUMENTS, INDEXED, Parts, documents_of, has_o
 from flows.parameters.checks import GIVEN_NEGATIVES, systems
 from flows.results.fusions import BM25, fusions, made_from
 from flows.retraining.modes import Mode, Retrain
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 Sections = Mapping[str, Any]
 

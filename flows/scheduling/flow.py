@@ -16,7 +16,7 @@ from flows.champions.tree import FOLDER, hold_for_retraining
 from flows.process.display import markdown_table
 from flows.results import metrics
 from flows.retraining.retrain import retrain
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 SKIPPED = "Skipped"  # state of a run that found another one in progress
 

@@ -29,7 +29,7 @@ from flows.process.processes import Processes, ending_signals, environment
 from flows.repository.git import GitFailed, git
 from flows.retraining import notify
 from flows.retraining.settings import read_retraining
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 LOCK = Path(".retemper/serve.lock")
 FLOW = "retemper-retraining"

@@ -15,11 +15,11 @@ from flows.results.fusions import BM25
 from flows.results.search import search_parts
 from flows.serving.card import without_folder, write_card
 from flows.serving.vectors import write_vectors
+from tasks.core.errors import UserError
+from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.models.export import Export, file_digests, read_record, write_record
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder, read_json, write_json
-from tasks.core.stage.params import read_yaml
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.params.safe_yaml import parse_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.core.text.document import Text
 from tasks.params import Parameters
 

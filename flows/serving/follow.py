@@ -11,8 +11,8 @@ from flows.champions.champion import Champion
 from flows.champions.champion import current as champion_now
 from flows.repository.git import GitFailed
 from flows.serving.export import copy_champion
-from tasks.core.stage.errors import UserError, printable
-from tasks.core.stage.files import new_folder, write_text
+from tasks.core.errors import UserError, printable
+from tasks.core.files import new_folder, write_text
 
 LINK = "current"
 PROBLEM = "problem"  # a file in the same folder

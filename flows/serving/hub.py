@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tasks.core.errors import Invalid, Missing, Unavailable, printable
 from tasks.core.models.export import RECORD, Export, read_record, write_record
-from tasks.core.stage.errors import Invalid, Missing, Unavailable, printable
 
 TOKEN = "HF_TOKEN"
 REPO = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")

@@ -17,8 +17,8 @@ from pathlib import Path
 from flows.process.processes import ending_signals, environment
 from flows.serving.export import current, link
 from flows.serving.follow import Follower
+from tasks.core.errors import UserError
 from tasks.core.models.export import read_record
-from tasks.core.stage.errors import UserError
 
 FOLDER = Path(".retemper/serving")
 LOG = Path(".retemper/queries.jsonl")

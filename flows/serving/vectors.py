@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from flows.repository.lock import Lock, parameters
+from tasks.core.errors import UserError
 from tasks.core.models.export import read_record
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 

@@ -18,8 +18,8 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from tasks.core.stage.errors import DiskError
-from tasks.core.stage.safe_yaml import refuse_bomb
+from tasks.core.errors import DiskError
+from tasks.core.params.safe_yaml import refuse_bomb
 
 Warn = Callable[[str], None]
 OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")

@@ -37,11 +37,11 @@ from flows.storage.patches import (
 )
 from flows.storage.remote import WARNING, Download, refuse_unmarked, remove_corrupt, warnings
 from flows.storage.small_files import Place, copy
+from tasks.core.errors import UserError, counted, redacted
+from tasks.core.files import write_text
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
 from tasks.core.sources.forgotten import read_marks
 from tasks.core.stage.code import SNAPSHOT, frozen_environment
-from tasks.core.stage.errors import UserError, counted, redacted
-from tasks.core.stage.files import write_text
 
 PUSHED = Path(".retemper/pushed.json")  # the state of the last push: remote, settings, and dvc.lock
 UNPUSHED = Path(".retemper/unpushed")  # to push: every stage computed since the last push, and every dvc.lock that a run found unpushed

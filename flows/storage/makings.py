@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.repository.git import git
 from flows.storage.small_files import Place, copy
-from tasks.core.stage.files import write_text
+from tasks.core.files import write_text
 
 FOLDER = "made"  # in a cache or a remote
 OURS = (":!dvc.lock", ":!data/source.json")  # files that a run itself writes; parameters are in dvc.lock

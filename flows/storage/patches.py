@@ -17,8 +17,8 @@ from typing import Any
 
 from flows.storage.remote import Download, md5
 from flows.storage.small_files import Place, copy
-from tasks.core.stage.errors import parse_disk_fault
-from tasks.core.stage.files import new_file
+from tasks.core.errors import parse_disk_fault
+from tasks.core.files import new_file
 
 RUN = re.compile(r"[0-9a-f]{64}")  # an entry of the run cache
 

@@ -13,8 +13,8 @@ from ruamel.yaml.error import YAMLError
 
 from flows.repository.lock import Lock, read_lock
 from flows.storage.cache import listing, objects, remote_id
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json, write_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json, write_json
 
 MARK = "retemper.json"
 NOTE = {"retemper": "remote", "note": "Keep this file: without it, runs take the remote for a share that is not mounted."}

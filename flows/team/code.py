@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flows.repository.git import git
 from flows.storage.cache import folder_digest
+from tasks.core.errors import UserError
 from tasks.core.stage.code import PACKAGE, Reader
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.references import freeze_references
 
 LOOKED_AT = 100  # commits of code searched for the one that made an artifact

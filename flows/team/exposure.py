@@ -19,8 +19,8 @@ from flows.repository.git import git
 from flows.repository.lock import Lock, commit_of, entry_digest, lock_of, parameters, read_lock, stages_in_graph
 from flows.storage.cache import cache_folder, folder_digest, intact_path, listing, object_path
 from flows.team.lineage import GRAPH, ancestors
+from tasks.core.errors import UserError
 from tasks.core.stage.code import PACKAGE, Reader
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import CODE
 
 HERE = "working tree"

@@ -22,7 +22,7 @@ from flows.storage.remote import refuse_unmarked
 from flows.team import remotes as team
 from flows.team.lineage import GRAPH
 from flows.team.sync import reason, remote_name, unsent
-from tasks.core.stage.errors import UserError, counted
+from tasks.core.errors import UserError, counted
 
 DAYS = 7.0
 Load = Callable[[str], Mapping[str, str] | None]  # from a folder's listing to the digests of its files by name; None if it is lost
@@ -139,7 +139,7 @@ def find_needs(projects: Iterable[Path], trees: Iterable[Path]) -> Needs:
         needs.add(lock)
         needs.trees |= {oid: tree for entry in _of_graph(lock, tree).values() for oid, _ in outs(entry)}
         needs.add(read_lock(tree / locks.BEFORE))
-        for extra_lock in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.experiments.extra)
+        for extra_lock in tree.glob(".retemper/extra/*/*.lock"):  # what the systems need on further data sets (flows.evaluating.extra)
             needs.add(read_lock(extra_lock))
         for file in [
             tree / name for name in git("ls-files", "-z", "-co", "--exclude-standard", folder=tree).split("\0") if is_dvc_file(name)

@@ -16,8 +16,8 @@ from flows.storage import forgettings
 from flows.storage.cache import cache_folder, unwritable_folder
 from flows.storage.dvc import PUSHED, UNPUSHED, earlier_results, project_of, unpushed
 from flows.storage.remote import WARNING
-from tasks.core.stage.errors import FULL, DiskError, parse_disk_fault, redacted
-from tasks.core.stage.files import file_digest, write_json, write_text
+from tasks.core.errors import FULL, DiskError, parse_disk_fault, redacted
+from tasks.core.files import file_digest, write_json, write_text
 
 DVC = [sys.executable, "-P", "-m", "dvc"]
 REMOTE = [sys.executable, "-m", "flows.storage.dvc"]

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 
 from flows.process.display import Outcome
 from flows.process.processes import typed_command
-from tasks.core.stage.files import partial_path
+from tasks.core.files import partial_path
 
 RECORD = Path(".retemper/run.json")
 BEFORE = Path(".retemper/before_run.json")  # the work of a command before its first run, such as checking batches

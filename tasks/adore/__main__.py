@@ -7,14 +7,14 @@ from pathlib import Path
 from tasks.adore.params import Adore, Study
 from tasks.adore.study import run_study, study_markdown
 from tasks.adore.work import FLAT, INDEX, Outs, adore, built_index, given_index, read_setting
+from tasks.core.files import new_folder, write_json, write_text
+from tasks.core.machine.devices import choose_device
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.stage.devices import choose_device
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder, write_json, write_text
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
-from tasks.core.text.same_texts import near_duplicates
+from tasks.core.tokens.same_texts import near_duplicates
 from tasks.core.training.ranks import Ranks, open_ranks, single_rank, single_worker
 
 

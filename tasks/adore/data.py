@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from tasks.adore.params import QuerySide
+from tasks.core.errors import UserError
 from tasks.core.stage.draws import batch_places
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, graded_pairs, grades_of, lists_of, ranked_lists, with_same_texts
 from tasks.core.tables.parquet import count_rows
-from tasks.core.text.same_texts import same_texts
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.same_texts import same_texts
 
 
 @dataclass(frozen=True)

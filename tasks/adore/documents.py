@@ -19,19 +19,19 @@ from torch.nn import functional as F
 
 from tasks.adore.params import NOT_PQ
 from tasks.core.encoding.encode import Vectors
+from tasks.core.errors import UserError
+from tasks.core.machine.devices import compute_dtype, to_tensor
+from tasks.core.retrieval.ann.factories import is_plain_pq
+from tasks.core.retrieval.ann.search import refuse_other_scores, search_index
+from tasks.core.retrieval.ann.trained import Trained
 from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.cpu.exact import search as search_cpu
 from tasks.core.retrieval.cpu.kept import ROWS, keep
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, resize_blocks
-from tasks.core.retrieval.factories import is_plain_pq
-from tasks.core.retrieval.faiss_search import refuse_other_scores, search_index
 from tasks.core.retrieval.gpu.exact import Halved, rows_at_once, search
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.ranked import MARGIN, Floats
-from tasks.core.retrieval.trained import Trained
-from tasks.core.stage.devices import compute_dtype, to_tensor
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 if TYPE_CHECKING:

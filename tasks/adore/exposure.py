@@ -14,7 +14,7 @@ from tasks.adore.data import Data, batch_of, read_data, steps_of
 from tasks.adore.params import Adore
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY, SEARCHED, Replay, Roles
 from tasks.core.training.replay import replayed_from
 

@@ -6,7 +6,7 @@ B queries, L positions in a list, P positives in all lists. Position l is rank l
 import torch
 from torch.nn import functional as F
 
-from tasks.core.stage.devices import to_device
+from tasks.core.machine.devices import to_device
 
 
 def rank_gains(places: int, metric: str, cut: int) -> torch.Tensor:

@@ -5,9 +5,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.core.metrics.measures import cutoff, needs_texts, parse
-from tasks.core.retrieval.factories import Factory, trains_centroids
-from tasks.core.stage.numbers import Count, Epochs, Seed
-from tasks.core.stage.params import Params, TrainingTokens
+from tasks.core.params.numbers import Count, Epochs, Seed
+from tasks.core.params.sections import Params, TrainingTokens
+from tasks.core.retrieval.ann.factories import Factory, trains_centroids
 
 NOT_PQ = "centroids: true requires PQ{M}, OPQ{M},PQ{M}, or OPQ{M},IVF1,PQ{M}x8, with 8 bits per code; change index, or set centroids: false"
 

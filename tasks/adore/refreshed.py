@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.stage.files import new_file
+from tasks.core.files import new_file
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step

@@ -17,14 +17,14 @@ from tasks.adore.losses import ideal_dcg, pairwise, rank_gains
 from tasks.adore.params import Adore, QuerySide
 from tasks.adore.refreshed import Refreshed
 from tasks.core.encoding.encode import encode
+from tasks.core.machine.devices import best_batch_tokens
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.retrieval.passages import best_passages, rows_needed
 from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats
-from tasks.core.stage.devices import best_batch_tokens
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints, concat_ranges
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures, Metrics
 from tasks.core.training.gradient_cache import Side, cached_backward

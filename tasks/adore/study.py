@@ -17,25 +17,25 @@ from tasks.adore.documents import Documents, Exact
 from tasks.adore.params import Study
 from tasks.adore.work import FLAT, Setting, built_index, compressed_documents, train_tower
 from tasks.core.encoding.encode import Vectors, encode
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
+from tasks.core.machine.devices import best_batch_tokens
 from tasks.core.metrics.measures import means, parse, per_query
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.retrieval.faiss_build import recall
-from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
+from tasks.core.params.sections import read_parameters
+from tasks.core.retrieval.ann.build import recall
+from tasks.core.retrieval.ann.search import ShortLists, open_index, search_index
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.ranked import ranked_tables
-from tasks.core.stage.devices import best_batch_tokens
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
-from tasks.core.stage.params import read_parameters
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
 
 UNTRAINED = "none"
 
 
 class Recipe:
-    """One factory of a study, in the form that tasks.core.retrieval.faiss_build expects."""
+    """One factory of a study, in the form that tasks.core.retrieval.ann.build expects."""
 
     def __init__(self, factory: str, params: Study) -> None:
         self.factory, self.seed = factory, params.seed

@@ -16,19 +16,19 @@ from tasks.adore.data import Data, read_data, steps_of
 from tasks.adore.documents import Centroids, Compressed, Documents, Exact, Rescored, Shared
 from tasks.adore.params import Adore, QuerySide, Study
 from tasks.adore.step import make_corpus, make_step
+from tasks.core.files import write_json
+from tasks.core.machine.devices import compute_dtype, kept_tokens
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towers, temperature_warning
+from tasks.core.params.runtime import Runtime
+from tasks.core.retrieval.ann.build import Recipe, build_file, trained_empty
+from tasks.core.retrieval.ann.search import ShortLists, open_index, save_index
+from tasks.core.retrieval.ann.trained import Trained, read_trained, write_trained
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
-from tasks.core.retrieval.faiss_build import Recipe, build_file, trained_empty
-from tasks.core.retrieval.faiss_search import ShortLists, open_index, save_index
 from tasks.core.retrieval.ranked import id_order
-from tasks.core.retrieval.trained import Trained, read_trained, write_trained
-from tasks.core.stage.devices import compute_dtype, kept_tokens
-from tasks.core.stage.files import write_json
-from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.companions import LEARNED, copy_companions
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Schedule, fit, is_plotted

@@ -15,25 +15,25 @@ from tasks.analyses.overlap import overlap
 from tasks.analyses.pairwise import errors_of, summary
 from tasks.analyses.params import Analysis
 from tasks.core.encoding.encode import encode
+from tasks.core.errors import UserError, counted
+from tasks.core.files import new_folder, write_json
+from tasks.core.machine.devices import best_batch_tokens, choose_device, move_module
 from tasks.core.metrics.selection import least_grade
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load, read_parameters
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import search_embeddings
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.devices import best_batch_tokens, choose_device, move_module
 from tasks.core.stage.draws import draw_seed
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load, read_parameters
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, graded_pairs, lists_of, ranked_lists
 from tasks.core.tables.parquet import count_rows
 from tasks.core.tables.schemas import MEASURED
-from tasks.core.tables.trec import read_run, read_scored_run
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.trec.runs import read_run, read_scored_run
 
 MAPPED = 50  # documents in a map from BM25, and as many from the round
 BM25, RANDOM, IN_BATCH = "bm25", "random", "in_batch"  # sources of negatives in addition to the named one

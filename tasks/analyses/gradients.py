@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 
 LAYER = re.compile(r"\.(\d+)\.")  # the first number in a name: encoder.layer.3., layers.3., h.3. (GPT-2), block.3.layer.1. (T5)
 EMBEDDINGS = re.compile(r"embed|\.(shared|wte|wpe)\.")  # shared: T5; wte, wpe: GPT-2

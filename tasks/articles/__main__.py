@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from tasks.articles.extract import WITH_MARKUP, extract
 from tasks.articles.params import Articles
+from tasks.core.errors import UserError, counted
+from tasks.core.files import file_stamp, new_folder, write_json
+from tasks.core.machine.processes import cores
+from tasks.core.params.sections import load
 from tasks.core.sources.wikipedia import article_files, parse_articles
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import file_stamp, new_folder, write_json
-from tasks.core.stage.params import load
-from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.batching import join_batches

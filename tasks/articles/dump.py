@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tasks.articles.pages import Page
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 BLOCK = 1 << 20  # bytes read at once
 PIECE = 1 << 21  # bytes of pages that are parsed at once

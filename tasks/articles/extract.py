@@ -19,8 +19,8 @@ from tasks.articles.markup import plain_text
 from tasks.articles.pages import STUB, UNREADABLE, Article, Page, exclusion_reason, long_lines
 from tasks.articles.params import Articles
 from tasks.articles.readers import read_demo, read_jsonl, read_parquet
+from tasks.core.machine.processes import map_in_order, resumable
 from tasks.core.sources.wikipedia import ArticleSpec
-from tasks.core.stage.processes import map_in_order, resumable
 from tasks.core.tables.schemas import DOCUMENTS
 
 PAGES = 500  # of plain text, cleaned together

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from tasks.core.stage.numbers import Count
-from tasks.core.stage.params import Params
+from tasks.core.params.numbers import Count
+from tasks.core.params.sections import Params
 
 
 class Articles(Params):

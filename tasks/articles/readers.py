@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.articles.pages import Page
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 
 GZIP_MAGIC = b"\x1f\x8b"

@@ -2,12 +2,12 @@
 
 from tasks.base.params import Another, Base, EncoderSource
 from tasks.base.shape import fitted_tokenizer, refuse_other_tokenizer, refuse_unusable, shaped_towers
+from tasks.core.files import new_folder, write_json
 from tasks.core.models.bi_encoder import save_towers
 from tasks.core.models.mlm_head import find_head, is_head_missing, save_head
+from tasks.core.params.sections import load
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load
 from tasks.core.training.companions import copy_companions
 
 

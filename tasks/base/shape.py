@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional as F
 
 from tasks.base.params import Base
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Encoder, Towers, causal_cls_error, load_towers, truncate
 from tasks.core.models.folder import Shape, read_shape
+from tasks.core.models.hidden_states.pooling import pool
 from tasks.core.models.limits import CLOSE, FAILURES, one_line
-from tasks.core.models.pooling import pool
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokenizer import largest_id, load_tokenizer, longest_text
+from tasks.core.tokens.tokenizer import largest_id, load_tokenizer, longest_text
 
 PROBE, PADDING = "Which texts are about rivers of the north?", 13  # a text, and tokens of padding after it
 LENGTH = 64  # maximum tokens of both together

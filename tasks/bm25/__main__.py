@@ -11,12 +11,12 @@ import pyarrow as pa
 from tasks.bm25.negatives import ROWS, only_positives, without_positives
 from tasks.bm25.params import BM25
 from tasks.bm25.pieces import open_each, seal_index, search_all, whole_index
+from tasks.core.files import new_folder
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.search import load, term_ids
-from tasks.core.stage import params
+from tasks.core.machine.processes import cores
+from tasks.core.params import sections
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import Progress, track
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.batching import join_batches
@@ -52,7 +52,7 @@ def main() -> None:
         candidates="folder to write: ranked documents of every split's queries",
         negatives="folder to write: the training queries' candidates without known positives, and a table of these",
     ).parse_args()
-    bm25, text = params.load(BM25, "bm25"), params.load(Text, "text")
+    bm25, text = sections.load(BM25, "bm25"), sections.load(Text, "text")
     terms = analyzer(bm25.stemmer, bm25.stopwords, bm25.cjk)
     path = arguments.corpus / "documents.parquet"
     libraries = [version(name) for name in ("bm25s", "numpy", "PyStemmer")]

@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from tasks.core.files import folder_digest, read_json, write_json
 from tasks.core.lexical.search import Query, load, ranked
-from tasks.core.stage.files import folder_digest, read_json, write_json
-from tasks.core.stage.processes import map_in_order
+from tasks.core.machine.processes import map_in_order
+from tasks.core.params.runtime import read_runtime
 from tasks.core.stage.progress import Progress
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import RANKED

@@ -8,16 +8,16 @@ from pathlib import Path
 from tasks.chunk.params import Chunk
 from tasks.chunk.pieces import ALONE, ARTICLES, Job, chunked
 from tasks.chunk.store import write_parts
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest, new_folder
+from tasks.core.machine.processes import cores
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest, new_folder
-from tasks.core.stage.params import load
-from tasks.core.stage.processes import cores
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
-from tasks.core.text.bare_tokenizer import known_of
-from tasks.core.text.tokenizer import cached_tokenizer
+from tasks.core.tokens.bare_tokenizer import known_of
+from tasks.core.tokens.tokenizer import cached_tokenizer
 
 NAMES = {"articles": "articles.parquet", "corpus": "documents.parquet"}
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import Chunker, Part
-from tasks.core.stage.processes import map_in_order, resumable
-from tasks.core.text.bare_tokenizer import Known
-from tasks.core.text.tokenizer import cached_tokenizer
+from tasks.core.machine.processes import map_in_order, resumable
+from tasks.core.tokens.bare_tokenizer import Known
+from tasks.core.tokens.tokenizer import cached_tokenizer
 
 ARTICLES = 512  # in a piece; some may be long
 ALONE = 24  # pieces, seconds of work; fewer are not worth another process

@@ -1,4 +1,4 @@
-"""Write folders of chunks (tasks.core.text.chunks): articles stream in, flat token ids stream out."""
+"""Write folders of chunks (tasks.core.tokens.chunks): articles stream in, flat token ids stream out."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -12,14 +12,14 @@ import pyarrow as pa
 from tasks.chunk.packing import pack
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.chunks import OFFSETS, PLACE, SENTENCES
-from tasks.core.text.token_store import token_type, write_offsets
-from tasks.core.text.words import Words, word_by_word
+from tasks.core.tokens.chunks import OFFSETS, PLACE, SENTENCES
+from tasks.core.tokens.store import token_type, write_offsets
+from tasks.core.tokens.words import Words, word_by_word
 
 Sentence = tuple[list[int], list[int | None]]  # token ids, and for a long sentence the word that each belongs to
 SENTENCES_AT_ONCE = 4096

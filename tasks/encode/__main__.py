@@ -15,16 +15,16 @@ import numpy as np
 import torch
 import transformers
 
+from tasks.core.files import folder_digest, new_folder
 from tasks.core.models.bi_encoder import document_folder
+from tasks.core.params.runtime import RUNTIME_FILE, read_runtime
+from tasks.core.params.sections import load
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import folder_digest, new_folder
-from tasks.core.stage.params import load
 from tasks.core.stage.progress import Progress
-from tasks.core.stage.runtime import RUNTIME_FILE, read_runtime
 from tasks.core.stage.scratch import ROOT, code_digest
 from tasks.core.tables.ids import StoredIds
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
 from tasks.core.workers.each import open_workers, worker_files
 from tasks.encode.params import Encode
 from tasks.encode.shards import ShardStore, boundaries, shard_digest

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.stage.params import InferenceTokens, Params
+from tasks.core.params.sections import InferenceTokens, Params
 
 
 class Encode(Params):

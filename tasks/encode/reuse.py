@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tasks.core.retrieval.embeddings import Block
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.encode.shards import ShardStore
 
 PROBES = 32

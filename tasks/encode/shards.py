@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.files import new_file
 from tasks.core.retrieval.embeddings import Block
-from tasks.core.stage.files import new_file
 from tasks.core.tables.ids import Ints, StoredIds
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 
 MEAN_ROWS = 4096
 LISTED = 64  # the store is listed once per this many shards; a corpus has thousands

@@ -11,15 +11,15 @@ import torch
 
 from tasks.core.encoding.encode import encode
 from tasks.core.encoding.packed import Layers, quantized_layers
+from tasks.core.errors import UserError
+from tasks.core.files import new_file
+from tasks.core.machine.devices import best_batch_tokens, choose_device, compute_dtype, hardware, move_module
 from tasks.core.models.bi_encoder import Encoder, load_towers
+from tasks.core.params.runtime import Runtime
 from tasks.core.retrieval.embeddings import Block
-from tasks.core.stage.devices import best_batch_tokens, choose_device, compute_dtype, hardware, move_module
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_file
-from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.encode.params import Encode
 from tasks.encode.reuse import KnownRows, encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore

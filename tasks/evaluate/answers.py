@@ -9,10 +9,10 @@ from pathlib import Path
 
 import regex
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.parquet import read_batches, read_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
-from tasks.core.tables.trec import read_run
+from tasks.core.trec.runs import read_run
 
 WORDS = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")  # SimpleTokenizer: runs of letters, digits, and marks, or one other sign
 

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from tasks.core.metrics.external_trec import read_trec_qrels, read_trec_run, refuse_strangers
+from tasks.core.errors import UserError, one_line_errors
 from tasks.core.metrics.measures import Values, means, needs_texts, parse, per_query
 from tasks.core.stage.entry import parser
-from tasks.core.stage.errors import UserError, one_line_errors
+from tasks.core.trec.external import read_trec_qrels, read_trec_run, refuse_strangers
 
 
 def evaluate_files(run: Path, qrels: Path, measures: list[str], relevance: int) -> Values:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tasks.core.metrics.measures import cutoff, parse
+from tasks.core.params.sections import Params
 from tasks.core.sources.grades import MOST
-from tasks.core.stage.params import Params
 
 Grade = Annotated[int, Field(ge=1, le=MOST)]
 Split = Literal["dev", "test"]

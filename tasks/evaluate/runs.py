@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from tasks.core.stage.errors import UserError
-from tasks.core.tables.trec import read_run
+from tasks.core.errors import UserError
+from tasks.core.trec.runs import read_run
 
 QUERY_BLOCK = 512  # queries measured at once
 

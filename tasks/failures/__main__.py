@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.core.metrics.clusters import read_groups
-from tasks.core.metrics.groups import read_columns
+from tasks.core.errors import counted
+from tasks.core.files import new_folder, write_json
 from tasks.core.metrics.measures import Qrels
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
-from tasks.core.metrics.tested import tests_of
+from tasks.core.params.sections import load, read_parameters
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import counted
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load, read_parameters
+from tasks.core.statistics.clusters import read_groups
+from tasks.core.statistics.groups import read_columns
+from tasks.core.statistics.tested import tests_of
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QUERIES
 from tasks.core.text.document import Text

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.metrics.clusters import Numbers
-from tasks.core.metrics.groups import Dimension
-from tasks.core.metrics.paired_tests import holm, mean_interval, paired_t_test
+from tasks.core.statistics.clusters import Numbers
+from tasks.core.statistics.groups import Dimension
+from tasks.core.statistics.paired_tests import holm, mean_interval, paired_t_test
 
 Floats = npt.NDArray[np.float64]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tasks.core.lexical.search import load
-from tasks.core.metrics.groups import Dimension, by_column, by_range, by_value, question_word
+from tasks.core.statistics.groups import Dimension, by_column, by_range, by_value, question_word
 from tasks.core.text.analysis import analyzer
 from tasks.failures.groups import rarity
 

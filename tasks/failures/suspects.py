@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tasks.core.tables.trec import read_run
+from tasks.core.trec.runs import read_run
 from tasks.failures.worst import truncate
 
 HEADER = ("query-id", "corpus-id", "score", "ranks", "query", "document")  # score is for a judge to fill in

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.metrics.selection import best_system
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED
 from tasks.failures.params import Failures

@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import DOCUMENTS
-from tasks.core.tables.trec import read_run
 from tasks.core.text.analysis import unspaced
 from tasks.core.text.document import Text, document_text
+from tasks.core.trec.runs import read_run
 from tasks.failures.queries import Words
 from tasks.failures.systems import Values
 

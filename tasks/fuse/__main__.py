@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Any
 
-from tasks.core.metrics.clusters import read_groups
-from tasks.core.metrics.confirmation import is_selection_query
+from tasks.core.errors import counted
+from tasks.core.files import new_folder, write_json
 from tasks.core.metrics.measures import parse
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.metrics.selection import least_grade, metric_of
+from tasks.core.params.sections import load, read_parameters
 from tasks.core.retrieval.fusion import NAMES, UNTUNED
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import counted
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load, read_parameters
+from tasks.core.statistics.clusters import read_groups
+from tasks.core.statistics.confirmation import is_selection_query
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QUERIES
-from tasks.core.tables.trec import write_run
+from tasks.core.trec.runs import write_run
 from tasks.fuse.grid import best_setting, fused_batches, grid_means, side_by_side
 from tasks.fuse.params import Fuse
 

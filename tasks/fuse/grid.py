@@ -8,11 +8,11 @@ from pathlib import Path
 import ir_measures
 import pyarrow as pa
 
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import Qrels, cutoff, per_query
 from tasks.core.metrics.selection import best_of
 from tasks.core.retrieval.fusion import GRIDS, Method, Pair, Ranked, fuse, pair
-from tasks.core.stage.errors import UserError
-from tasks.core.tables.trec import ranked_batch, read_scored_run
+from tasks.core.trec.runs import ranked_batch, read_scored_run
 
 QUERY_BLOCK = 256  # queries whose lists are in memory at a time
 

@@ -4,9 +4,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from tasks.core.params.numbers import Count
+from tasks.core.params.sections import Params
 from tasks.core.retrieval.fusion import DEPTH, NAMES, Method
-from tasks.core.stage.numbers import Count
-from tasks.core.stage.params import Params
 
 
 class Fuse(Params):

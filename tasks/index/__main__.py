@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from tasks.core.files import new_folder, write_json
+from tasks.core.machine.devices import choose_device
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
+from tasks.core.retrieval.ann.build import build_file, recall
+from tasks.core.retrieval.ann.search import ShortLists, open_index, search_index
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.faiss_build import build_file, recall
-from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
 from tasks.core.retrieval.gpu.indexes import on_device, required_gpu
 from tasks.core.retrieval.queries import encode_queries, search_embeddings
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.devices import choose_device
 from tasks.core.stage.entry import parser, record_cost, stage
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
 from tasks.index.params import Index
 
 TIMED = 200  # of the sample, searched one at a time for latencies

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.retrieval.factories import Factory
-from tasks.core.stage.numbers import Count, Seed
-from tasks.core.stage.params import Params
+from tasks.core.params.numbers import Count, Seed
+from tasks.core.params.sections import Params
+from tasks.core.retrieval.ann.factories import Factory
 
 
 class Index(Params):

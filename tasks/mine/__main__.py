@@ -8,20 +8,20 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.core.errors import UserError, counted
+from tasks.core.files import new_folder
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_once, search_all, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.judgments import relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.same_texts import near_duplicates, same_texts
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.tokens.same_texts import near_duplicates, same_texts
 from tasks.core.workers.each import Machine, machine, open_workers, worker_files
 from tasks.mine.guard import filter_negatives, ranked_positives, thresholds
 from tasks.mine.params import Mine

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tasks.core.retrieval.faiss_search import index_scores
+from tasks.core.retrieval.ann.search import index_scores
 from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.parts import QuerySearch
 from tasks.core.retrieval.ranked import Floats

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.core.errors import UserError, counted
+from tasks.core.files import new_folder
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load
 from tasks.core.stage.progress import track
 from tasks.core.tables.ids import read_ids
 from tasks.core.tables.judgments import relevant_pairs

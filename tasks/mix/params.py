@@ -4,8 +4,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.stage.numbers import Count, Seed
-from tasks.core.stage.params import Params
+from tasks.core.params.numbers import Count, Seed
+from tasks.core.params.sections import Params
 
 
 class Mix(Params):

@@ -2,12 +2,12 @@
 
 from contextlib import ExitStack
 
+from tasks.core.errors import counted
+from tasks.core.files import new_folder
+from tasks.core.params.sections import load, read_parameters
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import FILE, read_marks
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import counted
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load, read_parameters
 from tasks.prepare.corpus import write_corpus, write_weights
 from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.negatives import write_empty, write_official

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tasks.core.errors import UserError, counted
+from tasks.core.files import write_json
+from tasks.core.machine.processes import cores
 from tasks.core.sources.datasets import MAKE_QUERIES
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import write_json
-from tasks.core.stage.processes import cores
 from tasks.core.stage.progress import track
 from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.tables.parquet import BATCH_ROWS, write_table

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.processes import map_in_order
+from tasks.core.errors import UserError
+from tasks.core.machine.processes import map_in_order
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.id_sets import Hashes, Ids, hashes
 from tasks.core.tables.lengths import Lengths

@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.stage.progress import track
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import QUERIES, RANKED
-from tasks.core.tables.trec_ids import escape, unescape
+from tasks.core.trec.ids import escape, unescape
 from tasks.prepare.corpus import Corpus, pair_ids
 from tasks.prepare.params import Prepare
 from tasks.prepare.records import chunks

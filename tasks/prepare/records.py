@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.lengths import Lengths
 from tasks.core.tables.parquet import BATCH_ROWS
 from tasks.core.tables.schemas import SPLITS
-from tasks.core.tables.trec_ids import WHITE
 from tasks.core.text.plain import record_label
+from tasks.core.trec.ids import WHITE
 from tasks.prepare.params import Prepare
 from tasks.prepare.source import Document, Query
 

@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from tasks.core.files import new_folder, write_json
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.training.ranks import open_ranks
 from tasks.pretrain.params import Pretrain

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.core.errors import UserError, counted
 from tasks.core.stage.draws import draw_seed, epoch_order
-from tasks.core.stage.errors import UserError, counted
 from tasks.core.tables.ids import Ints
-from tasks.core.text.chunks import Chunks
+from tasks.core.tokens.chunks import Chunks
 from tasks.pretrain.decoder import decoder_mask
 from tasks.pretrain.masking import mask_tokens
 from tasks.pretrain.params import Pretrain

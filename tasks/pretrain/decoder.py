@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.pretrain.words import Bools, Vocabulary
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.core.stage.draws import epoch_order
-from tasks.core.text.chunks import open_chunks
+from tasks.core.tokens.chunks import open_chunks
 from tasks.core.training.exposure import TEXT, Replay, Roles
 from tasks.pretrain.batches import steps_of, steps_per_epoch, usable_rows
 from tasks.pretrain.params import Pretrain

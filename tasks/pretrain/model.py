@@ -10,18 +10,18 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.models.bi_encoder import Encoder, Towers, causal_cls_error, load_towers
 from tasks.core.models.folder import Shape, read_shape
 from tasks.core.models.head import Head
+from tasks.core.models.hidden_states.pooling import pool
 from tasks.core.models.limits import FAILURES, one_line
 from tasks.core.models.mlm_head import MLMHead, load_head
-from tasks.core.models.pooling import pool
 from tasks.core.models.projector import make_projector
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
-from tasks.core.text.chunks import Chunks
-from tasks.core.text.tokenizer import longest_text
+from tasks.core.tokens.chunks import Chunks
+from tasks.core.tokens.tokenizer import longest_text
 from tasks.pretrain.decoder import Decoder, refuse_unlike_bert
 from tasks.pretrain.params import Pretrain, Scratch
 

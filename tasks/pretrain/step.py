@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from tasks.core.stage.devices import to_device, to_tensor
+from tasks.core.machine.devices import to_device, to_tensor
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints
-from tasks.core.text.chunks import Chunks
-from tasks.core.text.tokens import cut_by_budget
+from tasks.core.tokens.chunks import Chunks
+from tasks.core.tokens.folder import cut_by_budget
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import backward_to, gather_vectors
 from tasks.core.training.loop import Steps

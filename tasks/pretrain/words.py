@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.ids import Ints
 from tasks.core.text.analysis import UNSPACED
-from tasks.core.text.tokenizer import largest_id
 from tasks.core.text.without_jax import stopwords
+from tasks.core.tokens.tokenizer import largest_id
 
 Bools = npt.NDArray[np.bool_]
 STOPWORDS = frozenset(stopwords.STOPWORDS_EN_PLUS)  # NLTK's English list, 179 words

@@ -14,21 +14,21 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from tasks.core.errors import UserError
+from tasks.core.files import new_folder, read_json, write_json
 from tasks.core.lexical.params import BM25
+from tasks.core.machine.devices import choose_device, compute_dtype, hardware
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.sources.downloads import encoder_folder
-from tasks.core.stage.devices import choose_device, compute_dtype, hardware
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_folder, read_json, write_json
-from tasks.core.stage.params import load
 from tasks.core.stage.progress import Progress
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.lengths import Lengths, split_stats
 from tasks.core.tables.parquet import count_rows, read_batches, read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.document import Text, document_text
-from tasks.core.text.token_params import Tokenize
+from tasks.core.tokens.params import Tokenize
 from tasks.pseudo.generator import Writer, make_writer
 from tasks.pseudo.journal import Journal
 from tasks.pseudo.judges import Encoder, consistent_ids, search_bm25, search_dense

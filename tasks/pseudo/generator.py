@@ -14,12 +14,12 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
+from tasks.core.errors import UserError
+from tasks.core.machine.devices import move_module
 from tasks.core.models.folder import refuse_adapters
-from tasks.core.stage.devices import move_module
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
-from tasks.core.text.tokenizer import drop_remote_code, load_tokenizer
+from tasks.core.tokens.tokenizer import drop_remote_code, load_tokenizer
 from tasks.pseudo.journal import Journal, Written
 from tasks.pseudo.params import Pseudo
 

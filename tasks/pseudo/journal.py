@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tasks.core.stage.files import append_line
+from tasks.core.files import append_line
 from tasks.core.stage.scratch import work_digest
 
 Written = list[list[str]]  # the queries of each document

@@ -15,16 +15,16 @@ import pyarrow as pa
 import torch
 
 from tasks.core.encoding.encode import encode
+from tasks.core.files import folder_digest, new_file
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
 from tasks.core.lexical.search import load, ranked, term_ids
+from tasks.core.machine.devices import Precision, best_batch_tokens, compute_dtype, move_module
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import encode_queries
 from tasks.core.retrieval.ranked import ranked_tables
-from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, move_module
-from tasks.core.stage.files import folder_digest, new_file
 from tasks.core.stage.progress import Progress, track
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.batching import split_batch
@@ -33,10 +33,10 @@ from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.document import Text, document_text
-from tasks.core.text.token_params import Tokenize
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.params import Tokenize
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pseudo.making import Candidate
 
 ROWS = 2**14  # in a block of document vectors; a kill loses one block

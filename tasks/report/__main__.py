@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from tasks.core.charts.curves import load_curves, losses_by_kind
-from tasks.core.metrics.clusters import read_groups
+from tasks.core.errors import counted
+from tasks.core.files import new_folder, read_json, write_json, write_text
 from tasks.core.metrics.mteb import task_result
-from tasks.core.metrics.power import WANTED
 from tasks.core.metrics.selection import least_grade
+from tasks.core.params.sections import load, read_parameters
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import counted
-from tasks.core.stage.files import new_folder, read_json, write_json, write_text
-from tasks.core.stage.params import load, read_parameters
+from tasks.core.statistics.clusters import read_groups
+from tasks.core.statistics.power import WANTED
 from tasks.core.text.document import Text
 from tasks.report.examples import load_examples
 from tasks.report.learning import learning_curves, loss_kinds, steps_of

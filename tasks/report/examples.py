@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
-from tasks.core.tables.trec_ids import unescape
 from tasks.core.text.document import Text, document_text
+from tasks.core.trec.ids import unescape
 from tasks.report.systems import System
 
 SHOWN = 5  # examples of each kind

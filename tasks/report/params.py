@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from tasks.core.metrics.selection import METRIC
-from tasks.core.metrics.tested import Tested
+from tasks.core.statistics.tested import Tested
 
 
 class Report(Tested):

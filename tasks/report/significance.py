@@ -6,9 +6,9 @@ Each split is one family of tests: every tested pair of systems, each unordered 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.core.metrics.clusters import Numbers, describe_groups, design_effect
-from tasks.core.metrics.paired_tests import holm, paired_t_test
-from tasks.core.metrics.power import Effect, effect, power_warning
+from tasks.core.statistics.clusters import Numbers, describe_groups, design_effect
+from tasks.core.statistics.paired_tests import holm, paired_t_test
+from tasks.core.statistics.power import Effect, effect, power_warning
 from tasks.report.params import Report
 from tasks.report.systems import System
 

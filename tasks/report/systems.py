@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.metrics.added import lower_is_better
 from tasks.core.metrics.selection import SYSTEMS, best_system
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 from tasks.core.tables.parquet import read_table
 
 Floats = npt.NDArray[np.float64]

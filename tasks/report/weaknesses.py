@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from tasks.core.charts.page import percent
 from tasks.core.charts.vega import Interval, figure, intervals
-from tasks.core.stage.files import read_json
+from tasks.core.files import read_json
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,16 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
+from tasks.core.files import new_folder, write_json
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load
 from tasks.core.stage.progress import track
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import ordinals
 from tasks.core.tables.schemas import MEASURED
-from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts, query_texts
+from tasks.core.trec.runs import best_first, ranked_batch, read_run, write_run
 from tasks.core.workers.each import Workers, machine, open_workers
 from tasks.rerank.lists import Listed, Model
 from tasks.rerank.params import Rerank

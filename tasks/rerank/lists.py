@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from tasks.core.machine.devices import choose_device, compute_dtype
 from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
-from tasks.core.stage.devices import choose_device, compute_dtype
-from tasks.core.stage.runtime import Runtime
+from tasks.core.params.runtime import Runtime
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import Texts, corpus_texts
 from tasks.rerank.params import Rerank

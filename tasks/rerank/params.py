@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.core.stage.numbers import Count
-from tasks.core.stage.params import InferenceTokens, Params
+from tasks.core.params.numbers import Count
+from tasks.core.params.sections import InferenceTokens, Params
 
 
 class Rerank(Params):

@@ -2,11 +2,11 @@
 
 from functools import partial
 
+from tasks.core.files import new_folder
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.sources.downloads import encoder_folder
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.text.document import Text
 from tasks.core.training.ranks import open_ranks, single_worker

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.errors import UserError
 from tasks.core.stage.draws import batch_places, draw_seed
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.batching import join_batches
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, SameTexts, lists_of, ranked_lists, relevant_pairs, with_same_texts

@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.core.stage.numbers import Count, Seed
-from tasks.core.stage.params import Params, TrainingTokens
+from tasks.core.params.numbers import Count, Seed
+from tasks.core.params.sections import Params, TrainingTokens
 
 
 class Reranker(Params):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
+from tasks.core.machine.devices import to_device
 from tasks.core.models.cross_encoder import CrossEncoder
-from tasks.core.stage.devices import to_device
 from tasks.core.stage.draws import draw_seed
 from tasks.core.text.mapped import Texts
 from tasks.core.training.figures import Figures

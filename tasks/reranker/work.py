@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tasks.core.files import write_json
+from tasks.core.machine.devices import best_batch_tokens, compute_dtype, most_tokens
 from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, longest_pair, pair_tokenizer
-from tasks.core.stage.devices import best_batch_tokens, compute_dtype, most_tokens
-from tasks.core.stage.files import write_json
-from tasks.core.stage.runtime import Runtime
+from tasks.core.params.runtime import Runtime
 from tasks.core.text.document import Text
 from tasks.core.text.mapped import corpus_texts, query_texts
 from tasks.core.training.loop import Journal, Schedule, fit

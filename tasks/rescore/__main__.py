@@ -10,19 +10,19 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from tasks.core.files import new_folder, write_json
+from tasks.core.machine.devices import choose_device, hardware
 from tasks.core.models.bi_encoder import Encoder
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
 from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.queries import encode_queries, query_tower
-from tasks.core.stage.devices import choose_device, hardware
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder, write_json
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.tables.schemas import MEASURED
-from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.trec.runs import best_first, ranked_batch, read_run, write_run
 from tasks.rescore.params import Rescore
 
 BLOCK = 1024  # queries whose lists are Python objects at a time

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tasks.core.errors import counted
+from tasks.core.files import new_folder
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import counted
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import MEASURED, RANKED
-from tasks.core.tables.trec import without_identical_ids, write_run
+from tasks.core.trec.runs import without_identical_ids, write_run
 from tasks.retrieve.params import Retrieve
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tasks.core.params.runtime import read_runtime
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.retrieval.parts import Parts, QuerySearch, make_once, search_all, searchers, size_of_parts
 from tasks.core.retrieval.passages import rows_at_first
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.parquet import BATCH_ROWS
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
 from tasks.core.workers.each import machine, open_workers, worker_files
 from tasks.retrieve.params import Retrieve
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.core.errors import UserError, escaped, handle_broken_pipe
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, escaped, handle_broken_pipe
 from tasks.core.tables.documents import shortened, texts_of
 from tasks.search.lists import DenseSystem, LexicalSystem, Systems, texts_of_tokens
 

@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from scipy.special import erf, softmax
 from tokenizers import Tokenizer
 
+from tasks.core.files import read_json
 from tasks.core.models.folder import ROUTER, Shape, read_shape
-from tasks.core.stage.files import read_json
 
 Floats = npt.NDArray[np.float32]
 Read = Callable[[str], Floats]

@@ -16,9 +16,9 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field
 
 from tasks.core.charts.local import local_app, serve_local
+from tasks.core.errors import UserError
+from tasks.core.files import read_json, write_text
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json, write_text
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
 from tasks.search.__main__ import open_systems, system_arguments, texts_found

@@ -17,17 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.lexical.search import load, ranked, term_ids
-from tasks.core.retrieval.faiss_search import ShortLists, open_index, search_index
+from tasks.core.params.runtime import read_runtime
+from tasks.core.retrieval.ann.search import ShortLists, open_index, search_index
 from tasks.core.retrieval.fusion import DEPTH, NAMES, Ranked, fuse, pair
 from tasks.core.retrieval.passages import best_passages, rows_needed
 from tasks.core.retrieval.ranked import Ids, ranked_tables
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.tables.ids import StoredIds, read_ids
 from tasks.core.text.analysis import analyzer, pieces, words
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
 from tasks.search.bert import Floats, query_vector, resident_vector
 
 Each = Callable[[Callable[[str], Any], Iterable[str]], Iterable[Any]]  # map, or the map of a thread pool
@@ -104,9 +104,9 @@ def resident_tower(encoder: Path, max_length: int, prefix: str) -> Callable[[str
     UserError if the encoder cannot be loaded.
     """
     from tasks.core.encoding.encode import encode_texts
+    from tasks.core.machine.devices import choose_device
     from tasks.core.retrieval.queries import query_tower
-    from tasks.core.stage.devices import choose_device
-    from tasks.core.text.tokenizer import load_tokenizer
+    from tasks.core.tokens.tokenizer import load_tokenizer
 
     device = choose_device(read_runtime())
     tower, tokenizer = query_tower(encoder, "fp32", device), load_tokenizer(encoder)

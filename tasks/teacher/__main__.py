@@ -3,11 +3,11 @@
 from functools import partial
 from itertools import chain
 
+from tasks.core.errors import counted
+from tasks.core.files import new_folder
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import counted
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables.judgments import ranked_groups
 from tasks.core.tables.parquet import read_table, write_table

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.core.files import new_file
+from tasks.core.machine.devices import choose_device, compute_dtype
 from tasks.core.models.cross_encoder import CrossEncoder, load_cross_encoder
-from tasks.core.stage.devices import choose_device, compute_dtype
-from tasks.core.stage.files import new_file
+from tasks.core.params.runtime import Runtime
 from tasks.core.stage.progress import Progress
-from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import ordinals
 from tasks.core.text.document import Text

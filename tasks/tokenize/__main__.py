@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
+from tasks.core.errors import UserError, counted
+from tasks.core.files import folder_digest, new_folder
+from tasks.core.machine.processes import cores
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.stage.files import folder_digest, new_folder
-from tasks.core.stage.params import load
-from tasks.core.stage.processes import cores
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.tables import batching
 from tasks.core.tables.parquet import count_rows, read_batches
 from tasks.core.tables.schemas import QUERIES, SPLITS
-from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
-from tasks.core.text.same_texts import SAME
-from tasks.core.text.token_store import write_rows, write_tokens
-from tasks.core.text.tokenizer import cached_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.bare_tokenizer import known_of
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.same_texts import SAME
+from tasks.core.tokens.store import write_rows, write_tokens
+from tasks.core.tokens.tokenizer import cached_tokenizer
 from tasks.tokenize.near_duplicates import first_of_near
 from tasks.tokenize.params import Tokenize
 from tasks.tokenize.pieces import Job, is_large, tokenize_documents

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from tasks.core.tables.ids import Ints, concat_ranges
 from tasks.core.tables.parquet import count_rows
-from tasks.core.text.same_texts import HASHED_ROWS, first_of_same
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.same_texts import HASHED_ROWS, first_of_same
 
 Hashes = npt.NDArray[np.uint64]
 SHINGLE = 3  # tokens

@@ -1,5 +1,5 @@
 """Parameters of tokenize, in core because stage pseudo encodes with the same."""
 
-from tasks.core.text.token_params import Tokenize
+from tasks.core.tokens.params import Tokenize
 
 __all__ = ["Tokenize"]

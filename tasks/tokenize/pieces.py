@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tasks.core.stage.processes import map_in_order, resumable
+from tasks.core.machine.processes import map_in_order, resumable
 from tasks.core.tables.batching import split_batch
 from tasks.core.tables.row_groups import count_groups, read_group
 from tasks.core.tables.schemas import DOCUMENTS
-from tasks.core.text.bare_tokenizer import Known
 from tasks.core.text.document import Text, document_text
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import Rows, rows_by
-from tasks.core.text.tokenizer import cached_tokenizer
+from tasks.core.tokens.bare_tokenizer import Known
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import Rows, rows_by
+from tasks.core.tokens.tokenizer import cached_tokenizer
 
 ALONE = 16  # row groups, seconds of work; fewer are not worth another process
 

@@ -3,10 +3,10 @@
 from functools import partial
 from pathlib import Path
 
+from tasks.core.files import new_folder
+from tasks.core.params.runtime import read_runtime
+from tasks.core.params.sections import load
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.files import new_folder
-from tasks.core.stage.params import load
-from tasks.core.stage.runtime import read_runtime
 from tasks.core.stage.scratch import code_digest, mark_finished, scratch_folder, work_digest
 from tasks.core.training.ranks import open_ranks, single_worker
 from tasks.train.lora import peft_version

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 
+from tasks.core.errors import UserError, counted
 from tasks.core.stage.draws import batch_places, draw_seed
-from tasks.core.stage.errors import UserError, counted
 from tasks.core.stage.references import without_digests
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import DocumentLists, known_pairs, lists_of, ranked_lists, relevant_pairs, with_same_texts
 from tasks.core.tables.parquet import count_rows, read_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.tables.weights import WEIGHTS
-from tasks.core.text.same_texts import same_texts
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.same_texts import same_texts
 from tasks.core.training.loop import Schedule
 from tasks.train.params import Round
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
 from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY, Replay, Roles
 from tasks.core.training.replay import replayed_from
 from tasks.train.batches import Batch, draw_batch, read_training_set, sampled_queries, steps_of

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 
 from tasks.core.encoding.encode import Vectors, encode
+from tasks.core.machine.devices import best_batch_tokens, move_module
 from tasks.core.models.bi_encoder import Encoder, Towers
-from tasks.core.stage.devices import best_batch_tokens, move_module
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.train.batches import Floats
 from tasks.train.lora import merge
 from tasks.train.step import best_passage

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Encoder, Towers
 from tasks.core.models.limits import one_line
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
 from tasks.train.params import Lora
 
 STREAM = 7  # of draws

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from tasks.core.files import read_json, write_json
+from tasks.core.machine.devices import compute_dtype, kept_tokens
 from tasks.core.models.bi_encoder import Towers, interpolate_weights, load_towers, save_towers, temperature_warning, truncate
 from tasks.core.models.projector import add_projector
-from tasks.core.stage.devices import compute_dtype, kept_tokens
-from tasks.core.stage.files import read_json, write_json
-from tasks.core.stage.runtime import Runtime
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.params.runtime import Runtime
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.companions import copy_companions
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Validation, fit, load_state, read_state, save_state

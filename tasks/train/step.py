@@ -7,12 +7,12 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional as F
 
+from tasks.core.errors import UserError
+from tasks.core.machine.devices import to_tensor
 from tasks.core.models.bi_encoder import Towers
-from tasks.core.stage.devices import to_tensor
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.references import named_code, without_digests
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures
 from tasks.core.training.gradient_cache import Side, cached_backward

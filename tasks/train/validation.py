@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from tasks.core.errors import UserError, counted
 from tasks.core.models.bi_encoder import Towers
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError, counted
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.train.batches import Bools, Floats, TrainingSet
 from tasks.train.frozen import Frozen
 from tasks.train.params import Round

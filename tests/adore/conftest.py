@@ -14,15 +14,15 @@ import torch
 
 from tasks.adore import work
 from tasks.core.encoding.encode import encode
+from tasks.core.files import write_json
 from tasks.core.models.bi_encoder import load_towers, save_towers
 from tasks.core.models.folder import Shape
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, write_manifest
-from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.companions import KNOWN
 
 QUERIES, DOCUMENTS, DEPTH, STEPS = 24, 170, 12, 9

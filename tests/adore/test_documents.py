@@ -13,10 +13,10 @@ import torch
 
 from tasks.adore import documents as module
 from tasks.adore.documents import Centroids, Compressed, Exact, Rescored, Shared
+from tasks.core.errors import UserError
+from tasks.core.retrieval.ann.build import build
+from tasks.core.retrieval.ann.trained import Trained
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
-from tasks.core.retrieval.faiss_build import build
-from tasks.core.retrieval.trained import Trained
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.workers.gang import Gang

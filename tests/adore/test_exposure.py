@@ -7,7 +7,7 @@ import pytest
 
 from tasks.adore import exposure, step
 from tasks.adore.params import Adore
-from tasks.core.stage.params import validate
+from tasks.core.params.sections import validate
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY, SEARCHED
 
 COMMON = {"round": "warmup", "negatives": "none", "steps": 3, "batch_queries": 16, "depth": 9, "precision": "fp32", "loss": "ranknet"}

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
 from tasks.core.stage.scratch import remove_finished
 from tasks.core.training.companions import KNOWN, LEARNED
 from tests.adore.conftest import INDEXES, OUTS

@@ -7,8 +7,8 @@ import pytest
 
 from tasks.adore.data import Data, steps_of
 from tasks.adore.params import Adore, Study
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import validate
+from tasks.core.errors import UserError
+from tasks.core.params.sections import validate
 from tasks.core.tables.judgments import lists_of
 
 GIVEN: dict[str, object] = {"round": "star", "negatives": "none"}

@@ -10,8 +10,8 @@ import pytest
 
 from tasks.adore.__main__ import scratch_of
 from tasks.adore.params import Adore
-from tasks.core.stage.params import validate
-from tasks.core.text.same_texts import SAME
+from tasks.core.params.sections import validate
+from tasks.core.tokens.same_texts import SAME
 
 
 def test_other_near_duplicates_are_other_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,18 +21,18 @@ from tasks.adore.documents import Compressed, Exact, Rescored
 from tasks.adore.params import Adore
 from tasks.adore.work import compressed_documents
 from tasks.core.encoding.encode import encode
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, folder_digest
 from tasks.core.metrics.measures import means, parse, per_query
 from tasks.core.metrics.qrels import load_qrels
 from tasks.core.models.bi_encoder import load_towers
+from tasks.core.params.sections import read_yaml, validate
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_digest, folder_digest
-from tasks.core.stage.params import read_yaml, validate
 from tasks.core.stage.scratch import remove_finished
 from tasks.core.tables.ids import Ints
 from tasks.core.tables.judgments import SameTexts
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.training.figures import Figures
 from tasks.core.training.loop import Steps
 from tests.adore.conftest import CPU, DEPTH, DOCUMENTS, INDEXES, OUTS, QUERIES, STEPS

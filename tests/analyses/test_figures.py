@@ -10,8 +10,8 @@ import pytest
 from tasks.analyses.geometry import alignment, best_rows, flat_map, mean_vector, rows_at, uniformity
 from tasks.analyses.overlap import overlap
 from tasks.analyses.pairwise import ROWS, document_scores, errors_of, summary
+from tasks.core.files import file_digest
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, shard_name
-from tasks.core.stage.files import file_digest
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ from transformers import AutoConfig
 
 from flows.parameters.checks import check
 from tasks.analyses.gradients import draw_batches, gradient_norms, layer_count, part_of
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.models.limits import model_class
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
 
 
 def test_every_analysis_of_a_round(small: Any, tmp_path: Path) -> None:

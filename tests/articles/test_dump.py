@@ -20,8 +20,8 @@ from tasks.articles.extract import Cleaned, extract
 from tasks.articles.markup import plain_text
 from tasks.articles.pages import Page, is_disambiguation
 from tasks.articles.params import Articles
+from tasks.core.errors import UserError
 from tasks.core.sources.wikipedia import article_files, parse_articles
-from tasks.core.stage.errors import UserError
 
 RESIDUE = re.compile(r"\{\{|\}\}|\{\||\|\}|\[\[|\]\]|<ref|</ref|''")
 ARTICLE = """{{Infobox scientist

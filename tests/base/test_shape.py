@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModel
 
 from tasks.base.params import Base
 from tasks.base.shape import fitted_tokenizer, refuse_unusable, shaped_towers, wanted_shape
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.models.folder import Shape, read_shape
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tests.starts import byte_tokenizer
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tasks.bm25 import negatives
 from tasks.bm25.negatives import only_positives, without_positives
-from tasks.core.stage.files import folder_digest
+from tasks.core.files import folder_digest
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, RANKED, SPLITS
 from tasks.search.lists import LexicalSystem
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tasks.bm25 import pieces
-from tasks.core.stage.files import folder_digest
+from tasks.core.files import folder_digest
 from tasks.core.stage.scratch import remove_finished
 
 OUTS = ("index", "candidates", "negatives")

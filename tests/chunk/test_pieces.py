@@ -10,9 +10,9 @@ from tasks.chunk import pieces
 from tasks.chunk.params import Chunk
 from tasks.chunk.pieces import Batch, Job, chunked
 from tasks.chunk.store import write_chunks, write_parts
-from tasks.core.stage.files import folder_digest
-from tasks.core.text.bare_tokenizer import known_of
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.files import folder_digest
+from tasks.core.tokens.bare_tokenizer import known_of
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 PARAMS = Chunk(length=24, least=3)
 

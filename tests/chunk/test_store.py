@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from tasks.chunk.params import Chunk
 from tasks.chunk.sentences import sentences
 from tasks.chunk.store import special_tokens, tokenize_sentences, write_chunks
-from tasks.core.stage.errors import UserError
-from tasks.core.text.chunks import OFFSETS, SENTENCES, open_chunks
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.errors import UserError
+from tasks.core.tokens.chunks import OFFSETS, SENTENCES, open_chunks
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pretrain.words import read_vocabulary, whole_words
 from tests.starts import byte_tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.encode.reuse import PROBES, KnownRows, encode_touched, known_rows, row_digests
 from tasks.encode.shards import ShardStore
 

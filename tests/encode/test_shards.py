@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.encode import shards
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
 

@@ -17,15 +17,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tasks.core.encoding.int8 import has_int8_layers
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest, write_json
+from tasks.core.machine.devices import Precision, compute_dtype
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
 from tasks.core.retrieval import embeddings
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.stage.devices import Precision, compute_dtype
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest, write_json
 from tasks.core.tables import ids
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.encode.shards import boundaries
 from tasks.encode.vectors import Piece
 

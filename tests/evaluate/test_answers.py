@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import parse
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES

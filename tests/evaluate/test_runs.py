@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 
-from tasks.core.metrics.external_trec import read_trec_qrels, read_trec_run
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import parse
-from tasks.core.stage.errors import UserError
+from tasks.core.params.sections import validate
 from tasks.core.stage.frozen import freeze_parameters
-from tasks.core.stage.params import validate
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.tables.trec import write_run
+from tasks.core.trec.external import read_trec_qrels, read_trec_run
+from tasks.core.trec.runs import write_run
 from tasks.evaluate.external import evaluate_files
 from tasks.evaluate.params import Evaluate
 from tasks.evaluate.runs import QUERY_BLOCK, read_rankings

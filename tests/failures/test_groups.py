@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.core.metrics.groups import Dimension, by_value
+from tasks.core.statistics.groups import Dimension, by_value
 from tasks.failures.groups import compare, rarity
 
 

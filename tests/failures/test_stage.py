@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import COLUMNS, DOCUMENTS, QRELS, QUERIES

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.core.metrics.clusters import connected
-from tasks.core.metrics.confirmation import is_selection_query
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import parse
 from tasks.core.retrieval.fusion import GRIDS, Ranked, fuse, pair
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.frozen import freeze_parameters
+from tasks.core.statistics.clusters import connected
+from tasks.core.statistics.confirmation import is_selection_query
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
-from tasks.core.tables.trec import best_first, ranked_batch, read_run, write_run
+from tasks.core.trec.runs import best_first, ranked_batch, read_run, write_run
 from tasks.evaluate.split import evaluate_split
 from tasks.fuse.grid import best_setting, grid_means
 from tasks.fuse.params import Fuse

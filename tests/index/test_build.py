@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 from tasks.core.models.bi_encoder import load_towers
+from tasks.core.retrieval.ann.build import build, build_file, recall, set_effort
+from tasks.core.retrieval.ann.search import ShortLists, open_index, refuse_other_scores, search_index
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
 from tasks.core.retrieval.exact import exact_search
-from tasks.core.retrieval.faiss_build import build, build_file, recall, set_effort
-from tasks.core.retrieval.faiss_search import ShortLists, open_index, refuse_other_scores, search_index
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.index.params import Index

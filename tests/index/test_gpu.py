@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.errors import MemoryFull, UserError, user_error
+from tasks.core.retrieval.ann.build import build, faiss_errors
+from tasks.core.retrieval.ann.search import search_indexed
 from tasks.core.retrieval.embeddings import Embeddings
-from tasks.core.retrieval.faiss_build import build, faiss_errors
-from tasks.core.retrieval.faiss_search import search_indexed
 from tasks.core.retrieval.gpu import indexes
 from tasks.core.retrieval.gpu.indexes import FaissGpu, on_device, required_gpu
-from tasks.core.stage.errors import MemoryFull, UserError, user_error
 from tasks.index.params import Index
 from tests.fake_gpu import GPU, fake_gpu
 from tests.index.test_build import draw, write_embeddings

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.core.retrieval.faiss_build import build, training_sample
+from tasks.core.retrieval.ann.build import build, training_sample
 from tasks.index.params import Index
 from tests.index.test_build import draw, write_embeddings
 

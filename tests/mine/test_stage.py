@@ -11,17 +11,18 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.retrieval import faiss_search, ranked
 from tasks.core.retrieval import queries as core_queries
+from tasks.core.retrieval import ranked
+from tasks.core.retrieval.ann import search as faiss_search
+from tasks.core.retrieval.ann.search import index_scores
 from tasks.core.retrieval.embeddings import Manifest, write_manifest
-from tasks.core.retrieval.faiss_search import index_scores
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.same_texts import SAME
+from tasks.core.tokens.same_texts import SAME
 from tasks.mine import guard
 
 QUERIES, DOCUMENTS, WIDTH = 9, 40, 128

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import QRELS, RANKED

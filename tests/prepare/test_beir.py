@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 CORPUS = """\
 {"_id": "d2", "title": "Fish", "text": "red fish"}

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.id_sets import Ids
 from tasks.core.tables.lengths import Lengths
 from tasks.prepare.corpus import write_corpus

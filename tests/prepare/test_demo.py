@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import demo_file
-from tasks.core.stage.errors import UserError
 from tasks.prepare.readers import demo
 
 ARTICLES = {

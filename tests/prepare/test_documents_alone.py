@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.parameters.sources import list_dataset
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 LINES = [{"_id": "d1", "title": "Fish", "text": "red fish"}, {"_id": "d2", "title": "", "text": "blue fish"}]
 EXPECTED = [("d1", "Fish", "red fish"), ("d2", "", "blue fish")]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
 from tasks.core.sources.forgotten import mark
-from tasks.core.stage.errors import UserError
+from tasks.prepare.commands.withdraw import withdraw_records
 from tasks.prepare.forgotten import without_forgotten
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source
-from tasks.prepare.withdraw import withdraw_records
 
 MARKS = {mark("document", "d1"), mark("query", "q2")}
 AT = At("source", 1)

@@ -8,9 +8,9 @@ import pytest
 from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
 from ir_datasets.util import Download
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
-from tasks.core.stage.errors import UserError
-from tasks.prepare.beir_folder import write_beir
+from tasks.prepare.commands.beir_folder import write_beir
 from tasks.prepare.readers.kinds import read
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.prepare.params import Prepare
 from tasks.prepare.stats import stats_table
 

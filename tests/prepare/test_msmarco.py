@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 FILES: dict[str, str | bytes] = {
     "collection.tsv": "".join(f"{i}\tpassage number {i}\n" for i in range(20)),

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.intake.batches import merge_folders
+from flows.batches.merge import merge_folders
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import dataset_files, parse_dataset
 from tasks.core.sources.forgotten import mark
-from tasks.core.stage.errors import UserError
+from tasks.prepare.commands.withdraw import withdraw_records
 from tasks.prepare.readers.kinds import read
-from tasks.prepare.withdraw import withdraw_records
 
 DOCUMENTS = {name: f"text of {name}" for name in ("d1", "d2", "d3", "d4", '"d5')}
 PAIRS = [("q2", "d1"), ("q1", "d3"), ("q1", "d2"), ("q1", "d3"), ("q1", "d1"), ("dev1", "d1"), ("q1", '"d5')]

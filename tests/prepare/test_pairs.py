@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
-from tasks.core.stage.errors import UserError
 from tasks.core.text.plain import Shares, digest
 from tasks.prepare.readers.kinds import read
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.prepare.readers.parquet import read
 
 DOCUMENTS = {"_id": ["a", "b", "c"], "title": ["T", None, ""], "text": ["one", "two", "three"]}

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_digest
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest
 from tasks.prepare import documents
 from tasks.prepare.documents import rebatch, write_documents
 from tasks.prepare.forgotten import without_forgotten

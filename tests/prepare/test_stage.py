@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.files import folder_digest
-from tasks.core.stage.params import read_yaml
+from tasks.core.files import folder_digest
+from tasks.core.params.sections import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTS = ("corpus", "negatives/none", "negatives/random", "negatives/official", "weights")

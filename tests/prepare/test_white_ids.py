@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
-from tasks.core.stage.errors import UserError
 from tasks.prepare.corpus import pair_ids
 from tasks.prepare.readers.kinds import read
 from tasks.prepare.source import At, Negative, Source

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.errors import UserError
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pretrain.decoder import Decoder, decoder_inputs, decoder_mask, position_ids, refuse_unlike_bert
 from tasks.pretrain.params import Pretrain
 from tasks.pretrain.words import Vocabulary, read_vocabulary

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.params import load
-from tasks.core.text.chunks import Chunks
+from tasks.core.params.sections import load
+from tasks.core.tokens.chunks import Chunks
 from tasks.core.training.exposure import TEXT
 from tasks.core.training.loop import Steps
 from tasks.pretrain import exposure

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.errors import UserError
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pretrain.masking import mask_tokens
 from tasks.pretrain.words import read_vocabulary
 

@@ -13,8 +13,8 @@ from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
 from tasks.core.models.folder import Shape
 from tasks.core.models.mlm_head import MLMHead
-from tasks.core.text.chunks import open_chunks
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.chunks import open_chunks
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.unpadded import Unpadded
 from tasks.core.workers.gang import Gang
 from tasks.pretrain import step as step_module

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pretrain.params import GRANULARITIES, Pretrain
 from tasks.pretrain.spans import draw_lengths, draw_spans, draw_starts
 from tasks.pretrain.words import STOPWORDS, Vocabulary, read_vocabulary, whole_words

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
+from tasks.core.files import folder_digest
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.models.mlm_head import MLMHead, find_head, load_head
-from tasks.core.stage.files import folder_digest
 
 PARAMS = """
 base: {}

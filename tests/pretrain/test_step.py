@@ -15,12 +15,12 @@ from transformers import AutoConfig
 
 from tasks.chunk.params import Chunk
 from tasks.chunk.store import write_chunks
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.models.folder import Shape
 from tasks.core.models.mlm_head import MLMHead
-from tasks.core.stage.errors import UserError
-from tasks.core.text.chunks import Chunks, open_chunks
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.chunks import Chunks, open_chunks
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.figures import read_figures
 from tasks.pretrain import step as step_module
 from tasks.pretrain.batches import Batch, draw_batch, steps_of, usable_rows

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, T5ForConditionalGeneration
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.stage.progress import Progress
 from tasks.pseudo.generator import BATCH, make_writer
 from tasks.pseudo.journal import Journal

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from tasks.core.encoding.encode import encode_texts
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.lexical.params import BM25
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES, SPLITS
 from tasks.core.text.analysis import analyzer
 from tasks.core.text.document import Text
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.pseudo.judges import consistent_ids, search_bm25
 from tasks.pseudo.making import Candidate, candidates, is_dev, plain
 from tasks.pseudo.params import Pseudo

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.core.charts.page import POLICY
-from tasks.core.stage.files import write_json
+from tasks.core.files import write_json
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.report.__main__ import main

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.files import write_json
+from tasks.core.files import write_json
 from tests.report.project import make_system, report
 
 OVERLAPS = """() => {

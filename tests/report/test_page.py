@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.files import write_json
+from tasks.core.files import write_json
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.report.page import format_value
 from tasks.report.weaknesses import Weaknesses, weakness_sentence

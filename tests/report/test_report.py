@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest, write_json
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest, write_json
 from tasks.core.tables.schemas import QRELS
 from tasks.report.examples import ranked_first, truncate
 from tasks.report.page import short_source

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.core.metrics.paired_tests import holm
+from tasks.core.statistics.paired_tests import holm
 from tasks.report.params import Report
 from tasks.report.significance import Pair, compare, shared_documents_note
 from tasks.report.systems import System

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks.core.stage.files import partial_path
+from tasks.core.files import partial_path
 from tasks.core.stage.frozen import freeze_parameters
 
 

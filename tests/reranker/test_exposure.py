@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.core.models.cross_encoder import CrossEncoder
-from tasks.core.stage.params import load
+from tasks.core.params.sections import load
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import DOCUMENTS, QUERIES
 from tasks.core.training.exposure import HARD, POSITIVE, QUERY

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, folder_digest
 from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, load_cross_encoder
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_digest, folder_digest
 from tasks.core.stage.scratch import remove_finished
 from tasks.core.tables.judgments import DocumentLists
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.mapped import store_texts
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.figures import read_figures
 from tasks.core.workers.gang import Gang
 from tasks.reranker.groups import Groups, draw_groups

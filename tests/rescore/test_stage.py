@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.files import write_json
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import Manifest, write_manifest
-from tasks.core.stage.files import write_json
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table

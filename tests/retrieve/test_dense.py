@@ -15,10 +15,10 @@ from tasks.core.models.bi_encoder import load_towers
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.stage.frozen import freeze_parameters
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.retrieve.dense import dense_run
 from tasks.retrieve.params import Retrieve
 

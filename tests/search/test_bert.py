@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, DistilBertConfig, DistilBertModel, Rober
 from tasks.core.encoding.encode import encode_texts
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towers
 from tasks.core.models.folder import Shape
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.search.bert import query_vector, resident_vector
 
 CPU = torch.device("cpu")

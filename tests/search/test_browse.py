@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
+from tasks.core.errors import UserError
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
-from tasks.core.stage.errors import UserError
 from tasks.core.text.analysis import analyzer
 from tasks.search.__main__ import open_systems
 from tasks.search.browse import TYPED, Corpus, Judgment, Judgments, arguments, create_app, main

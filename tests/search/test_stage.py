@@ -18,17 +18,17 @@ import torch
 
 from tasks.bm25.params import BM25
 from tasks.core.encoding.encode import encode_texts
+from tasks.core.errors import UserError
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.search import term_ids
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.retrieval.faiss_search import search_index
-from tasks.core.stage.errors import UserError
+from tasks.core.retrieval.ann.search import search_index
 from tasks.core.tables.parquet import read_batches, write_table
 from tasks.core.tables.schemas import DOCUMENTS
 from tasks.core.text.analysis import analyzer
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.search import lists
 from tasks.search.__main__ import headline, paragraph
 from tasks.search.lists import DenseSystem, Texts, texts_of_tokens

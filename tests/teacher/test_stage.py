@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks.core.stage.files import folder_digest
-from tasks.core.stage.runtime import Runtime
+from tasks.core.files import folder_digest
+from tasks.core.params.runtime import Runtime
 from tasks.core.stage.scratch import remove_finished
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table, write_table

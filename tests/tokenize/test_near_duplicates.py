@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.files import write_json
+from tasks.core.files import write_json
 from tasks.core.tables.parquet import write_table
-from tasks.core.text.same_texts import SAME, same_texts
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
+from tasks.core.tokens.same_texts import SAME, same_texts
 from tasks.tokenize.near_duplicates import FOUND, VALUES, bands_of, first_of_near
 
 

@@ -6,15 +6,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tasks.core.stage.files import folder_digest
+from tasks.core.files import folder_digest
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.row_groups import count_groups
 from tasks.core.tables.schemas import DOCUMENTS
-from tasks.core.text.bare_tokenizer import known_of
 from tasks.core.text.document import Text
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_rows, write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.bare_tokenizer import known_of
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_rows, write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.tokenize import pieces
 from tasks.tokenize.pieces import Job, tokenize_documents
 

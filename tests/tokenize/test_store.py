@@ -14,14 +14,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QUERIES
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.tokenize import pieces
 from tasks.tokenize.params import Tokenize
 

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.judgments import DocumentLists, lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.train.batches import TrainingSet, check_training_set, draw_batch, read_training_set, sampled_queries, steps_of
 from tasks.train.params import Round

@@ -15,10 +15,10 @@ from tasks.core.models.bi_encoder import Encoder, Towers, load_towers, save_towe
 from tasks.core.models.folder import read_shape
 from tasks.core.retrieval.embeddings import open_embeddings
 from tasks.core.tables.judgments import lists_of
-from tasks.core.tables.trec import read_scored_run
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.compute import Compute
+from tasks.core.trec.runs import read_scored_run
 from tasks.train.batches import TrainingSet
 from tasks.train.lora import adapt, merge
 from tasks.train.params import Lora, Round

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.core.stage.params import load
-from tasks.core.text.tokens import open_tokens
+from tasks.core.params.sections import load
+from tasks.core.tokens.folder import open_tokens
 from tasks.core.training.companions import KNOWN
 from tasks.core.training.exposure import HARD, HELD_DOCUMENT, HELD_QUERY, IN_BATCH, POSITIVE, QUERY
 from tasks.train import exposure, step

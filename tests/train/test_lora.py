@@ -15,12 +15,12 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from tasks.core.encoding.packed import Packed
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Encoder, Towers, load_towers
 from tasks.core.models.folder import Shape
 from tasks.core.models.projector import add_projector
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.judgments import lists_of
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.loop import Journal, Schedule, fit, state_tensors
 from tasks.core.training.optimizers import make_optimizer

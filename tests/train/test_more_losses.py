@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tasks.train
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.train.batches import Batch
 from tasks.train.losses import hardest_negatives, hinge, kl, margin_mse, nll, ranknet
 from tasks.train.params import Round

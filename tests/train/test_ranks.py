@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tasks.core.stage.files import folder_digest
+from tasks.core.files import folder_digest
 
 OUTS = ("encoder", "state", "curves")
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.judgments import lists_of
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, RANKED

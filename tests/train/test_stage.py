@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
+from tasks.core.files import file_digest, folder_digest
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.stage.files import file_digest, folder_digest
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import read_table
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.core.training.companions import KNOWN
 
 OUTS = ("encoder", "state", "curves")

@@ -12,7 +12,7 @@ from tasks.core.models.bi_encoder import Towers, load_towers
 from tasks.core.models.folder import Shape
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.judgments import lists_of
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import read_figures
 from tasks.core.training.unpadded import best_training_tokens

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.core.errors import Corrupt, UserError
 from tasks.core.metrics.measures import parse, per_query
-from tasks.core.stage.errors import Corrupt, UserError
 from tasks.core.tables.judgments import DocumentLists, lists_of
 from tasks.core.training.loop import BEST, CHECKPOINT, Journal, Schedule, Steps, Validation, fit
 from tasks.train.batches import TrainingSet

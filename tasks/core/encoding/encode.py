@@ -16,12 +16,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tasks.core.encoding.packed import PAD, Layers, Packed
+from tasks.core.machine.ahead import map_ahead
+from tasks.core.machine.devices import Coming, one_thread, to_device
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.ahead import map_ahead
-from tasks.core.stage.devices import Coming, one_thread, to_device
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokenizer import prompt_tokens
-from tasks.core.text.tokens import Tokens, cut_by_budget
+from tasks.core.tokens.folder import Tokens, cut_by_budget
+from tasks.core.tokens.tokenizer import prompt_tokens
 
 Vectors = npt.NDArray[np.float32]
 THREAD_TOKENS = 2048  # of a batch that has one thread: larger ones are no faster, and leave cores without work at the end

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from tasks.core.stage.devices import compute_dtype, one_thread
+from tasks.core.machine.devices import compute_dtype, one_thread
 from tasks.core.tables.ids import Ints, concat_ranges
 
 Floats = npt.NDArray[np.float32]

@@ -22,13 +22,13 @@ from torch.nn import functional as F
 from tasks.core.encoding import openvino_int8
 from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.varlen import has_varlen_layers, varlen_layers
+from tasks.core.machine.devices import compute_dtype, to_device
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.first_tokens import built_like_bert
-from tasks.core.models.unpadded_rows import first_places, first_position, ids_and_positions, round_up, with_filler_rows
-from tasks.core.stage.devices import compute_dtype, to_device
+from tasks.core.models.hidden_states.first_tokens import built_like_bert
+from tasks.core.models.hidden_states.unpadded_rows import first_places, first_position, ids_and_positions, round_up, with_filler_rows
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokenizer import longest_text
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.tokenizer import longest_text
 
 PAD = 16  # tokens
 LANES = 16  # a multiple of the scores that torch's attention computes at once, on any CPU

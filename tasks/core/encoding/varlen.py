@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention.varlen import varlen_attn
 
-from tasks.core.models.unpadded_rows import first_places, round_up
-from tasks.core.stage.devices import has_flash_attention, to_device
+from tasks.core.machine.devices import has_flash_attention, to_device
+from tasks.core.models.hidden_states.unpadded_rows import first_places, round_up
 from tasks.core.tables.ids import Ints
 
 WIDEST = 256  # width of an attention head

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 from tasks.core.lexical.params import ANALYSIS, BM25
 from tasks.core.lexical.postings import invert, write_pairs
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.text.without_jax import bm25s

@@ -5,8 +5,8 @@ from typing import Literal, Self, get_args
 import Stemmer
 from pydantic import Field, field_validator, model_validator
 
-from tasks.core.stage.numbers import Count
-from tasks.core.stage.params import Params
+from tasks.core.params.numbers import Count
+from tasks.core.params.sections import Params
 
 Stopwords = Literal[  # languages with both a bm25s list and a Snowball stemmer
     "none",

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.lexical.params import ANALYSIS
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import StoredIds
 from tasks.core.tables.schemas import RANKED
 from tasks.core.text.without_jax import bm25s

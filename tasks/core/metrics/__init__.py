@@ -1,1 +1,1 @@
-"""Measures of runs, judgments as they need them, tests of significance, and the choice of the best system."""
+"""Measures of runs, judgments as they need them, and the choice of the best system."""

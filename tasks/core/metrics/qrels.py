@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import Qrels, read_qrels
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import QRELS
 

@@ -20,7 +20,8 @@ from torch.nn import functional as F
 from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
 
-from tasks.core.models.first_tokens import built_like_bert, first_outputs
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.models.folder import (
     MODULE,
     OLD_POOLINGS,
@@ -36,13 +37,12 @@ from tasks.core.models.folder import (
     refuse_other_towers,
 )
 from tasks.core.models.head import Head, write_module
+from tasks.core.models.hidden_states.first_tokens import built_like_bert, first_outputs
+from tasks.core.models.hidden_states.masks import attention_mask
+from tasks.core.models.hidden_states.pooling import pool, token_positions
 from tasks.core.models.layers import Layer, check_widths
 from tasks.core.models.limits import bf16_errors, model_class, no_cache, one_line
-from tasks.core.models.masks import attention_mask
-from tasks.core.models.pooling import pool, token_positions
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
-from tasks.core.text.tokenizer import drop_remote_code
+from tasks.core.tokens.tokenizer import drop_remote_code
 
 transformers_logging.disable_progress_bar()  # progress bars for a load of half a second are noise in a stage's log
 transformers_logging.set_verbosity_error()  # and so are its loading reports: load_transformer reads them itself

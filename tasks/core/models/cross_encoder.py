@@ -16,17 +16,17 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
-from tasks.core.models.first_tokens import built_like_bert, first_outputs
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
+from tasks.core.machine.ahead import map_ahead
+from tasks.core.machine.devices import Coming, best_batch_tokens, move_module, to_device
 from tasks.core.models.folder import refuse_adapters
+from tasks.core.models.hidden_states.first_tokens import built_like_bert, first_outputs
+from tasks.core.models.hidden_states.masks import attention_mask
 from tasks.core.models.limits import CLOSE, FAILURES, bf16_errors, no_cache, one_line
-from tasks.core.models.masks import attention_mask
-from tasks.core.stage.ahead import map_ahead
-from tasks.core.stage.devices import Coming, best_batch_tokens, move_module, to_device
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokenizer import drop_remote_code, load_tokenizer, longest_text
-from tasks.core.text.tokens import cut_by_budget
+from tasks.core.tokens.folder import cut_by_budget
+from tasks.core.tokens.tokenizer import drop_remote_code, load_tokenizer, longest_text
 
 Floats = npt.NDArray[np.float32]
 Rows = dict[str, list[list[int]]]  # a tokenizer's output for some texts, by name

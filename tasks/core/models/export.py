@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.core.stage.errors import Corrupt, Missing
-from tasks.core.stage.files import file_digest, read_json, write_json
+from tasks.core.errors import Corrupt, Missing
+from tasks.core.files import file_digest, read_json, write_json
 
 FORMAT = 1
 RECORD = "serving.json"

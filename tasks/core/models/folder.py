@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.models.layers import KINDS, Layer, name_of, read_layer
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 
 PACKAGE = "sentence_transformers."
 MODULE = f"{PACKAGE}models."

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
+from tasks.core.errors import UserError
 from tasks.core.models.layers import ACTIVATIONS, Layer, last_width, named_layers
-from tasks.core.stage.errors import UserError
 
 WEIGHTS = {"Dense": "linear", "LayerNorm": "norm"}  # sentence-transformers' name for a module's weights, and ours for the first of a kind
 RESIDUAL = "residual"  # its name of the matrix of a Dense's residual connection

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 
 ELEMENTWISE = (  # torch's elementwise activations without weights; always with torch's default constants, as in sentence-transformers
     *("CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "LeakyReLU", "LogSigmoid", "Mish", "ReLU", "ReLU6"),

@@ -10,9 +10,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
 
+from tasks.core.errors import UserError
 from tasks.core.models.folder import ROUTER
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokenizer import load_tokenizer, longest_text
+from tasks.core.tokens.tokenizer import load_tokenizer, longest_text
 
 FAILURES = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)  # of transformers that do not read texts alone
 CLOSE = 1e-3  # allowed effect of padding, as a share of the largest number of a vector or score; float32 is off by 1e-6

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.activations import ACT2FN
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 
 FOLDER = "mlm_head"
 WEIGHTS = "model.safetensors"

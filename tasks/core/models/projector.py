@@ -10,10 +10,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers
 from tasks.core.models.head import Head
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
 
 HEADS = {"linear": "linear", "nonlinear": "tanh"}  # the head of an encoder by the kind of projector
 STREAM = 13  # of draws

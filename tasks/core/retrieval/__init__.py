@@ -1,1 +1,1 @@
-"""Encoding and search."""
+"""Vectors on disk, and search in them."""

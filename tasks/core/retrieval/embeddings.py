@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, read_json, write_json
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_digest, read_json, write_json
 from tasks.core.tables.ids import Ints, read_ids
 
 Block = npt.NDArray[np.floating]

@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
+from tasks.core.errors import UserError
+from tasks.core.machine.devices import compute_dtype
 from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.embeddings import Block
 from tasks.core.retrieval.gpu.exact import rows_at_once, search
 from tasks.core.retrieval.ranked import MARGIN, Floats
-from tasks.core.stage.devices import compute_dtype
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 Vectors = TypeVar("Vectors")  # a block's

@@ -14,21 +14,21 @@ import pyarrow.parquet as pq
 import torch
 
 from tasks.core.encoding.encode import Vectors
+from tasks.core.files import new_file
+from tasks.core.machine.devices import Precision, choose_device
+from tasks.core.params.runtime import Runtime
+from tasks.core.retrieval.ann.search import ShortLists, open_index, refuse_other_scores, search_indexed
 from tasks.core.retrieval.embeddings import Embeddings, open_embeddings
-from tasks.core.retrieval.faiss_search import ShortLists, open_index, refuse_other_scores, search_indexed
 from tasks.core.retrieval.gpu.indexes import on_device
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.queries import encode_queries, part_size, search_embeddings
 from tasks.core.retrieval.ranked import QUERY_BLOCK, Floats, ranked_tables
-from tasks.core.stage.devices import Precision, choose_device
-from tasks.core.stage.files import new_file
 from tasks.core.stage.progress import Progress
-from tasks.core.stage.runtime import Runtime
 from tasks.core.stage.scratch import is_sealed, seal
 from tasks.core.tables.ids import Ints, StoredIds
 from tasks.core.tables.parquet import open_parquet
 from tasks.core.tables.schemas import RANKED
-from tasks.core.text.tokens import Tokens, open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.workers.each import Workers
 
 

@@ -6,15 +6,15 @@ import numpy as np
 import torch
 
 from tasks.core.encoding.encode import Vectors, encode
+from tasks.core.errors import UserError
+from tasks.core.machine.devices import Precision, best_batch_tokens, compute_dtype, move_module
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.retrieval.embeddings import Embeddings
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.ranked import MARGIN, QUERY_BLOCK, Floats
-from tasks.core.stage.devices import Precision, best_batch_tokens, compute_dtype, move_module
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import Progress
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 
 HELD = 2**22  # search results in memory at a time, 24 bytes each: a CPU computes for far longer than it reads the corpus
 HELD_GPU = 2**25  # a GPU computes faster, so it reads less often: 0.4 GB

@@ -16,8 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
+from tasks.core.errors import CONTROLS, Unavailable, UserError
 from tasks.core.sources.pairs import file_and_columns, pairs_file
-from tasks.core.stage.errors import CONTROLS, Unavailable, UserError
 
 Kind = Literal["demo", "beir", "csv", "msmarco", "parquet", "pairs", "irds"]
 PATH_KINDS = ("beir", "csv", "msmarco", "parquet", "pairs")  # whose place is a folder, or of pairs, a file

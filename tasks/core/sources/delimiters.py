@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
-from tasks.core.stage.errors import Invalid
+from tasks.core.errors import Invalid
 
 NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 EITHER = "commas or semicolons"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import HUB_FILES, parse_encoder
-from tasks.core.stage.errors import UserError
 
 
 def encoder_folder(source: str) -> Path:

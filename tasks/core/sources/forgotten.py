@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 Kind = Literal["document", "query"]
 KINDS: tuple[Kind, ...] = ("document", "query")

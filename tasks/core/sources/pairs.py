@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from tasks.core.stage.errors import Invalid, Unavailable, UserError
+from tasks.core.errors import Invalid, Unavailable, UserError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 EXPECTED = "a file of queries and answers: .csv, .tsv, .jsonl, each plain or .gz, or .parquet"

@@ -15,8 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, cast
 
+from tasks.core.errors import Unavailable, UserError
 from tasks.core.sources.datasets import DEMO_DISTRIBUTION, demo_file, local_path
-from tasks.core.stage.errors import Unavailable, UserError
 
 Kind = Literal["demo", "dump", "parquet", "jsonl"]
 DUMP = re.compile(r"\.xml(-p\d+p\d+)?(\.bz2)?$")  # a split dump's parts are named by their first and last page: .xml-p1p41242.bz2

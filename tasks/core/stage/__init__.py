@@ -1,1 +1,1 @@
-"""Code that every stage uses: entry point, errors, files, parameters, progress, devices."""
+"""What every stage is made of: entry point, code digest, random draws, progress, resumed work."""

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_text
+from tasks.core.errors import UserError
+from tasks.core.files import write_text
 
 PACKAGE = "tasks"
 SNAPSHOT = "RETEMPER_CODE"  # environment: the folder of the frozen copy that a stage executes
@@ -30,7 +30,7 @@ KEPT = 8  # frozen copies kept per project; the oldest are removed first
 NEUTRAL = {
     "tasks.core.stage.code": "identifies a stage's code, and computes nothing for it",
     "tasks.core.stage.entry": "starts and ends a stage",
-    "tasks.core.stage.errors": "text of errors: a stage that fails has no artifact",
+    "tasks.core.errors": "text of errors: a stage that fails has no artifact",
     "tasks.core.stage.progress": "what is shown while a stage runs",
     "tasks.core.workers.attempts": "the order in which pieces of work are given out; each is computed by its stage's code",
     "tasks.core.workers.cluster": "passes pieces and results between a stage and a Ray cluster",
@@ -139,7 +139,7 @@ def read_module(text: bytes, package: str) -> Module:
     tree = ast.parse(text)
     canonical = [part for part in map(_canonical, _body(tree.body)) if part]
     digest = hashlib.sha256("\n".join(canonical).encode()).hexdigest() if canonical else ""
-    return Module(digest, tuple(sorted(set(_imports(tree, package)))))
+    return Module(digest, tuple(sorted(set(our_imports(tree, package)))))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def module_file(root: Path, name: str) -> Path | None:
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """The names of our modules in all imports, anywhere in the file."""
+def our_imports(tree: ast.AST, package: str) -> Iterator[str]:
+    """The names of our modules in all imports of a syntax tree; of `from MODULE import`, the module's name first."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == PACKAGE)

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tasks.core.errors import UserError, one_line_errors
+from tasks.core.files import file_stamp, read_json, write_json
+from tasks.core.params.sections import FROZEN, STAGE
 from tasks.core.stage.code import ASKED_BY, PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
-from tasks.core.stage.errors import UserError, one_line_errors
-from tasks.core.stage.files import file_stamp, read_json, write_json
 from tasks.core.stage.frozen import CODE
-from tasks.core.stage.params import FROZEN, STAGE
 from tasks.core.stage.progress import leave_bars
 from tasks.core.stage.references import freeze_references, frozen_references
 
 PR_SET_PDEATHSIG = 1
 SOURCES = "RETEMPER_SOURCES"  # names a file that lists what this stage reads from outside the project
-RECORD = "RETEMPER_RECORD"  # names a file for the stage's threads, device, and arithmetic (tasks.core.stage.devices)
+RECORD = "RETEMPER_RECORD"  # names a file for the stage's threads, device, and arithmetic (tasks.core.machine.devices)
 SECONDS = "RETEMPER_SECONDS"  # names a file for the stage's cost: `seconds` of its own work, without startup and caching, and others
 TETHER = "RETEMPER_TETHER"  # set by the flow's tether (flows/process/tether.py), which leads our session
 

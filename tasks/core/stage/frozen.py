@@ -8,9 +8,9 @@ next one.
 import json
 from pathlib import Path
 
+from tasks.core.files import write_json
+from tasks.core.params.sections import FROZEN, read_yaml
 from tasks.core.stage.code import MEMORY, PACKAGE, Reader, freeze_code
-from tasks.core.stage.files import write_json
-from tasks.core.stage.params import FROZEN, read_yaml
 from tasks.core.stage.references import freeze_references
 
 CODE = Path("data/code.json")

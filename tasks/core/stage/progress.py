@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from tasks.core.stage.errors import escaped
+from tasks.core.errors import escaped
 
 if TYPE_CHECKING:  # rich costs a process 60 ms: it is imported where there is a terminal
     import rich.progress as rich

@@ -4,6 +4,7 @@ A stage is up to date while the code that it imports is. Code that a parameter n
 digest of that code too, `tasks.own.listnet:loss@5f1d...`: when the code changes, only stages with this parameter run again.
 """
 
+import ast
 import re
 import symtable
 from collections.abc import Callable, Mapping
@@ -14,8 +15,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from tasks.core.stage.code import PACKAGE, Reader, module_file
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
+from tasks.core.stage.code import PACKAGE, Reader, module_file, our_imports
 
 PATTERN = re.compile(rf"{PACKAGE}(\.[A-Za-z_]\w*)+:[A-Za-z_]\w*(@[0-9a-f]{{16}})?")
 
@@ -33,7 +34,8 @@ Reference = Annotated[str, BeforeValidator(_checked), WithJsonSchema(SCHEMA)]  #
 def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
     """Add to every reference in `value` (of params.yaml: mappings, lists, scalars) the digest of the code that it names.
 
-    UserError naming the key if the reader's code lacks the module or its function, or if a digest was written by hand.
+    UserError naming the key if the reader's code lacks the module or its function, or if a digest was written by hand. UserError naming the
+    line if the module imports one of tasks that the reader's code lacks.
     """
     if isinstance(value, Mapping):
         return {name: freeze_references(child, reader, f"{key}.{name}" if key else str(name)) for name, child in value.items()}
@@ -52,6 +54,11 @@ def freeze_references(value: Any, reader: Reader, key: str = "") -> Any:
     digest = reader.module_digest(module)  # before the file is parsed here: it refuses one that is not Python
     if name not in _names(file):
         raise UserError(f"{found}, but {file.relative_to(reader.root)} defines no {name}; add it, or fix the name")
+    if missing := _missing_import(file, reader.root):
+        line, other = missing
+        raise UserError(
+            f"{file.relative_to(reader.root)}:{line}: imports {other}, expected a module of ours (docs/design.md); fix the import"
+        )
     return f"{value}@{digest[:16]}"
 
 
@@ -80,6 +87,18 @@ def named_code(reference: str) -> Callable[..., Any] | None:
     module, _, name = without_digests(reference).partition(":")
     function: Callable[..., Any] = getattr(import_module(module), name)
     return function
+
+
+def _missing_import(file: Path, root: Path) -> tuple[int, str] | None:
+    """The first line of a module that imports a module of tasks that is not there, and that module's name."""
+    package = ".".join(file.relative_to(root).parent.parts)
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = list(our_imports(node, package))
+            for name in names[:1] if isinstance(node, ast.ImportFrom) else names:  # what else it imports may be a function
+                if module_file(root, name) is None:
+                    return node.lineno, name
+    return None
 
 
 def _names(file: Path) -> set[str]:

@@ -9,9 +9,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import tasks
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest, folder_digest, write_text
 from tasks.core.stage.code import MEMORY, Reader
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_digest, folder_digest, write_text
 
 ROOT = Path(".retemper")
 FINISHED = "finished"

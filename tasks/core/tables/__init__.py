@@ -1,1 +1,1 @@
-"""Tables: their schemas, Parquet, run files, ids, judgments."""
+"""Tables: their schemas, Parquet, ids, judgments."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.ids import Ints, concat_ranges, ordinals
 from tasks.core.tables.parquet import count_rows, read_batches, read_table
 from tasks.core.tables.schemas import QRELS, RANKED

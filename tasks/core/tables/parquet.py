@@ -8,8 +8,8 @@ from typing import BinaryIO, NoReturn
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import new_file
+from tasks.core.errors import UserError
+from tasks.core.files import new_file
 
 BATCH_ROWS = 8192
 UNREADABLE = (pa.ArrowException, UnicodeDecodeError, OSError)  # Arrow reports corruption as any of these; the OSError has no errno

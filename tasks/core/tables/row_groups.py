@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, open_parquet, parquet_errors
 
 

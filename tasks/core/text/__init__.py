@@ -1,1 +1,1 @@
-"""Texts and tokens."""
+"""The texts of documents and queries: read, analysed into words, compared."""

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from tasks.core.stage.params import Params
+from tasks.core.params.sections import Params
 
 
 class Text(Params):

@@ -8,7 +8,9 @@ import shutil
 from pathlib import Path
 
 KNOWN = "known_queries.json"  # ids of the training queries that the weights know: see tasks.core.training.replay
-LEARNED = "trained_index.safetensors"  # the learned part of the index that the weights were trained with: see tasks.core.retrieval.trained
+LEARNED = (
+    "trained_index.safetensors"  # the learned part of the index that the weights were trained with: see tasks.core.retrieval.ann.trained
+)
 
 
 def copy_companions(source: Path | None, to: Path) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from tasks.core.machine.devices import restore_order, to_device, to_tensor
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.stage.devices import restore_order, to_device, to_tensor
 from tasks.core.stage.draws import draw_seed
 from tasks.core.tables.ids import Ints, concat_ranges
-from tasks.core.text.tokens import Tokens, cut_by_budget, cut_evenly
+from tasks.core.tokens.folder import Tokens, cut_by_budget, cut_evenly
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import Figures
 from tasks.core.training.unpadded import Unpadded, unpadded_towers

@@ -20,8 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from tasks.core.stage.errors import Corrupt, UserError
-from tasks.core.stage.files import new_file, read_json, write_json
+from tasks.core.errors import Corrupt, UserError
+from tasks.core.files import new_file, read_json, write_json
 from tasks.core.stage.progress import Progress
 from tasks.core.training.cpu_dropout import CheapDropout
 from tasks.core.training.figures import Figures, Metrics, read_figures

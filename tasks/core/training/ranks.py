@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tasks.core.stage.devices import Precision, choose_device
+from tasks.core.files import write_json
+from tasks.core.machine.devices import Precision, choose_device
+from tasks.core.machine.processes import available_cores
+from tasks.core.params.runtime import Runtime
 from tasks.core.stage.entry import RECORD
-from tasks.core.stage.files import write_json
-from tasks.core.stage.processes import available_cores
-from tasks.core.stage.runtime import Runtime
 from tasks.core.workers.each import Machine, gpus_of, local_count, machine, threads_each
 
 if TYPE_CHECKING:

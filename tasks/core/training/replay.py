@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.stage.draws import draw_seed
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 from tasks.core.tables.ids import Ints, ordinals
 from tasks.core.training.companions import KNOWN
 

@@ -17,12 +17,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tasks.core.machine.devices import best_batch_tokens, has_flash_attention, most_tokens, to_device, to_tensor
 from tasks.core.models.bi_encoder import Encoder
-from tasks.core.models.first_tokens import built_like_bert
-from tasks.core.models.unpadded_rows import first_places, first_position, ids_and_positions, positions, round_up, with_filler_rows
-from tasks.core.stage.devices import best_batch_tokens, has_flash_attention, most_tokens, to_device, to_tensor
+from tasks.core.models.hidden_states.first_tokens import built_like_bert
+from tasks.core.models.hidden_states.unpadded_rows import (
+    first_places,
+    first_position,
+    ids_and_positions,
+    positions,
+    round_up,
+    with_filler_rows,
+)
 from tasks.core.tables.ids import Ints
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 
 if TYPE_CHECKING:
     from tasks.core.workers.gang import Gang

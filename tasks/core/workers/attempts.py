@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.stage.progress import SILENT
 
 AHEAD = 3  # pieces per worker that are given out or done before their turn; this bounds memory

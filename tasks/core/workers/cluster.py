@@ -20,15 +20,15 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 import tasks
+from tasks.core.errors import Invalid, Unavailable, UserError
+from tasks.core.files import write_text
+from tasks.core.machine.devices import gpu_kinds
+from tasks.core.params.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.stage.code import Reader
 from tasks.core.stage.entry import RECORD
-from tasks.core.stage.errors import Invalid, Unavailable, UserError
-from tasks.core.stage.files import write_text
-from tasks.core.stage.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.stage.scratch import ROOT, libraries, work_digest
 from tasks.core.workers.attempts import AHEAD, Called, Outcome, Raised, Run, attempt, become_worker, result_of
 from tasks.core.workers.cluster_crew import Crew, workers_lost
-from tasks.core.workers.each import gpu_kinds
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")

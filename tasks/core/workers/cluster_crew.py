@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tasks.core.stage.errors import WorkersLost
-from tasks.core.stage.runtime import RUNTIME_FILE
+from tasks.core.errors import WorkersLost
+from tasks.core.params.runtime import RUNTIME_FILE
 from tasks.core.workers.attempts import Outcome, Raised, Run
 
 Numbered = tuple[int, Any]  # a piece and its number

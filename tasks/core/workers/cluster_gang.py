@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import distributed as dist
 
-from tasks.core.stage.errors import Unavailable
+from tasks.core.errors import Unavailable
+from tasks.core.params.runtime import Runtime
 from tasks.core.stage.progress import LIVE, SILENT
-from tasks.core.stage.runtime import Runtime
 from tasks.core.workers.cluster import ROOM_SECONDS, Cluster, Session, join_session
 from tasks.core.workers.gang import PeerLost
 from tasks.core.workers.reach import reach_all

@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
-from tasks.core.stage.devices import Precision, choose_device, compute_dtype, hardware
-from tasks.core.stage.errors import Invalid
-from tasks.core.stage.processes import available_cores
-from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
+from tasks.core.errors import Invalid
+from tasks.core.machine.devices import Precision, choose_device, compute_dtype, gpu_kinds, hardware
+from tasks.core.machine.processes import available_cores
+from tasks.core.params.runtime import RUNTIME_FILE, Runtime
 from tasks.core.stage.scratch import ROOT
 
 Piece = TypeVar("Piece")
@@ -156,11 +156,6 @@ def machine(runtime: Runtime, precision: Precision, gpus: int = 0) -> Machine:
             remedy="choose GPUs with CUDA_VISIBLE_DEVICES",
         )
     return Machine(device.type, kinds[0], str(compute_dtype(device, precision)))
-
-
-def gpu_kinds(gpus: int) -> list[str]:
-    """The kinds of the first GPUs that this process sees."""
-    return sorted({hardware(torch.device("cuda", number)) for number in range(gpus)})
 
 
 @contextmanager

@@ -15,9 +15,9 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from tasks.core.stage.devices import restore_order
+from tasks.core.errors import UserError, gpu_fault, memory_fault
+from tasks.core.machine.devices import restore_order
 from tasks.core.stage.draws import Ints
-from tasks.core.stage.errors import UserError, gpu_fault, memory_fault
 
 BUCKET = 1 << 24  # numbers of gradients that are exchanged at a time: 64 MiB, three times, beside the gradients themselves
 PATIENCE = timedelta(hours=1)  # for ranks that wait while the first one validates or writes; a lost rank is noticed at once

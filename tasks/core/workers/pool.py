@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from tasks.core.stage.errors import UserError, WorkersLost
-from tasks.core.stage.processes import end_with_parent
-from tasks.core.stage.runtime import Runtime
+from tasks.core.errors import UserError, WorkersLost
+from tasks.core.machine.processes import end_with_parent
+from tasks.core.params.runtime import Runtime
 from tasks.core.workers.attempts import AHEAD, Called, Run, attempt, become_worker
 
 Piece = TypeVar("Piece")

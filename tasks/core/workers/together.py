@@ -22,11 +22,11 @@ from pathlib import Path
 
 import torch
 
-from tasks.core.stage.devices import choose_device
-from tasks.core.stage.errors import GpuFailed, UserError, WorkersLost, user_error
-from tasks.core.stage.processes import end_with_parent
+from tasks.core.errors import GpuFailed, UserError, WorkersLost, user_error
+from tasks.core.machine.devices import choose_device
+from tasks.core.machine.processes import end_with_parent
+from tasks.core.params.runtime import RUNTIME_FILE, Runtime
 from tasks.core.stage.progress import leave_bars
-from tasks.core.stage.runtime import RUNTIME_FILE, Runtime
 from tasks.core.workers.gang import Gang, PeerLost
 
 Training = Callable[[torch.device, Gang], None]

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from tasks.core.errors import UserError, counted
 from tasks.core.sources.datasets import csv_layout
 from tasks.core.sources.delimiters import EITHER, delimiter_of, is_tabbed, tells_delimiter
-from tasks.core.stage.errors import UserError, counted
 from tasks.prepare.readers.lines import grade, read_text_lines, weight
 from tasks.prepare.readers.parquet import DOCUMENT_ID, QREL_DOC, QREL_GRADE, QREL_QUERY, QUERY_ID, QUERY_TEXT, TEXT, TITLE, WEIGHT
 from tasks.prepare.source import At, Document, Negative, Qrel, Query, Source

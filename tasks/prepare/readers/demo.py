@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tasks.core.errors import UserError
+from tasks.core.files import file_digest
 from tasks.core.sources.datasets import demo_file
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_digest
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
 DIGEST = "05ed445d555bcced1b3a3a42fecbed2ce426c1034429eb15ed043b166966b052"

@@ -10,9 +10,9 @@ from typing import Any
 
 import ir_datasets
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import SPLIT_NAMES
 from tasks.core.sources.grades import EXPECTED, MOST
-from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At, Document, Qrel, Query, Source
 
 BODIES = ("text", "body", "abstract", "contents")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from tasks.core.errors import UserError
 from tasks.core.sources.grades import EXPECTED, is_grade
 from tasks.core.sources.json_lines import Repeated, parse_line
 from tasks.core.sources.qrels import EXPECTED_WEIGHT, weight_of
-from tasks.core.stage.errors import UserError
 from tasks.prepare.source import At
 
 GZIP_MAGIC = b"\x1f\x8b"

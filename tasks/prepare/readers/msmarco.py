@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from tasks.core.errors import UserError, counted
 from tasks.core.sources.datasets import msmarco_layout
-from tasks.core.stage.errors import UserError, counted
-from tasks.core.tables.trec_ids import WHITE
+from tasks.core.trec.ids import WHITE
 from tasks.prepare.readers.lines import SHOWN, Lines, blocks, grade, read_columns, read_lines
 from tasks.prepare.readers.parquet import DOCUMENT_ID, TEXT
 from tasks.prepare.source import At, Document, Documents, Negative, Qrel, Query, Source

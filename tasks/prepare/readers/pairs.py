@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.core.errors import Invalid, UserError
 from tasks.core.sources.datasets import SPLIT_NAMES, SPLITS
 from tasks.core.sources.pairs import ANCHORS, PASSAGES, Columns, columns_of, extension, pairs_file
-from tasks.core.stage.errors import Invalid, UserError
 from tasks.core.text.plain import SHARE, Shares, digest
 from tasks.prepare.readers.csv_tables import read_cells
 from tasks.prepare.readers.lines import SHOWN, read_objects

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import MAKE_QUERIES, SPLIT_NAMES, parquet_files
 from tasks.core.sources.grades import EXPECTED, MOST
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, UNREADABLE, open_parquet, refuse_damage
 from tasks.prepare.readers.lines import weight
 from tasks.prepare.source import At, Document, Documents, Negative, Qrel, Query, Source

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import uvicorn
 
+from tasks.core.errors import UserError
 from tasks.core.stage.entry import parser, stage
-from tasks.core.stage.errors import UserError
 from tasks.search.server.app import Settings, create_app
 from tasks.search.server.connections import Bounded, connection_limit
 from tasks.search.server.log import Log

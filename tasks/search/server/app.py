@@ -15,8 +15,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from tasks.core.errors import printable
 from tasks.core.retrieval.fusion import Ranked
-from tasks.core.stage.errors import printable
 from tasks.search.server import limits
 from tasks.search.server.batches import Answer, Batches, Full
 from tasks.search.server.log import Log

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.parquet import read_batches
 from tasks.core.tables.schemas import DOCUMENTS
 

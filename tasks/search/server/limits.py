@@ -9,7 +9,7 @@ from fastapi import HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
-from tasks.core.stage.errors import printable
+from tasks.core.errors import printable
 
 QUERY = 2000  # characters in a query
 MOST_K = 100  # documents in an answer

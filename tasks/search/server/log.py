@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Literal
 
-from tasks.core.stage.errors import Corrupt
+from tasks.core.errors import Corrupt
 
 Form = Literal["hashed", "plain"]
 KEY_BYTES = 32

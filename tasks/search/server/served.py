@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from tasks.core.errors import Corrupt, UserError, disk_fault, printable
 from tasks.core.models.export import RECORD, Export, read_record, refuse_damaged
 from tasks.core.retrieval.fusion import Ranked
-from tasks.core.stage.errors import Corrupt, UserError, disk_fault, printable
 from tasks.core.tables.ids import read_ids
 from tasks.search.lists import DenseSystem, Each, LexicalSystem, Systems, Texts
 from tasks.search.server.documents import Documents

@@ -14,8 +14,8 @@ from tasks.core.encoding.int8 import has_int8_layers
 from tasks.core.encoding.packed import Packed, has_fused_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tests.fake_gpu import GPU, fake_gpu
 
 CPU = torch.device("cpu")

@@ -13,8 +13,8 @@ from tasks.core.encoding.int8 import Linear, Quantized, has_int8_layers
 from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.skipif(not has_int8_layers(), reason="this CPU has no VNNI, or torch no oneDNN")

@@ -21,8 +21,8 @@ from tasks.core.encoding.openvino_int8 import Range, Smoothed, has_graph, openvi
 from tasks.core.encoding.packed import quantized_layers
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 pytestmark = pytest.mark.skipif(not openvino_int8.installed(), reason="OpenVINO is not installed")
 multiplied = pytest.mark.skipif(not has_int8_layers(), reason="this CPU has no VNNI, so sums saturate, or torch no oneDNN")
@@ -222,7 +222,7 @@ import numpy as np, torch
 from pathlib import Path
 from tasks.core.encoding.openvino_int8 import openvino_layers, random_texts
 from tasks.core.models.bi_encoder import load_towers
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 faulthandler.enable()  # Python's own stack for signals
 folder = Path(sys.argv[1])

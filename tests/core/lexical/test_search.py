@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from tasks.core.errors import UserError
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25, Stopwords
 from tasks.core.lexical.search import HELD, SPARSE, Searcher, load, ranked, term_ids
-from tasks.core.stage.errors import UserError
 from tasks.core.text.analysis import analyzer, stop_list
 
 PLAIN = BM25(stemmer="none", stopwords="none")

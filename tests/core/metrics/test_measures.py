@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import means, parse, per_query, read_qrels
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import validate
+from tasks.core.params.sections import validate
 from tasks.core.tables.schemas import QRELS
 from tasks.evaluate.external import evaluate_files
 from tasks.evaluate.params import Evaluate

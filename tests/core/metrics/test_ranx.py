@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.core.metrics.measures import Qrels, means, parse, per_query
-from tasks.core.metrics.paired_tests import paired_t_test, permutation_test
+from tasks.core.statistics.paired_tests import paired_t_test, permutation_test
 
 ranx = pytest.importorskip("ranx")
 tests = pytest.importorskip("ranx.statistical_tests")

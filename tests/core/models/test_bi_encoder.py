@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, BartConfig, BartModel
 
 from tasks.core.encoding.encode import encode_texts
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.models.bi_encoder import Towers, interpolate_weights, load_towers, load_transformer, save_towers, temperature_warning
 from tasks.core.models.folder import TOWERS, Shape, read_shape
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 CPU = torch.device("cpu")
 MAX_LENGTH = 12

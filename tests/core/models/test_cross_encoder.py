@@ -15,10 +15,10 @@ from transformers import (
     RobertaForSequenceClassification,
 )
 
+from tasks.core.errors import UserError
 from tasks.core.models import cross_encoder
 from tasks.core.models.cross_encoder import CrossEncoder, load_classifier, load_cross_encoder, padded
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokens import cut_by_budget
+from tasks.core.tokens.folder import cut_by_budget
 from tests.fake_gpu import GPU, fake_gpu
 from tests.starts import byte_tokenizer
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import load_towers
 from tasks.core.models.folder import read_shape
-from tasks.core.stage.errors import UserError
 
 
 def test_towers_saved_by_the_module_are_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.core.errors import UserError
 from tasks.core.models.head import Head
 from tasks.core.models.layers import Layer, read_layer
-from tasks.core.stage.errors import UserError
 
 
 def test_dropout_is_of_training_alone() -> None:

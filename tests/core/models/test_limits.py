@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tasks.base.shape import fitted_tokenizer
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
 from tasks.core.models.limits import most_tokens
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 
 def test_the_limit_is_the_one_of_stage_base(tiny_encoder: Path, minilm: Path, tmp_path: Path) -> None:

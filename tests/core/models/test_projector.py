@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import load_towers, save_towers
 from tasks.core.models.folder import read_shape
 from tasks.core.models.head import Head
 from tasks.core.models.projector import add_projector, make_projector, save_projector
-from tasks.core.stage.errors import UserError
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 
 def pretrained(source: Path, folder: Path, kind: str) -> Head:

@@ -9,7 +9,7 @@ import torch
 
 from tasks.core.models.bi_encoder import load_towers, save_towers
 from tasks.core.models.cross_encoder import load_cross_encoder
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.tokens.tokenizer import load_tokenizer
 
 CODE = {
     "auto_map": {

@@ -15,14 +15,14 @@ from transformers import T5Config, T5Model
 
 from tasks.core.encoding.encode import encode, encode_texts
 from tasks.core.encoding.packed import Packed
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers, truncate
 from tasks.core.models.folder import Shape, read_prompts, read_shape
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
-from tasks.core.text.token_params import Cut
-from tasks.core.text.token_store import write_tokens
-from tasks.core.text.tokenizer import load_tokenizer
-from tasks.core.text.tokens import open_tokens
+from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.params import Cut
+from tasks.core.tokens.store import write_tokens
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.search.bert import query_vector
 from tests.starts import DECODERS, EOS, LENGTH, PROMPTS, STARTS, Start
 

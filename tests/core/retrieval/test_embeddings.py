@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.retrieval.embeddings import Embeddings, Manifest, open_embeddings, write_manifest
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 

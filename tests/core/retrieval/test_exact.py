@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.errors import UserError
 from tasks.core.retrieval import exact, ranked
 from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.exact import Reread, exact_search
 from tasks.core.retrieval.passages import best_passages
 from tasks.core.retrieval.ranked import MARGIN, id_order, ranked_tables
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.schemas import RANKED
 from tests.fake_gpu import GPU, fake_gpu
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.errors import UserError
 from tasks.core.retrieval.cpu import exact as cpu
 from tasks.core.retrieval.cpu.exact import Rounded
 from tasks.core.retrieval.gpu import exact
 from tasks.core.retrieval.gpu.exact import Counted, Halved, bound, highest, highest_products, inner_products, products, search
-from tasks.core.stage.errors import UserError
 from tests.core.retrieval.corpora import KINDS, corpus
 from tests.fake_gpu import GPU, fake_gpu
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from tasks.core.params.runtime import Runtime
 from tasks.core.retrieval import parts, ranked
 from tasks.core.retrieval.exact import exact_search
 from tasks.core.retrieval.parts import Parts, QuerySearch, search_all, searchers, shared_size
 from tasks.core.retrieval.ranked import QUERY_BLOCK, ranked_tables
-from tasks.core.stage.runtime import Runtime
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import RANKED

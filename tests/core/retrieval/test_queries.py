@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.core.errors import UserError
 from tasks.core.retrieval import queries, ranked
 from tasks.core.retrieval.embeddings import Embeddings, Manifest
 from tasks.core.retrieval.pairs import embedded_scores
 from tasks.core.retrieval.queries import search_embeddings
 from tasks.core.retrieval.ranked import MARGIN
-from tasks.core.stage.errors import UserError
 
 
 def test_a_gpu_reads_the_corpus_less_often_and_parts_are_whole_blocks() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.sources import datasets
 from tasks.core.sources.datasets import (
     DatasetSpec,
@@ -19,7 +20,6 @@ from tasks.core.sources.datasets import (
     parse_dataset,
     parse_encoder,
 )
-from tasks.core.stage.errors import UserError
 from tasks.core.tables import schemas
 
 

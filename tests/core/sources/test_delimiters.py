@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import Invalid
 from tasks.core.sources.delimiters import MOST, delimiter_of, seek_header, tells_delimiter
-from tasks.core.stage.errors import Invalid
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import HEAD, mark, marks_digest, read_marks
-from tasks.core.stage.errors import UserError
 
 
 def test_a_list_is_read_with_its_kinds(tmp_path: Path) -> None:

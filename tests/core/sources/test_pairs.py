@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import Invalid, Unavailable, UserError
 from tasks.core.sources.pairs import Columns, columns_of, file_and_columns, pairs_file
-from tasks.core.stage.errors import Invalid, Unavailable, UserError
 
 
 @pytest.mark.parametrize("name", ["faq.csv", "faq.CSV", "faq.tsv.gz", "faq.jsonl", "faq.ndjson.gz", "faq.parquet"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.stage.code import Reader, freeze_code, frozen_environment, read_module
-from tasks.core.stage.errors import UserError
 
 FILES = {
     "__init__": '"""Only words."""',

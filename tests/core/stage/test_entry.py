@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import tasks
+from tasks.core.errors import UserError
+from tasks.core.files import file_stamp
 from tasks.core.stage.code import ASKED_BY, SNAPSHOT
 from tasks.core.stage.entry import execute_frozen
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import file_stamp
 
 
 def test_ctrl_c_is_one_line_and_status_130() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tasks.core.errors import UserError
 from tasks.core.stage.entry import stage
-from tasks.core.stage.errors import UserError
 from tasks.core.stage.progress import LIVE, LIVE_SECONDS, LOG_SECONDS, Progress, leave_bars, track
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.core.errors import UserError
+from tasks.core.files import read_json
 from tasks.core.stage.code import Reader
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import read_json
 from tasks.core.stage.frozen import freeze
 from tasks.core.stage.references import freeze_references, frozen_references, named_code, without_digests
 
@@ -59,6 +59,29 @@ def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: st
     before, file = frozen(project), project / f"tasks/train/{name}.py"
     file.write_text(file.read_text().replace(old, new) if old else new)
     assert (frozen(project) == before) is same
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("from tasks.core.stage.errors import UserError", "tasks.core.stage.errors"),
+        ("import tasks.train.scaled, tasks.train.lost", "tasks.train.lost"),
+        ("from .lost import loss as other", "tasks.train.lost"),
+        ("from tasks.train.scaled import factor as other", None),
+        ("from tasks.train import scaled", None),
+        ("from . import scaled", None),
+        ("import tasks.train.scaled, json", None),
+    ],
+)
+def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name: str | None) -> None:
+    """As an own loss has it whose imports have moved: refused before the run, not in the middle of it."""
+    file = project / "tasks/train/mine.py"
+    file.write_text(f"{file.read_text()}\n\n{line}\n")
+    if name is None:
+        assert frozen(project)
+        return
+    with pytest.raises(UserError, match=rf"^tasks/train/mine\.py:8: imports {name}, expected a module of ours"):
+        frozen(project)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.documents import shortened, texts_of
 from tasks.core.tables.schemas import DOCUMENTS
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables import judgments
 from tasks.core.tables.ids import IDS, Ints
 from tasks.core.tables.judgments import (

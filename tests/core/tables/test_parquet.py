@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.parquet import BATCH_ROWS, read_batches, read_table, refuse_damage, write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 from tasks.core.text.document import Text, document_text

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from tasks.core.encoding.encode import encode
 from tasks.core.models.bi_encoder import Encoder, load_transformer
 from tasks.core.models.folder import Shape
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training.compute import Compute
 from tasks.core.training.figures import read_figures
 from tasks.core.training.gradient_cache import Side, cached_backward

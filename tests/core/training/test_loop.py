@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
 from tasks.core.stage.draws import batch_places, draw_seed
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
 from tasks.core.training import loop
 from tasks.core.training.figures import read_figures
 from tasks.core.training.loop import (

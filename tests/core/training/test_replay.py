@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.training.companions import KNOWN

@@ -12,10 +12,10 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BertConfig, DistilBertConfig, XLMRobertaConfig
 
+from tasks.core.machine.devices import best_batch_tokens
 from tasks.core.models.bi_encoder import Encoder, load_towers
 from tasks.core.models.folder import Shape
-from tasks.core.stage.devices import best_batch_tokens
-from tasks.core.text.tokens import Tokens
+from tasks.core.tokens.folder import Tokens
 from tasks.core.training import gradient_cache
 from tasks.core.training.compute import Compute
 from tasks.core.training.gradient_cache import Side, cached_backward, make_chunks

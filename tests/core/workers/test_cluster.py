@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.errors import Missing, UserError
-from tasks.core.stage.runtime import Runtime
+from tasks.core.errors import Missing, UserError
+from tasks.core.params.runtime import Runtime
 from tasks.core.workers import cluster
 from tasks.core.workers.cluster import Session, code_and_libraries, place_workers, refuse_unreachable
 from tasks.core.workers.each import machine, open_workers

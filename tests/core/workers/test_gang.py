@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from flows.explaining.runs import OF_MACHINE
-from tasks.core.stage.errors import GpuFailed, MemoryFull, UserError, WorkersLost, user_error
-from tasks.core.stage.runtime import Runtime
+from tasks.core.errors import GpuFailed, MemoryFull, UserError, WorkersLost, user_error
+from tasks.core.params.runtime import Runtime
 from tasks.core.workers import each, gang, together
 from tasks.core.workers.cluster import Cluster, Node, Session
 from tasks.core.workers.gang import Gang, PeerLost, peer_errors

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.errors import Invalid, Missing, UserError
-from tasks.core.stage.runtime import Runtime
+from tasks.core.errors import Invalid, Missing, UserError
+from tasks.core.params.runtime import Runtime
 from tasks.core.workers import each
 from tasks.core.workers.each import Alone, local_count, open_workers, threads_each
 from tasks.core.workers.pool import AHEAD, GIVEN, Pool
@@ -139,7 +139,7 @@ def test_one_worker_is_this_process(tmp_path: Path) -> None:
 
 
 def test_one_worker_imports_nothing_of_several() -> None:
-    code = "import sys; from tasks.core.workers.each import open_workers; from tasks.core.stage.devices import Runtime\n"
+    code = "import sys; from tasks.core.workers.each import open_workers; from tasks.core.machine.devices import Runtime\n"
     code += "with open_workers(Runtime()) as w: print(list(w.each(abs, [-1])))\n"
     code += "print([name for name in sys.modules if name.startswith(('ray', 'tasks.core.workers.'))])"
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)

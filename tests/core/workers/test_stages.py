@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tasks.core.files import folder_digest
 from tasks.core.retrieval import queries as core_queries
-from tasks.core.stage.files import folder_digest
 from tasks.encode.shards import boundaries
 from tasks.rerank import __main__ as rerank
 from tasks.teacher import pieces

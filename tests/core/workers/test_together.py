@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import folder_digest
-from tasks.core.stage.runtime import Runtime
+from tasks.core.errors import UserError
+from tasks.core.files import folder_digest
+from tasks.core.params.runtime import Runtime
 from tasks.core.training import ranks
 from tasks.core.training.loop import CHECKPOINT, checkpoint_step
 from tasks.core.workers import each

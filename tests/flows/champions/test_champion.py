@@ -14,13 +14,13 @@ from flows.champions import champion, history
 from flows.champions import tree as retraining_tree
 from flows.champions.champion import record_of
 from flows.champions.parts import Parts, is_same_model, outs_of, parts_of, settings_of
-from flows.cli.champion import set_champion
+from flows.cli.operate.champion import set_champion
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import git
 from flows.repository.lock import parse_lock
 from flows.retraining import decision, outlook, retrain
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS
 

@@ -14,7 +14,7 @@ from flows.champions import tree as retraining_tree
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.retraining import decision, outlook, retrain
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def crowned(number: int, cause: str, encoder: str, corpus: str = "c1", when: str = "now", **more: Any) -> champion.Champion:

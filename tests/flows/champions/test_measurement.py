@@ -12,9 +12,9 @@ from flows.champions import champion, measurement
 from flows.champions.parts import SETTING, Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
-from tasks.core.stage.errors import Problem, UserError
-from tasks.core.stage.files import folder_digest
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import Problem, UserError
+from tasks.core.files import folder_digest
+from tasks.core.params.sections import read_yaml
 
 
 @pytest.mark.heavy

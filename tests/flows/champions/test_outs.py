@@ -13,7 +13,7 @@ import pytest
 from flows.champions import champion, outs
 from flows.repository.git import git
 from flows.storage.cache import object_path
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 FILES = {"a": "one", "below/b": "two"}
 LISTING = json.dumps([{"md5": hashlib.md5(text.encode()).hexdigest(), "relpath": name} for name, text in FILES.items()])

@@ -9,7 +9,7 @@ import pytest
 from flows.champions import tree
 from flows.champions.tree import hold_for_dry_run, hold_for_retraining, uncommitted
 from flows.repository.git import git
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_names_that_stand_in_the_way_are_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from flows.cli import main as cli
-from flows.cli.evaluate import repeated
-from flows.experiments import evaluate, several
+from flows.cli.train.evaluate import repeated
+from flows.evaluating import evaluate, several
 from flows.process import locks
 from flows.results import search
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tests.forks import retemper
 
 ROOT = Path(__file__).resolve().parents[3]

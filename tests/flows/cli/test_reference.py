@@ -10,7 +10,7 @@ import typer
 from jsonschema import Draft202012Validator
 
 from flows.cli.reference import COMMAND, commands_text, pages, parameter_schema, parameters_text
-from tasks.core.stage.params import read_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.params import Parameters
 
 ROOT = Path(__file__).resolve().parents[3]

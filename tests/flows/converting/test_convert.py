@@ -16,8 +16,8 @@ import datasets
 import pytest
 
 from flows.converting.convert import Converted, Inputs, convert, parse_qrels, shares_of
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import parse_dataset
-from tasks.core.stage.errors import UserError
 from tasks.core.text.plain import Shares
 from tasks.prepare.corpus import write_corpus
 from tasks.prepare.negatives import write_official

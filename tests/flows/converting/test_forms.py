@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows.converting.forms import Example, Form, Passage, form_of
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 AT = "train.jsonl:7"
 TEVATRON = {"query_id": 3, "query": "who", "positive_passages": [{"docid": "d1", "title": "T", "text": "one"}], "negative_passages": []}

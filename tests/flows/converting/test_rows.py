@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.converting.rows import PARQUET_ROWS, cells, is_json, keys, rows
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 TEXT = '{"query": "a", "pos": ["b"]}\n\n{"query": "c", "pos": []}\n'
 

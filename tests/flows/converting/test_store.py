@@ -8,7 +8,7 @@ import pytest
 
 from flows.converting.forms import Passage
 from flows.converting.store import Store, new_store, text_id
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from flows.converting.forms import Passage
 from flows.converting.tables import Judgment, Query, documents, judgments, queries
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def write(path: Path, *rows: dict[str, Any]) -> Path:

@@ -11,7 +11,7 @@ from flows.experiments import choice, store, table
 from flows.experiments.choice import Tried
 from flows.experiments.sweep import read_points
 from flows.parameters.checks import check
-from tasks.core.stage.params import read_yaml
+from tasks.core.params.sections import read_yaml
 from tests.flows.experiments.test_compare import Project, drawn
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -20,8 +20,8 @@ from flows.experiments.compare import Side, compare, differences
 from flows.repository.git import git
 from flows.repository.lock import read_lock
 from flows.storage.cache import intact_path, listing, object_id, object_path
+from tasks.core.errors import UserError
 from tasks.core.metrics.measures import value_schema
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import QRELS, QUERIES
 

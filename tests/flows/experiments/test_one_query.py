@@ -10,7 +10,7 @@ import pytest
 from flows.cli.main import main
 from flows.experiments.one_query import show
 from flows.repository.git import git
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.ids import IDS
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES

@@ -17,7 +17,7 @@ from flows.experiments.sweep import Point, inputs, read_points, sweep
 from flows.repository import lock, worktree
 from flows.repository.git import git
 from flows.storage.cache import object_path
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 SWEEP = """
 import sys

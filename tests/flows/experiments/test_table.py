@@ -16,8 +16,8 @@ from flows.experiments.store import Experiment
 from flows.experiments.sweep import read_layout, read_points, read_targets
 from flows.parameters import edit
 from flows.parameters.checks import check
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 LAYOUT = table.Layout(caption="Few queries", models=("m",), measures=("RR@10", "R@9"), references=("bm25",), curve="rounds.m.n")

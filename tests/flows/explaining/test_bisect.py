@@ -22,7 +22,7 @@ from flows.process import locks
 from flows.repository.git import git
 from flows.repository.worktree import SOURCE
 from flows.storage.cache import objects
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 NAMES = [f"b{number:02}" for number in range(16)]
 WHOLE = Range(NAMES, 0, 16)

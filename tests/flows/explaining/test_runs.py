@@ -9,7 +9,7 @@ from flows.champions.parts import Parts
 from flows.explaining import runs
 from flows.explaining.runs import Bench, Configuration, refuse_unmeasured
 from flows.process.processes import Processes
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.training.companions import LEARNED
 
 

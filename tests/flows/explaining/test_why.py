@@ -15,7 +15,7 @@ from scipy import stats
 from flows.explaining.runs import Configuration, Measured, Refused
 from flows.explaining.sides import Factor
 from flows.explaining.why import Work, _trained, split, text
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 QUERIES = 0.0095  # what twenty queries add to the mean: 0 to 19 thousandths
 

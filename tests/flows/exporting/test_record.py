@@ -9,7 +9,7 @@ import pytest
 from flows.exporting.record import Record, curves, flatten, gather
 from flows.exporting.settings import Export, TensorBoard, read_export
 from flows.repository.git import git
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def write(path: str, content: object) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from scipy.stats import spearmanr
 
+from flows.batches.foreseen import Settings
+from flows.batches.known import Known
+from flows.batches.records import files_of, judgments
 from flows.feedback.clicks import Rule, name, read, take_in
 from flows.feedback.propensity import comparisons, harvest, power_law, relevance, relevance_error
-from flows.intake.foreseen import Settings
 from flows.intake.gate import check
-from flows.intake.known import Known
-from flows.intake.records import files_of, judgments
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.text.plain import is_dev
 
 RANKS, ETA = 8, 1.1

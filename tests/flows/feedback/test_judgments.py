@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from flows.batches.merge import merge_folders
 from flows.feedback.judgments import take_in
-from flows.intake.batches import merge_folders
 from flows.intake.inbox import take_in as take_batches
 from flows.intake.settings import Intake
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.failures.suspects import Suspect, write_suspects
 from tasks.prepare.readers.beir import qrels
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.intake import known
-from flows.intake.foreseen import Settings
+from flows.batches import known
+from flows.batches.foreseen import Settings
 from flows.intake.gate import REPEATED, check
 from flows.intake.inbox import take_in
 from flows.intake.settings import Intake

@@ -14,8 +14,8 @@ from flows.intake.gate import LEAKS, ONE, UNKNOWN
 from flows.intake.inbox import accept, check_folder, list_batches, take_in
 from flows.intake.settings import Gate, Intake
 from flows.intake.verdict import ACCEPTED, Batch
-from flows.results.origins import INTAKE
-from tasks.core.stage.errors import UserError
+from flows.pages.origins import INTAKE
+from tasks.core.errors import UserError
 
 RULE = Intake(inbox="inbox")
 SOURCE = "beir:base"

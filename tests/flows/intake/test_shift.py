@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
+from flows.batches.known import Known
 from flows.intake import inbox, reference
 from flows.intake.inbox import take_in
-from flows.intake.known import Known
 from flows.intake.reference import Reference
 from flows.intake.settings import Gate, Intake
 from flows.intake.shift import Shift, nearest, permutation_auc, rarity, vector_shift, word_shift
 from flows.intake.verdict import Batch
 from flows.process.processes import Processes
+from tasks.core.errors import UserError
 from tasks.core.sources.datasets import demo_file
-from tasks.core.stage.errors import UserError
 from tasks.core.text.analysis import analyzer
 
 terms = analyzer("none", "none")

@@ -8,8 +8,8 @@ import pytest
 from flows.champions import champion
 from flows.champions.champion import Champion
 from flows.intake import shrinkage
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 
 NOW = Champion(2, "star", "promoted", "then")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flows.parameters import alike, checks
-from tasks.core.stage.errors import Invalid
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import Invalid
+from tasks.core.params.sections import read_yaml
 from tasks.params import Parameters
 
 PARAMS = Path(__file__).resolve().parents[3] / "params.yaml"

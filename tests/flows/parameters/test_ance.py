@@ -10,8 +10,8 @@ import pytest
 from flows.parameters import ance
 from flows.parameters.ance import Ance
 from flows.parameters.edit import apply
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 GRAPH = """
 stages:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flows.parameters.checks import check, check_file
-from tasks.core.stage.errors import Invalid, Missing, UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import Invalid, Missing, UserError
+from tasks.core.params.sections import read_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINED: dict[str, Any] = {"init": "base", "negatives": "bm25"}

@@ -9,7 +9,7 @@ import pytest
 from dvc.repo import Repo
 
 from flows.parameters.checks import check
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_the_corpus_takes_the_place_of_the_articles(checkout: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.parameters.edit import apply, literal, setting
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.safe_yaml import parse_yaml
 
 TEXT = """\
 # The head.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows.parameters.checks import check
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_what_dvc_yaml_reads_for_a_fusion_is_written(full_params: dict[str, Any]) -> None:

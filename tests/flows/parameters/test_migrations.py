@@ -13,8 +13,8 @@ import pytest
 from flows.parameters import edit
 from flows.parameters.checks import check
 from flows.parameters.migrations import MIGRATIONS, migrated, missing_sections
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.safe_yaml import parse_yaml
 
 OLD = """\
 # The head.

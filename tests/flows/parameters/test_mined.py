@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flows.parameters.checks import check
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_an_index_with_fast_scan_is_refused_for_negatives(full_params: dict[str, Any]) -> None:

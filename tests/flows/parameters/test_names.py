@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.parameters.checks import check_file, check_names
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_a_name_in_two_sections_of_one_namespace() -> None:

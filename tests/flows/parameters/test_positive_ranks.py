@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flows.parameters.checks import check
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 MINES: dict[str, dict[str, float]] = {"whole": {}, "skips": {"skip": 2}, "guarded": {"relative_margin": 0.05}}
 LONE = {"init": "base", "negatives": "bm25"}

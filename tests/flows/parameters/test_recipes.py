@@ -16,8 +16,8 @@ from flows.cli.main import main
 from flows.parameters import edit, recipes
 from flows.parameters.checks import check
 from flows.parameters.sources import SOURCE
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -12,9 +12,9 @@ import pytest
 
 import flows.parameters.sources
 from flows.parameters.sources import dataset_entry, source_keys, watch, write_source
+from tasks.core.errors import UserError
+from tasks.core.files import partial_path
 from tasks.core.sources.forgotten import FILE, HEAD, mark
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import partial_path
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.parameters.specs import spec_of
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 @pytest.mark.parametrize(

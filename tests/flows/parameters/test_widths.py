@@ -12,12 +12,12 @@ from flows.parameters.sources import STANDS
 from flows.parameters.widths import hidden_width, refuse_unfit, shaped_width, width_of
 from tasks.base.params import Base
 from tasks.base.shape import shaped_towers
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import load_towers, save_towers, truncate
 from tasks.core.models.folder import read_shape
 from tasks.core.models.projector import add_projector
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml, validate
-from tasks.core.text.tokenizer import load_tokenizer
+from tasks.core.params.sections import read_yaml, validate
+from tasks.core.tokens.tokenizer import load_tokenizer
 from tasks.params import Parameters
 from tests.starts import STARTS
 

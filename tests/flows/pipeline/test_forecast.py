@@ -12,7 +12,7 @@ from flows.pipeline import forecast
 from flows.pipeline.forecast import Forecast, forecasts, lines, refuse_small_disk, total_line
 from flows.repository.lock import entry_digest, read_lock
 from flows.storage import makings
-from tasks.core.stage.errors import DiskError
+from tasks.core.errors import DiskError
 
 THEN = {"documents": 1000, "train": 100, "dev": 10, "test": 10, "tokens": 29.0}
 Project = Callable[..., None]

@@ -16,7 +16,7 @@ from flows.repository.graph import Graph, Stage
 from flows.repository.lock import LOCK, read_lock
 from flows.repository.worktree import SECOND
 from flows.storage import cache
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_names_of_what_is_compared_are_not_checked_in_a_second_tree(

@@ -19,7 +19,7 @@ from flows.process.processes import Processes
 from flows.repository.graph import Graph, Stage
 from flows.retraining import pipeline
 from flows.watching.record import RECORD, RunNow, StageNow, read, recording
-from tasks.core.stage.errors import DiskError, UserError
+from tasks.core.errors import DiskError, UserError
 from tasks.core.stage.scratch import mark_finished
 
 

@@ -13,7 +13,7 @@ import pytest
 from flows.pipeline import stage as stages
 from flows.pipeline.stage import Slots, Transcript, devices_needed, find_devices, ray_environment, run_stage, spares_gpus
 from flows.process.processes import Processes
-from tasks.core.stage.errors import PROBLEM, Invalid, Problem, report
+from tasks.core.errors import PROBLEM, Invalid, Problem, report
 
 RAN = """\
 Running stage 'train@a':

@@ -1,5 +1,5 @@
 """A preview's second run is carried out in this process, as an evaluation's is."""
 
-from tests.flows.experiments.conftest import carried_out
+from tests.flows.evaluating.conftest import carried_out
 
 __all__ = ["carried_out"]

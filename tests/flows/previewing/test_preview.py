@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from flows.experiments.evaluate import Plan, RunFailed
+from flows.evaluating.evaluate import Plan, RunFailed
 from flows.pipeline.run import StagesFailed
 from flows.previewing import preview as module
 from flows.previewing.preview import preview, systems
 from flows.previewing.sample import Part, Sample
-from tasks.core.stage.errors import Problem, UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import Problem, UserError
+from tasks.core.params.sections import read_yaml
 
 INIT = {"init": "base", "negatives": "none", "steps": 0}
 WARMUP = {"init": "base", "negatives": "bm25", "epochs": 3.0}

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.previewing.sample import Part, draw
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables.parquet import read_table, write_table
 from tasks.core.tables.schemas import DOCUMENTS, QRELS, QUERIES
 from tasks.core.tables.weights import WEIGHTS

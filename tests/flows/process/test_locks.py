@@ -12,7 +12,7 @@ import pytest
 
 from flows.process import locks
 from flows.process.locks import hold_run_lock, repair
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_a_second_run_is_refused_while_the_first_lives(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flows.process.problems import ROOM, Problems, tell
-from tasks.core.stage.errors import PROBLEM, Corrupt, DiskError, Invalid, Missing, Problem, UserError, one_line_errors, report
+from tasks.core.errors import PROBLEM, Corrupt, DiskError, Invalid, Missing, Problem, UserError, one_line_errors, report
 
 SCRIPT = """
-from tasks.core.stage.errors import Invalid, one_line_errors
+from tasks.core.errors import Invalid, one_line_errors
 with one_line_errors():
     raise {raised}
 """

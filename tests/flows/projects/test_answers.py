@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from flows.measuring.sizes import Size, size_of
 from flows.parameters.checks import check
 from flows.projects.answers import default_queries, read_data, relative_answer, relative_data
 from flows.projects.estimate import Known, Scaled, disk_line, known, scale_seconds, time_line
-from flows.results.sizes import Size, size_of
+from tasks.core.errors import UserError
 from tasks.core.models.folder import ROUTER, TOWERS
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.params.sections import read_yaml
 from tasks.params import Parameters
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.safe_yaml import parse_yaml
+from tasks.core.params.safe_yaml import parse_yaml
 from tests.forks import retemper
 
 TINY = "package:cognition/model"

@@ -9,7 +9,7 @@ from flows.projects.news import changelog_news, entries, parameter_news, paramet
 from flows.projects.record import Record, parse_record
 from flows.projects.rerun import Again, parse_plan
 from flows.repository.graph import Graph, Stage
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 OLD = """\
 # Changelog

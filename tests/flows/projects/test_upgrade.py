@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.repository.git import GitFailed
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 from .conftest import CODE, GRAPH, MIGRATIONS, SECOND, Repository
 

@@ -13,11 +13,11 @@ from flows.champions.parts import Parts
 from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.promotion import evidence
-from flows.promotion.rule import Promotion
+from flows.promotion.records import Promotion
 from flows.retraining import decision
 from flows.retraining.decision import Candidate, compare
-from tasks.core.metrics.confirmation import is_selection_query
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
+from tasks.core.statistics.confirmation import is_selection_query
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import COLUMNS, QRELS, QUERIES
 

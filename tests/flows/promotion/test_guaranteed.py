@@ -7,10 +7,11 @@ import pytest
 
 from flows.promotion import betting
 from flows.promotion.guaranteed import MOST, order_queries
-from flows.promotion.rule import Evidence, Promotion, Verdict, decide
-from tasks.core.metrics.clusters import connected
-from tasks.core.metrics.confirmation import confirmation_queries, is_selection_query
-from tasks.core.stage.errors import UserError
+from flows.promotion.records import Evidence, Promotion, Verdict
+from flows.promotion.rule import decide
+from tasks.core.errors import UserError
+from tasks.core.statistics.clusters import connected
+from tasks.core.statistics.confirmation import confirmation_queries, is_selection_query
 
 NAMES = [f"q{number}" for number in range(1500)]
 DRAW = np.random.default_rng(11)

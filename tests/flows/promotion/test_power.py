@@ -8,7 +8,7 @@ from scipy import stats
 
 from flows.promotion.betting import BOLD, shows_more
 from flows.promotion.power import foresee, pass_chance, smallest_count
-from flows.promotion.rule import Promotion
+from flows.promotion.records import Promotion
 
 GUARANTEED, NOT_WORSE = Promotion(), Promotion(rule="not_worse")
 

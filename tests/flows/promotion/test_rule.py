@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from flows.promotion.groups import draws, lower_bound
-from flows.promotion.rule import Evidence, Promotion, Verdict, decide, measure_of
-from tasks.core.metrics.confirmation import shuffled
-from tasks.core.stage.errors import UserError
+from flows.promotion.records import Evidence, Promotion, Verdict
+from flows.promotion.rule import decide, measure_of
+from tasks.core.errors import UserError
+from tasks.core.statistics.confirmation import shuffled
 
 
 def named(*values: float) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 
 from flows.champions.champion import Champion
 from flows.promotion.standing import standing
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def crowned(number: int, cause: str, **comparison: Any) -> Champion:

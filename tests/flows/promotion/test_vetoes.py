@@ -8,9 +8,9 @@ from scipy import stats
 
 from flows.promotion import betting
 from flows.promotion.groups import Draws
-from flows.promotion.rule import Promotion, Veto
+from flows.promotion.records import Promotion, Veto
 from flows.promotion.vetoes import find_vetoes, loss_p_value, slices_of, surely_loses
-from tasks.core.metrics.confirmation import shuffled
+from tasks.core.statistics.confirmation import shuffled
 
 RULE = Promotion()
 

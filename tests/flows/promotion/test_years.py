@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from flows.champions.champion import Champion
-from flows.promotion.rule import Evidence, Promotion, decide
+from flows.promotion.records import Evidence, Promotion
+from flows.promotion.rule import decide
 from flows.promotion.standing import standing
-from tasks.core.metrics.confirmation import confirmation_queries, is_selection_query
+from tasks.core.statistics.confirmation import confirmation_queries, is_selection_query
 
 RULE = Promotion(comparisons=5, veto_rate=0)
 

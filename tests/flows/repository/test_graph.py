@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows.repository.graph import Graph, Stage, read_graph, read_status, refuse_unmade
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def graph(**edges: str) -> Graph:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.repository.lock import read_lock
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 @pytest.mark.parametrize("text", ["", "\n", "{}\n"])

@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from flows.repository.merge import is_recorded, merge_locks, merge_params
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def git(toy: Any, *words: str) -> subprocess.CompletedProcess[str]:

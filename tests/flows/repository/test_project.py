@@ -7,7 +7,7 @@ import pytest
 from dvc.config import Config, ConfigError
 
 from flows.repository.project import dvc_errors, edit_settings, project_folder, refuse_settings, settings_errors
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_a_colon_in_the_path_of_a_project_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ from flows.repository.worktree import (
     temp_tree,
     tree_place,
 )
+from tasks.core.errors import UserError
 from tasks.core.sources.forgotten import FILE, HEAD, mark
-from tasks.core.stage.errors import UserError
 
 
 def test_trees_of_ended_processes_are_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.results import browse
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.search.browse import arguments
 
 

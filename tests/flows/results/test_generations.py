@@ -19,7 +19,7 @@ from flows.results import search
 from flows.results.generations import current_metrics, find_mismatch, leave_out, outdated, refuse_truncated
 from flows.results.metrics import read_metrics
 from flows.storage.cache import object_path
-from tasks.core.stage.errors import Problem, UserError
+from tasks.core.errors import Problem, UserError
 from tasks.core.stage.frozen import freeze_parameters
 
 DEPS = {

@@ -7,7 +7,7 @@ import pytest
 
 from flows.process.display import Outcome, clock, markdown_table, summary, text_table
 from flows.results.metrics import best_model, read_metrics, rows
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 METRICS = {
     "bm25": {"dev": {"nDCG@10": 0.9, "AP": 0.1}, "test": {"nDCG@10": 0.7, "AP": 0.2}},

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from flows.results import search
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.params.sections import read_yaml
 
 
 def test_a_query_tower_is_served_by_its_own_index_or_its_rounds(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from dvc.config import Config
 
+from flows.batches import merge
 from flows.champions import tree as retraining_tree
-from flows.intake import batches
 from flows.pipeline.run import StagesFailed
 from flows.retraining import retrain
-from tasks.core.stage.errors import Problem
+from tasks.core.errors import Problem
 
 
 def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,8 +19,8 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
     (tmp_path / "batch").mkdir()
     (tmp_path / "batch/corpus.jsonl").write_text('{"_id": "d1", "text": "one"}\n')
     folder = retraining_tree.folder_of(tmp_path)
-    batches.merge_folders([tmp_path / "batch"], folder / batches.OUT, folder / batches.STAMP)
-    problem = Problem("stage", f"prepare: {folder / batches.OUT}/corpus.jsonl:1: wrong", 2)
+    merge.merge_folders([tmp_path / "batch"], folder / merge.OUT, folder / merge.STAMP)
+    problem = Problem("stage", f"prepare: {folder / merge.OUT}/corpus.jsonl:1: wrong", 2)
 
     def work(*_: Any) -> Any:
         raise StagesFailed([problem], 2)

@@ -13,10 +13,10 @@ from flows.champions import champion
 from flows.champions import tree as retraining_tree
 from flows.parameters import edit
 from flows.repository.git import git
+from tasks.core.files import folder_digest
+from tasks.core.params.sections import read_yaml
+from tasks.core.retrieval.ann.search import open_index
 from tasks.core.retrieval.embeddings import open_embeddings
-from tasks.core.retrieval.faiss_search import open_index
-from tasks.core.stage.files import folder_digest
-from tasks.core.stage.params import read_yaml
 
 PARAMS = {
     "encoder.source": "package:cognition/model",

@@ -9,7 +9,7 @@ import pytest
 
 from flows.retraining import notify as notices
 from flows.retraining.notify import BLOCK, RETRIES, WEBHOOK, check_webhook, notify
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 class Hook(BaseHTTPRequestHandler):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from flows.champions.history import Ended
+from flows.pages import measured
 from flows.process.display import Display
-from flows.results import pages
 from flows.retraining import outcome
 
-PAGE = f"<nav>{pages.LINKS}</nav>{pages.PLACE}"
+PAGE = f"<nav>{measured.LINKS}</nav>{measured.PLACE}"
 METRICS = {
     "<a>": {"dev": {"nDCG@10": 0.5, "RR@10": 0.25, "queries": "all"}, "test": {"nDCG@10": 0.75}},
     "champion/3": {"dev": {"nDCG@10": 0.625, "RR@10": 0.125}},
@@ -21,12 +21,12 @@ ENDED = Ended("1", "refused", "<a> against champion/3: worse", "now", champion=3
 
 
 def test_the_candidate_stands_beside_the_champion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / pages.PAGE).parent.mkdir()
-    (tmp_path / pages.PAGE).write_text(PAGE)
+    (tmp_path / measured.PAGE).parent.mkdir()
+    (tmp_path / measured.PAGE).write_text(PAGE)
     outcome.show(tmp_path, ENDED, Display())
     outcome.show(tmp_path, ENDED, Display())
-    text = (tmp_path / pages.PAGE).read_text()
-    assert capsys.readouterr().out == 2 * f"\npage of this retraining: {tmp_path / pages.PAGE}\n"
+    text = (tmp_path / measured.PAGE).read_text()
+    assert capsys.readouterr().out == 2 * f"\npage of this retraining: {tmp_path / measured.PAGE}\n"
     assert text.count('<h2 id="outcome">') == text.count('<a href="#outcome">') == 1, "once, whatever is written again"
     assert "Retraining refused: &lt;a&gt; against champion/3: worse." in text
     assert "difference from champion/3" in text
@@ -52,6 +52,6 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pages, "add", full)
+    monkeypatch.setattr(measured, "add", full)
     outcome.show(tmp_path, ENDED, Display())
     assert "No space left on device; the page does not show" in "".join(capsys.readouterr())

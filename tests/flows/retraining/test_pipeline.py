@@ -6,7 +6,7 @@ import pytest
 
 from flows.process import locks
 from flows.retraining import pipeline
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_a_worktree_that_is_held_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ from flows.champions import champion, history
 from flows.champions.parts import Parts
 from flows.retraining import plan
 from flows.retraining.modes import Retrain
-from tasks.core.stage.errors import UserError
-from tasks.core.stage.files import write_json
-from tasks.core.stage.params import read_yaml
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
+from tasks.core.params.sections import read_yaml
 from tests.flows.retraining.test_news import ASKED, BEFORE, JUDGED, corpus
 
 PARTS = Parts({"corpus": "data/corpus", "encoder": "data/encoders/star"}, {"corpus": "c1", "encoder": "e1.dir"}, {"star": "encoder"})

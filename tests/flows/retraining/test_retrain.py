@@ -21,8 +21,8 @@ from flows.process.display import Display
 from flows.process.processes import Processes
 from flows.repository.git import GitFailed, git
 from flows.retraining import decision, outlook, retrain
+from tasks.core.errors import FULL, Problem, UserError
 from tasks.core.sources.forgotten import FILE, mark
-from tasks.core.stage.errors import FULL, Problem, UserError
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.promotion.rule import Promotion
+from flows.promotion.records import Promotion
 from flows.retraining.settings import read_retraining
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_the_file_and_what_is_wrong_in_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from flows.champions.parts import Parts
 from flows.parameters.checks import check
 from flows.retraining.modes import Retrain
 from flows.retraining.starting import Start, baselines_of, candidates, refusals, refuse, sections_of
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 SOURCE = "./.retemper/starts/0123"
 HYBRID = {"bm25": {"k1": 0.9}, "hybrid": {"first": "bm25", "second": "star_adore", "method": "linear", "weight": 0.25}}

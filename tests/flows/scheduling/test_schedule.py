@@ -23,7 +23,7 @@ from flows.pipeline import server
 from flows.process.prepared import FORKS
 from flows.scheduling import schedule
 from flows.scheduling.schedule import Schedule
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_refusals(retraining: Any) -> None:

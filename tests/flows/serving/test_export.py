@@ -14,8 +14,8 @@ from ruamel.yaml import YAML
 from flows.cli.main import main
 from flows.serving import card, hub
 from flows.serving.export import export
+from tasks.core.errors import UserError
 from tasks.core.models.export import file_digests, read_record
-from tasks.core.stage.errors import UserError
 from tasks.search.__main__ import arguments, open_systems
 from tasks.search.server.served import load
 from tests.flows.serving.conftest import GIT

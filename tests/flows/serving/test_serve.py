@@ -20,8 +20,8 @@ from flows.scheduling import schedule
 from flows.serving import follow, serve
 from flows.serving.follow import Follower
 from flows.serving.serve import Settings
+from tasks.core.errors import UserError
 from tasks.core.models.export import read_record
-from tasks.core.stage.errors import UserError
 from tasks.search.__main__ import arguments, open_systems
 from tests.flows.serving.test_export import QUERIES, SYSTEMS
 

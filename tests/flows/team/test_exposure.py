@@ -8,13 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.team import exposure
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def test_parts_are_those_of_every_training_and_models_follow(cached: Any) -> None:
     """Against the batches that the stage itself would draw, from the working tree; the replay has only the cache."""
-    from tasks.core.stage.params import load
-    from tasks.core.text.tokens import open_tokens
+    from tasks.core.params.sections import load
+    from tasks.core.tokens.folder import open_tokens
     from tasks.train.batches import draw_batch, read_training_set
     from tasks.train.params import Round
 

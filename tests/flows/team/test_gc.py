@@ -14,7 +14,7 @@ import pytest
 from flows.process import locks
 from flows.storage import cache as integrity
 from flows.team import gc, remotes
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 
 def digest(path: Path) -> str:

@@ -19,8 +19,8 @@ from flows.storage import cache
 from flows.team import lineage
 from flows.team.code import Code
 from tasks.core.charts.page import POLICY
+from tasks.core.errors import UserError, printable
 from tasks.core.stage.code import Reader
-from tasks.core.stage.errors import UserError, printable
 from tasks.core.stage.references import freeze_references, frozen_references
 
 ROOT = Path(__file__).resolve().parents[3]

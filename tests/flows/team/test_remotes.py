@@ -21,7 +21,7 @@ from flows.process.processes import ending_signals
 from flows.storage import cache as integrity
 from flows.storage import makings
 from flows.team import remotes, sync
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 
 DVC = (sys.executable, "-m", "dvc")
 

@@ -25,7 +25,7 @@ from flows.storage.cache import object_path, objects
 from flows.storage.remote import SEEN
 from flows.team import remotes, sync
 from flows.team.sync import is_pushed, push, restorable
-from tasks.core.stage.errors import DiskError, UserError
+from tasks.core.errors import DiskError, UserError
 
 
 def test_stages_whose_files_are_only_missing_can_be_restored() -> None:

@@ -11,7 +11,7 @@ from flows.watching.page import LAST_LINES, last_lines, parts, shell, summary
 from flows.watching.record import RunNow, StageNow
 from flows.watching.runs import Seen
 from tasks.core.charts.curves import load_curves
-from tasks.core.stage.files import write_json
+from tasks.core.files import write_json
 
 STAGES = (
     StageNow("prepare", "cached"),

@@ -14,7 +14,7 @@ from flows.process.display import Outcome
 from flows.process.processes import TYPED
 from flows.watching import record
 from flows.watching.record import RECORD, Recorder, RunNow, StageNow, read, recording
-from tasks.core.stage.errors import Problem
+from tasks.core.errors import Problem
 
 RUN = RunNow("retemper run", 7, 1.0, "host", 100.0, (StageNow("prepare", estimate=3.0), StageNow("train@a"), StageNow("report")))
 

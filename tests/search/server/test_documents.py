@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.core.tables import parquet
 from tasks.core.tables.parquet import write_table
 from tasks.core.tables.schemas import DOCUMENTS

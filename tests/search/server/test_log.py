@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.core.stage.errors import UserError
+from tasks.core.errors import UserError
 from tasks.search.server.log import Log
 
 NAME = "a" * 32

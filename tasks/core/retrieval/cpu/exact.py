@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tasks.core.machine.devices import one_thread
 from tasks.core.retrieval.ranked import Floats, refuse_overflow
-from tasks.core.stage.devices import one_thread
 from tasks.core.tables.ids import Ints, concat_ranges
 
 QUERIES = 1024  # of a product, at most

@@ -24,10 +24,10 @@ from typing import NoReturn
 import numpy as np
 import torch
 
+from tasks.core.errors import UserError
+from tasks.core.machine.devices import Coming, to_tensor
 from tasks.core.retrieval.gpu.reading import Given, group_blocks
 from tasks.core.retrieval.ranked import Floats, refuse_overflow
-from tasks.core.stage.devices import Coming, to_tensor
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 QUERIES = 1024  # of a product

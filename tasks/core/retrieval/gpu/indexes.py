@@ -6,9 +6,9 @@ from typing import Any
 import faiss
 import torch
 
-from tasks.core.retrieval.factories import layers
+from tasks.core.errors import UserError
+from tasks.core.retrieval.ann.factories import layers
 from tasks.core.retrieval.ranked import Floats
-from tasks.core.stage.errors import UserError
 from tasks.core.tables.ids import Ints
 
 TEMPORARY = 1 << 30  # bytes that faiss may hold besides its indexes

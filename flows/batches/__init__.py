@@ -1,0 +1,1 @@
+"""Batches of new data: their files and records, and their merge with the data set."""

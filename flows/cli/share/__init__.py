@@ -1,0 +1,1 @@
+"""Commands that share results and clean up."""

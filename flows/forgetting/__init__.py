@@ -1,0 +1,1 @@
+"""Remove a record everywhere: from sources, caches, results, and remotes."""

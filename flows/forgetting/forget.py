@@ -1,0 +1,399 @@
+"""`retemper forget`: remove records from the source, the caches, and the remotes, and keep them from coming back.
+
+The list of hashes is written first, so that `retemper forget` without arguments finishes a run that was killed. Everything found is
+written down before any of it is removed (FOUND): a corpus that is half removed no longer says what its records were, or what holds them.
+"""
+
+import os
+import re
+import shlex
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flows.forgetting import text_search
+from flows.forgetting.holdings import (
+    CORPORA,
+    Entry,
+    Holdings,
+    Remote,
+    Store,
+    find,
+    holders,
+    may_hold,
+    other_shards,
+    remote_places,
+    same_texts,
+)
+from flows.forgetting.own_tables import held_in_inbox, own_sources, source_notes, withdraw_records
+from flows.process import locks
+from flows.process.display import text_table
+from flows.repository.git import git
+from flows.repository.lock import Lock, locks_of_references, read_lock, worktrees
+from flows.repository.project import repository
+from flows.storage import forgettings
+from flows.storage.cache import file_md5, object_id, object_path, objects, outs, recorded_runs, refuse_read_only
+from flows.storage.dvc import PUSHED, UNPUSHED
+from flows.storage.remote import refuse_unmarked
+from flows.storage.small_files import Place
+from flows.team import exposure, gc
+from flows.team.sync import reason
+from tasks.core.errors import DiskError, UserError, counted
+from tasks.core.files import write_text
+from tasks.core.sources.forgotten import FILE, HEAD, KINDS, Kind, mark, read_marks
+
+FOUND = Path(".retemper/forgetting/found.json")  # exists until all of it is removed and the check is done
+# In .retemper: REBUILT and OF_EXTRA are unfinished or derived, and made again when needed; nobody can make OWN again, so it is only named.
+REBUILT = (
+    "scratch",
+    "dataset",
+    "dataset.json",
+    "pairs",
+    "champion",
+    "reference",
+    "serving",
+    "evaluate",
+    "preview",
+    "why/data",
+    "bisect/data",
+)
+OF_EXTRA = ("extra/*/shards", "extra/*/scratch")  # of further data sets, whose dvc.lock stays
+OWN = ("prefect-server", "judged", "queries.jsonl", "retrainings.jsonl")
+SHOWN = 5  # other records with the same text that a note names
+CORPUS = re.compile(r"path: (data/(?:corpus|pseudo))\n(?:\s+hash: md5\n)?\s+md5: ([0-9a-f]{32}\.dir)")
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Plan:
+    """What is to be removed, and where."""
+
+    marks: frozenset[str]
+    new: tuple[tuple[Kind, str], ...]  # records that the list does not have yet
+    holdings: Holdings
+    sources: tuple[tuple[str, tuple[Path, ...]], ...]  # kind and folders
+    lines: Mapping[str, int]  # records by file of a source
+    files: tuple[Path, ...]  # of working trees
+    folders: tuple[Path, ...]
+    runs: tuple[Path, ...]  # entries of the run cache
+    notes: list[str] = field(default_factory=list)
+
+
+def forget(records: Sequence[str], *, dry: bool, sure: Callable[[], bool], tell: Tell) -> int:
+    """Forget documents and queries by their ids, or without ids all those of the list again. Return 0 if none of their text is left.
+
+    `dry`: only report. `sure` is asked before anything is removed. Raises UserError while a run is in progress in a project that uses
+    this cache, for an unknown id, and if a remote is unavailable.
+    """
+    with repository() as repo, ExitStack() as stack:
+        root = Path(repo.cache.local_cache_dir)
+        projects, trees = gc.users_of(root)
+        stack.enter_context(locks.hold_run_locks(trees))
+        locks.repair()
+        stack.enter_context(repo.lock)
+        store = Store(root / "files" / "md5", tuple(open_remotes(repo)))
+        entries = list(known_entries(root, projects, trees))
+        plan = make_plan(records, entries, store, root=root, trees=trees)
+        tell_plan(plan, store, tell, models=exposed_models(plan, tell))
+        if dry or not sure():
+            tell("nothing was removed")
+            return 0
+        refuse_unwritable(plan, store, root)
+        remember(plan)
+        plan.holdings.save(FOUND)
+        for kind, folders in plan.sources:
+            withdraw_records(kind, folders, plan.marks, dry=False)
+        remove(plan, store, root)
+        remaining = check(plan, store, root, trees=trees, tell=tell)
+        FOUND.unlink()
+    tell_next(tell)
+    return 1 if remaining else 0
+
+
+def make_plan(records: Sequence[str], entries: Sequence[Entry], store: Store, *, root: Path, trees: Sequence[Path]) -> Plan:
+    """Find what holds `records` and those of the list."""
+    listed = read_marks()
+    new = tuple(
+        pair
+        for record in dict.fromkeys(records)
+        for pair in parse_record(record, entries, store, listed=listed)
+        if mark(*pair) not in listed
+    )
+    known = listed | {mark(kind, record): kind for kind, record in new}
+    marks = frozenset(known)
+    if not marks:
+        raise UserError(f"{FILE}: no record is listed; name one: retemper forget ID, or document:ID, query:ID")
+    kinds = frozenset(known.values())
+    holdings = find(entries, store, marks, kinds=kinds, earlier=Holdings.load(FOUND))
+    sources = tuple(own_sources())
+    lines: dict[str, int] = {}
+    for kind, folders in sources:
+        answer = withdraw_records(kind, folders, marks, dry=True)
+        lines |= answer["files"]
+        holdings.texts |= set(answer["texts"])
+    inbox = held_in_inbox(marks)
+    holdings.texts |= set(inbox["texts"])
+    oids = set(holdings.oids)
+    runs = tuple(path for path, entry in recorded_runs(root) if any(oid in oids for oid, _ in outs(entry)))
+    files = tuple(path for tree in trees for path in held_files(tree, oids, kinds))
+    own_trees = worktrees()
+    losses = forgettings.losses([tree for tree in trees if tree not in own_trees], holdings.outs, oids)
+    folders = tuple(path for tree in trees for name in (*REBUILT, *OF_EXTRA) for path in sorted((tree / ".retemper").glob(name)))
+    if "document" in kinds:
+        files += tuple(path for tree in trees for path in other_shards(tree / ".retemper/shards", holdings.clean))
+    plan = Plan(marks, new, holdings, sources, lines, files, folders, runs)
+    plan.notes += [f"{corpus}: neither in the cache nor on a remote, so what was made from it is unknown" for corpus in holdings.unread]
+    if others := same_texts(entries, store, marks, holdings=holdings):
+        shown = shlex.join(others[:SHOWN]) + (f" (and {len(others) - SHOWN:,} more)" if len(others) > SHOWN else "")
+        plan.notes.append(f"the same text stays under another id; to forget that, too: retemper forget {shown}")
+    plan.notes += [*source_notes(lines, inbox["files"]), *losses.values()]
+    return plan
+
+
+def parse_record(record: str, entries: Sequence[Entry], store: Store, *, listed: Collection[str]) -> list[tuple[Kind, str]]:
+    """The kind and id of a `record` given as ID, document:ID, or query:ID. Raises UserError if the id is unknown or ambiguous."""
+    kinds = [kind for kind in KINDS if mark(kind, record) in listed] or kinds_of(record, entries, store)
+    if len(kinds) == 1:
+        return [(kinds[0], record)]
+    if kinds:
+        raise UserError(f"{record}: a document and a query have this id; name one: document:{record} or query:{record}")
+    prefix, _, rest = record.partition(":")
+    for kind in KINDS:
+        if prefix == kind and rest:
+            return [(kind, rest)]
+    raise UserError(
+        f"{record}: no corpus in the cache or on a remote has this id; if the source has it: document:{record} or query:{record}"
+    )
+
+
+def kinds_of(record: str, entries: Sequence[Entry], store: Store) -> list[Kind]:
+    """The kinds of record (document, query) that this project's corpora have under an id."""
+    own = [entry for entry in entries if entry.own]
+    return [kind for kind in KINDS if holders(own, store, {mark(kind, record)}).ids]
+
+
+def known_entries(root: Path, projects: Sequence[Path], trees: Sequence[Path]) -> Iterator[Entry]:
+    """The entries of every dvc.lock of the projects and of the run cache. Those that made a corpus of this project, in any commit, are
+    its own.
+    """
+    own_outs = set(own_corpora())
+    all_locks: list[Lock] = [lock for project in projects for _, versions in locks_of_references(project) for lock in versions]
+    for tree in trees:
+        all_locks += [read_lock(tree / name) for name in (locks.DVC_LOCK, locks.BEFORE, locks.AFTER)]
+        all_locks += [read_lock(path) for path in sorted((tree / UNPUSHED).glob("*.lock"))]
+    for tree in worktrees():
+        own_outs |= {out for entry in read_lock(tree / locks.DVC_LOCK).values() for out in Entry(entry, True).outs()}
+    all_locks += [{"run": entry} for _, entry in recorded_runs(root)]
+    for lock in all_locks:
+        for entry in lock.values():
+            yield Entry(entry, any(out in own_outs for out in Entry(entry, True).outs()))
+
+
+def own_corpora() -> Iterator[tuple[str, str]]:
+    """Path and digest of the corpora in every version of this project's dvc.lock that git has, in old commits too."""
+    for line in git("rev-list", "--all", "--objects", "--", locks.DVC_LOCK.name, check=False).splitlines():
+        oid, _, name = line.partition(" ")
+        if name.endswith(locks.DVC_LOCK.name):
+            yield from CORPUS.findall(git("cat-file", "blob", oid))
+
+
+def open_remotes(repo: Any) -> Iterator[Remote]:
+    """Open every remote of the project, and fetch its records of runs. Raises UserError if one is unavailable."""
+    for name in repo.config["remote"]:
+        try:
+            remote = repo.cloud.get_remote(name)
+            refuse_unmarked(remote)
+            repo.stage_cache.transfer(remote.legacy_odb, repo.cache.legacy, force=False)
+            yield Remote(name, remote.fs, remote.odb, remote.path, remote_places(remote.fs, remote.odb.path))
+        except Exception as error:  # from DVC, or any library that talks to remotes
+            raise UserError(f"remote {name}: cannot be read, so nothing was removed: {reason(name, error)}") from None
+
+
+def held_files(tree: Path, oids: Collection[str], kinds: Collection[Kind]) -> Iterator[Path]:
+    """Files of a working tree whose content is one of `oids`."""
+    for path in text_search.files_below(tree / "data"):
+        if may_hold(path.relative_to(tree).as_posix(), kinds) and file_md5(path) in oids:
+            yield path
+    for path in (tree / "data").rglob("*"):  # links into the cache
+        if path.is_symlink() and may_hold(path.relative_to(tree).as_posix(), kinds) and object_id(path.resolve()) in oids:
+            yield path
+
+
+def remember(plan: Plan) -> None:
+    """Add the new records to the list."""
+    today = datetime.now(UTC).date().isoformat()
+    text = FILE.read_text(encoding="utf-8") if FILE.exists() else HEAD
+    if plan.new:
+        write_text(FILE, text + "".join(f"{kind} {mark(kind, record)} {today}\n" for kind, record in plan.new))
+
+
+def refuse_unwritable(plan: Plan, store: Store, root: Path) -> None:
+    """Raise DiskError, with nothing changed, if the cache or a folder remote holds something to remove but is not writable."""
+    oids = plan.holdings.oids
+    if plan.runs or any(object_path(store.objects, oid).exists() for oid in oids):
+        refuse_read_only(root, removing=True)
+    for remote in store.remotes:
+        if remote.fs.protocol == "local" and not remote.places.keys().isdisjoint(oids) and not os.access(remote.root, os.W_OK):
+            raise DiskError(
+                f"remote {remote.name}: no permission to write to {remote.root}, from which this command removes; nothing was changed; "
+                "give access, or where it is mounted read-only, mount it for writing"
+            )
+
+
+def remove(plan: Plan, store: Store, root: Path) -> None:
+    """Remove what the plan names, corpora last."""
+    for path in plan.folders:
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    for path in plan.files:
+        path.unlink(missing_ok=True)
+    for place, oids in places_of(plan, store, root):
+        if oids:
+            forgettings.leave_note(place, oids)
+    for last in (False, True):
+        oids = [oid for oid, path in plan.holdings.oids.items() if path.startswith(CORPORA) == last]
+        for remote in store.remotes:
+            delete_from(remote, oids)
+        for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")):
+            object_path(store.objects, oid).unlink(missing_ok=True)
+    for run in plan.runs:
+        for remote in store.remotes:
+            place = remote.fs.join(remote.root, *run.relative_to(root).parts)
+            if remote.fs.exists(place):
+                remote.fs.remove(place)
+        run.unlink(missing_ok=True)
+        with suppress(OSError):  # DVC fails on an empty folder of runs; one that is not empty stays
+            run.parent.rmdir()
+    PUSHED.unlink(missing_ok=True)
+
+
+def places_of(plan: Plan, store: Store, root: Path) -> Iterator[tuple[Place, list[str]]]:
+    """The places of the notes for other projects, in the cache and on each remote, with the digests that the plan removes there."""
+    from dvc.fs import LocalFileSystem
+
+    yield (
+        Place(LocalFileSystem(), str(root / forgettings.FOLDER)),
+        [oid for oid in plan.holdings.oids if object_path(store.objects, oid).exists()],
+    )
+    for remote in store.remotes:
+        yield Place(remote.fs, remote.fs.join(remote.root, forgettings.FOLDER)), list(plan.holdings.oids.keys() & remote.places.keys())
+
+
+def delete_from(remote: Remote, oids: Collection[str]) -> None:
+    """Remove objects from a remote, listings first."""
+    places = [remote.places[oid] for oid in sorted(oids, key=lambda oid: not oid.endswith(".dir")) if oid in remote.places]
+    existing = [place for place in places if remote.fs.exists(place)]
+    if existing:
+        from dvc_data.hashfile.db import get_index
+
+        remote.fs.remove(existing)
+        get_index(remote.odb).clear()
+
+
+def check(plan: Plan, store: Store, root: Path, *, trees: Sequence[Path], tell: Tell) -> list[Path]:
+    """Look for the texts in all files that are left, and remove derived files that have one. Return the other files that have one."""
+    from dvc.fs import LocalFileSystem
+
+    wanted, remaining = text_search.needles(plan.holdings.texts), list[Path]()
+    if not plan.holdings.texts:
+        tell("none of their texts is known here, so no file was searched")
+        return remaining
+    stores = [root, *(Path(remote.root) for remote in store.remotes if remote.fs.protocol == "local")]
+    for place in stores:
+        stray = [path for path in objects(place / "files" / "md5") if text_search.contains_any(path, wanted)]
+        names = {object_id(path) for path in stray}
+        stray += [
+            path
+            for path in objects(place / "files" / "md5")
+            if names and path.suffix == ".dir" and any(name in path.read_text(errors="replace") for name in names)
+        ]
+        others = [tree for tree in trees if tree not in worktrees()]
+        owners = forgettings.owners(others, store.objects, {object_id(path) for path in stray})
+        if owners:
+            forgettings.leave_note(Place(LocalFileSystem(), str(place / forgettings.FOLDER)), owners)
+        for path in stray:
+            owner = owners.get(object_id(path))
+            explanation = (
+                f"under another id ({owner}): forget that id there, since what was made from it stays"
+                if owner
+                else "though no recorded run says so"
+            )
+            tell(f"{path}: had the text, {explanation}; removed")
+            path.unlink(missing_ok=True)
+    for tree in trees:
+        for path in text_search.found_below(
+            tree, wanted, but=[*stores, FOUND.parent.absolute(), *(other for other in trees if other != tree)]
+        ):
+            if is_derived(path.relative_to(tree)):
+                tell(f"{path}: had the text; removed")
+                path.unlink()
+            else:
+                remaining.append(path)
+    folders = [folder for _, folders in plan.sources for folder in folders]
+    remaining += [path for folder in folders for path in text_search.found_below(folder, wanted) if path not in remaining]
+    for remote in store.remotes:
+        if remote.fs.protocol != "local":
+            tell(f"remote {remote.name}: objects were removed by digest; the others were not read")
+    for path in remaining:
+        tell(f"{path}: still has the text of a forgotten record; edit or delete it yourself")
+    return remaining
+
+
+def is_derived(path: Path) -> bool:
+    """Whether a file of a working tree, given by its path there, can be made again."""
+    first, second = (*path.parts, "")[:2]
+    return first == "data" or (first == ".retemper" and not second.startswith(OWN))
+
+
+def exposed_models(plan: Plan, tell: Tell) -> list[exposure.Model]:
+    """The models that saw the records, as far as trainings can be replayed."""
+    if not plan.holdings.ids:
+        return []
+    try:
+        found = exposure.expose(sorted(plan.holdings.ids), exposure.known_locks())
+    except UserError as error:
+        tell(f"which models saw them is unknown: {error}")
+        return []
+    plan.notes += found.notes
+    return list(found.models)
+
+
+def tell_plan(plan: Plan, store: Store, tell: Tell, *, models: Sequence[exposure.Model]) -> None:
+    """Print what would be removed, by place, and the models that saw the records."""
+    outs = {path for path, _ in plan.holdings.outs}
+    rows = []
+    for name, present in (
+        ("cache", {oid for oid in plan.holdings.oids if object_path(store.objects, oid).is_file()}),
+        *((f"remote {remote.name}", plan.holdings.oids.keys() & remote.places.keys()) for remote in store.remotes),
+    ):
+        groups: dict[str, int] = defaultdict(int)
+        for oid in present:
+            path = Path(plan.holdings.oids[oid])
+            groups[next(str(parent) for parent in (path, *path.parents) if str(parent) in outs)] += 1
+        rows += [[name, path, str(count)] for path, count in sorted(groups.items())]
+    rows += [["source", path, str(count)] for path, count in plan.lines.items()]
+    rows += [["working trees", "files of artifacts and vectors", str(len(plan.files))]] if plan.files else []
+    rows += [["scratch", str(path), "1"] for path in plan.folders]
+    rows += [["run cache", "recorded runs", str(len(plan.runs))]] if plan.runs else []
+    tell(f"{FILE}: {counted(len(plan.marks), 'records')}, {len(plan.new)} of them new")
+    if rows:
+        tell(text_table(["where", "what", "number"], rows))
+    if models:
+        tell(
+            "\n"
+            + text_table(["model that saw them", "in"], [[exposure.model_label(model), ", ".join(model.trainings)] for model in models])
+        )
+    for note in plan.notes:
+        tell(f"note: {note}")
+
+
+def tell_next(tell: Tell) -> None:
+    """Print what the user must do next."""
+    tell(f"removed. Next: git add {FILE} && git commit; retemper run (or retemper retrain) trains without the records;")
+    tell("then crown a new champion and run retemper gc, with --remote: weights that saw them stay until then.")
+    tell("Everyone with a clone or a cache of their own: git pull, then retemper forget (without ids).")

@@ -1,0 +1,296 @@
+"""Find the objects of a cache and of remotes that hold given records, by lineage from every corpus that has them.
+
+Texts turn into tokens, posting lists, vectors, runs, and pages, so a search for bytes finds few of them. Everything that stages made,
+directly or not, from a corpus with a record counts as holding it, except outs that cannot hold any (NONE) and those for the other kind of
+record (OF). Weights of models do not count: `retemper exposure` shows what they saw.
+"""
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flows.storage.cache import folder_digest, intact_path, is_object, listing, parse_listing, remote_id
+from tasks.core.files import write_text
+from tasks.core.sources.forgotten import Kind, mark
+from tasks.core.tables.parquet import BATCH_ROWS, open_parquet
+
+CORPORA = ("data/corpus", "data/pseudo")
+NONE = tuple(
+    f"data/{name}/"
+    for name in ("encoders", "rerankers", "state", "curves", "pretrain_curves", "metrics", "index_metrics", "latency", "studies")
+)
+OF: Mapping[Kind, tuple[str, ...]] = {  # outs that hold only one kind of record
+    "document": tuple(
+        f"data/{name}"
+        for name in ("corpus/documents", "pseudo/documents", "tokens/documents", "bm25/", "embeddings/", "indexes/", "chunks/")
+    ),
+    "query": tuple(
+        f"data/{name}" for name in ("corpus/queries/", "corpus/columns/", "pseudo/queries/", "pseudo/kinds/", "tokens/queries/")
+    ),
+}
+EMBEDDINGS = "data/embeddings/"
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A remote's filesystem and the objects there, by digest."""
+
+    name: str
+    fs: Any
+    odb: Any
+    root: str  # of the remote
+    places: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Store:
+    """Objects of the local cache, or of a remote if one is missing or corrupt in the cache."""
+
+    objects: Path
+    remotes: Sequence[Remote] = ()
+
+    def read(self, oid: str) -> bytes | None:
+        if local := intact_path(self.objects, oid):
+            return local.read_bytes()
+        for remote in self.remotes:
+            if oid in remote.places and is_object(content := bytes(remote.fs.fs.cat_file(remote.places[oid])), oid):
+                return content
+        return None
+
+    def listing(self, oid: str) -> dict[str, str]:
+        """Digests of a folder's files by name; empty if no copy of its listing is intact."""
+        if files := listing(self.objects, oid):
+            return files
+        text = self.read(oid) if oid.endswith(".dir") else None
+        return parse_listing(text, oid) or {} if text else {}
+
+    def opened(self, oid: str) -> pq.ParquetFile | None:
+        """A Parquet file, to be read a batch at a time; None if it is lost."""
+        if local := intact_path(self.objects, oid):
+            return open_parquet(local)
+        data = self.read(oid)
+        return None if data is None else open_parquet(io.BytesIO(data))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a dvc.lock or of the run cache; `own` if one of this project's dvc.locks has it."""
+
+    value: Mapping[str, Any]
+    own: bool
+
+    def outs(self) -> Iterator[tuple[str, str]]:
+        for out in self.value.get("outs") or []:
+            if out.get("md5"):
+                yield str(out["path"]), str(out["md5"])
+
+    def deps(self) -> Iterator[tuple[str, str]]:
+        for dep in self.value.get("deps") or []:
+            yield str(dep["path"]), str(dep.get("md5", ""))
+
+
+@dataclass
+class Holdings:
+    """What holds the records: objects by digest, and the outs (path, digest) that they are part of.
+
+    `ids` and `texts`: those of the records; `clean`: SHA-256 of vectors that are known to be of other documents.
+    """
+
+    outs: set[tuple[str, str]] = field(default_factory=set)
+    oids: dict[str, str] = field(default_factory=dict)  # digest to path
+    ids: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+    clean: set[str] = field(default_factory=set)
+    unread: list[str] = field(default_factory=list)  # corpora that are neither in the cache nor on a remote
+
+    def save(self, place: Path) -> None:
+        """Write down what was found, before any of it is removed. The file has texts, so only its owner may read it."""
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fields = {"outs": sorted(self.outs), "oids": self.oids, "ids": sorted(self.ids), "texts": sorted(self.texts)}
+        write_text(place, json.dumps(fields))
+
+    @classmethod
+    def load(cls, place: Path) -> "Holdings":
+        """What an unfinished `forget` had found; nothing if there was none."""
+        if not place.exists():
+            return cls()
+        fields = json.loads(place.read_text(encoding="utf-8"))
+        return cls({(path, oid) for path, oid in fields["outs"]}, fields["oids"], set(fields["ids"]), set(fields["texts"]))
+
+
+def find(
+    entries: Sequence[Entry], store: Store, marks: Collection[str], *, kinds: Collection[Kind], earlier: Holdings | None = None
+) -> Holdings:
+    """Find what holds the records of `marks`, which are of `kinds`. `earlier`: what an unfinished `forget` had found.
+
+    Other projects may share the cache and use the same ids, so an entry that is not `own` counts only if a record's text is the same.
+    """
+    earlier = earlier or Holdings()
+    holdings = holders(entries, store, marks, texts=earlier.texts)
+    holdings.ids |= earlier.ids
+    holdings.outs |= earlier.outs
+    earlier_names = {f"{path} {oid}" for path, oid in (*earlier.outs, *((path, oid) for oid, path in earlier.oids.items()))}
+    holdings.unread = [corpus for corpus in holdings.unread if corpus not in earlier_names]
+    _add_dependents(entries, store, holdings, kinds=kinds)
+    shared_oids = _kept_elsewhere(entries, store, holdings)
+    holdings.oids |= earlier.oids
+    for path, oid in sorted(holdings.outs):
+        _add_files(path, oid, store, marks=marks, kinds=kinds, holdings=holdings)
+    for oid in shared_oids & holdings.oids.keys():
+        del holdings.oids[oid]
+    return holdings
+
+
+def holders(entries: Iterable[Entry], store: Store, marks: Collection[str], *, texts: Collection[str] = ()) -> Holdings:
+    """The corpora that have records of `marks`, with these records' ids and texts, in addition to the `texts` already known."""
+    holdings = Holdings(texts=set(texts))
+    corpora: dict[tuple[str, str], bool] = {}
+    for entry in entries:
+        for path, oid in entry.outs():
+            if path in CORPORA:
+                corpora[path, oid] = corpora.get((path, oid), False) or entry.own
+    for (path, oid), _ in sorted(corpora.items(), key=lambda item: not item[1]):  # own ones first: their texts decide about the others
+        corpus_texts = _texts(path, oid, store, marks=marks, holdings=holdings)
+        if corpus_texts and (corpora[path, oid] or corpus_texts & holdings.texts):
+            holdings.texts |= corpus_texts
+            holdings.outs.add((path, oid))
+    return holdings
+
+
+def same_texts(entries: Iterable[Entry], store: Store, marks: Collection[str], *, holdings: Holdings) -> list[str]:
+    """Records with the text of a marked one under another id, in this project's corpora that hold marked ones: document:ID, query:ID."""
+    corpora = {out for entry in entries if entry.own for out in entry.outs() if out[0] in CORPORA} & holdings.outs
+    others = set[str]()
+    texts = pa.array(sorted(holdings.texts), pa.string())
+    for path, oid in corpora:
+        for kind, batch in _records(path, oid, store, unread=[]):
+            matches = [pc.is_in(batch[name], texts) for name in batch.schema.names if name != "id"]
+            same = [row["id"] for row in batch.filter(reduce(pc.or_, matches)).to_pylist() if _text(row) in holdings.texts]
+            others |= {f"{kind}:{record_id}" for record_id in same if mark(kind, record_id) not in marks}
+    return sorted(others)
+
+
+def may_hold(path: str, kinds: Collection[Kind]) -> bool:
+    """Whether a file or folder, by its path below the project, may hold a record of one of `kinds`."""
+    if f"{path}/".startswith(NONE):
+        return False
+    only = [kind for kind, places in OF.items() if path.startswith(places) or f"{path}/".startswith(places)]
+    return not only or bool(set(only) & set(kinds))
+
+
+def _texts(path: str, oid: str, store: Store, *, marks: Collection[str], holdings: Holdings) -> set[str]:
+    """The texts of marked records in a corpus."""
+    texts: set[str] = set()
+    for kind, batch in _records(path, oid, store, unread=holdings.unread):
+        places = [row for row, record_id in enumerate(batch["id"].to_pylist()) if mark(kind, record_id) in marks]
+        for row in batch.take(pa.array(places, pa.int64())).to_pylist() if places else ():
+            holdings.ids.add(row["id"])
+            texts.add(_text(row))
+    return texts
+
+
+def _records(path: str, oid: str, store: Store, *, unread: list[str]) -> Iterator[tuple[Kind, pa.RecordBatch]]:
+    """Ids and texts of a corpus in batches, with their kind. Lost files are added to `unread`."""
+    files = store.listing(oid)
+    if not files:
+        unread.append(f"{path} {oid}")
+    for name, inner in files.items():
+        kind: Kind | None = "document" if name == "documents.parquet" else "query" if name.startswith("queries/") else None
+        if kind:
+            file = store.opened(inner)
+            if file is None:
+                unread.append(f"{path}/{name} {inner}")
+                continue
+            with file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=["id", "text", *(["title"] if kind == "document" else [])]):
+                    yield kind, batch
+
+
+def _text(row: Mapping[str, str]) -> str:
+    return row["text"] or row.get("title") or " "
+
+
+def _add_dependents(entries: Sequence[Entry], store: Store, holdings: Holdings, *, kinds: Collection[Kind]) -> None:
+    """Add to `found.outs` the outs of every entry that read one of them, directly or through others."""
+    readers: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+    for entry in entries:
+        for dep in entry.deps():
+            readers[dep].append(entry)
+    read = {path for path, _ in readers}
+    waiting = list(holdings.outs)
+    while waiting:
+        path, oid = waiting.pop()
+        for dep in _as_read(path, oid, store, read=[dep_path for dep_path in read if may_hold(dep_path, kinds)]):
+            for entry in readers.get(dep, ()):
+                for out in entry.outs():
+                    if out not in holdings.outs and may_hold(out[0], kinds):
+                        holdings.outs.add(out)
+                        waiting.append(out)
+
+
+def _as_read(path: str, oid: str, store: Store, *, read: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """An out as dependencies may name it: itself, and the files and folders in it that some stage reads."""
+    yield path, oid
+    parts = [part for part in read if part.startswith(f"{path}/")]
+    files = store.listing(oid) if parts else {}
+    for part in parts:
+        below = part.removeprefix(f"{path}/")
+        inside = {name.removeprefix(f"{below}/"): digest for name, digest in files.items() if name.startswith(f"{below}/")}
+        if below in files or inside:
+            yield part, files.get(below) or folder_digest(inside)
+
+
+def _kept_elsewhere(entries: Sequence[Entry], store: Store, holdings: Holdings) -> set[str]:
+    """Objects of outs that hold no record. They are kept even if an out with a record has an equal file."""
+    others = {out for entry in entries for out in entry.outs()} - holdings.outs
+    oids = {oid for _, oid in others}
+    for _, oid in others:
+        oids |= set(store.listing(oid).values()) if oid.endswith(".dir") else set()
+    return oids
+
+
+def _add_files(path: str, oid: str, store: Store, *, marks: Collection[str], kinds: Collection[Kind], holdings: Holdings) -> None:
+    holdings.oids[oid] = path
+    files = store.listing(oid)
+    spared = _other_shards(files, store, marks, holdings=holdings) if path.startswith(EMBEDDINGS) else set()
+    for name, inner in files.items():
+        if name not in spared and may_hold(f"{path}/{name}", kinds):
+            holdings.oids[inner] = f"{path}/{name}"
+
+
+def _other_shards(files: Mapping[str, str], store: Store, marks: Collection[str], *, holdings: Holdings) -> set[str]:
+    """Names of the shards of an embedding folder without a marked document; their SHA-256 go to `found.clean`."""
+    ids, owners, manifest = (store.read(files.get(name, "")) for name in ("ids.parquet", "owners.npy", "manifest.json"))
+    if ids is None or owners is None or manifest is None:
+        return set()
+    record = json.loads(manifest)
+    names = pq.read_table(io.BytesIO(ids), columns=["id"])["id"].to_pylist()
+    marked = np.array([mark("document", name) in marks for name in names], dtype=bool)
+    rows = np.flatnonzero(marked[np.load(io.BytesIO(owners), allow_pickle=False)])
+    affected = set(np.searchsorted(np.cumsum(record["shards"]), rows, side="right").tolist())
+    spared = {number for number in range(len(record["shards"])) if number not in affected}
+    holdings.clean |= {digest for number, digest in enumerate(record.get("digests") or []) if number in spared}
+    return {f"{number:05d}.npy" for number in spared}
+
+
+def other_shards(folder: Path, clean: Collection[str]) -> Iterator[Path]:
+    """Stored shards, with their companion files, that are not known to be of other documents (`clean`)."""
+    for path in sorted(folder.glob("*.npy")):
+        digest = path.with_suffix(".sha256")
+        if not digest.exists() or digest.read_text(errors="replace") not in clean:
+            yield from (file for suffix in (".npy", ".sha256", ".rows") if (file := path.with_suffix(suffix)).exists())
+
+
+def remote_places(fs: Any, base: str) -> dict[str, str]:
+    """Path of every object below a remote's folder, by digest."""
+    return {oid: path for path in (fs.find(base) if fs.exists(base) else []) if (oid := remote_id(path))}

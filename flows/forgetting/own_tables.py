@@ -1,0 +1,67 @@
+"""The user's own tables: forgotten records are removed from them, or a note asks the user to do it."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.process.processes import ask
+from flows.repository.git import git
+from tasks.core.errors import counted
+from tasks.core.params.sections import read_yaml
+from tasks.core.sources.datasets import local_path
+from tasks.core.sources.pairs import file_and_columns, is_pairs_file
+
+SETTINGS = Path("retraining.yaml")
+FOLDERS = ("beir", "csv")  # kinds of source whose files are the user's own tables
+
+
+def own_sources() -> Iterator[tuple[str, tuple[Path, ...]]]:
+    """The user's own tables, by kind with folders: the data set, if BEIR or CSV, batches of the inbox, and judgments of browse."""
+    kind, _, place = _source().partition(":")
+    if kind in FOLDERS and local_path(place).is_dir():
+        yield kind, (local_path(place).absolute(),)
+    batches = [path for path in inbox_entries() if path.is_dir()]
+    judged = Path(".retemper/judged").absolute()
+    if batches:
+        yield "batch", tuple(batches)
+    if judged.is_dir():
+        yield "beir", (judged,)
+
+
+def inbox_entries() -> list[Path]:
+    """The entries of the inbox, by name; none without an inbox."""
+    settings = read_yaml(SETTINGS) if SETTINGS.exists() else {}
+    inbox = (settings.get("intake") or {}).get("inbox")
+    return sorted(path.absolute() for path in local_path(inbox).glob("*")) if inbox else []
+
+
+def withdraw_records(kind: str, folders: Sequence[Path], marks: Collection[str], *, dry: bool) -> Any:
+    """Run tasks.prepare.commands.withdraw; return its answer: records by file, and their texts. `dry`: change nothing."""
+    source_kind, _, place = _source().partition(":")
+    columns = file_and_columns(place)[1] if source_kind == "pairs" else ""
+    request = {"kind": kind, "folders": list(map(str, folders)), "marks": sorted(marks), "dry": dry, "columns": columns}
+    return ask("tasks.prepare.commands.withdraw", request)
+
+
+def held_in_inbox(marks: Collection[str]) -> Any:
+    """The records in the inbox's files of pairs, in the form of `withdraw_records`'s answer; the files are not changed."""
+    files = [path for path in inbox_entries() if is_pairs_file(path)]
+    return withdraw_records("pairs", files, marks, dry=True) if files else {"files": {}, "texts": []}
+
+
+def source_notes(lines: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[str]:
+    """What the user must do about the source, and about files of the inbox that have records. `counts`: how many, by file; 0: unknown."""
+    source = _source()
+    if source.partition(":")[0] not in FOLDERS:
+        yield f"dataset.source {source}: its files are not changed, but prepare leaves the records out; have its owner delete them"
+    if found := [f"{Path(path).name} ({counted(count, 'records')})" for path, count in counts.items() if count]:
+        yield f"files of the inbox are not changed, but retrainings leave the records out; delete their rows there: {', '.join(found)}"
+    if unread := [Path(path).name for path, count in counts.items() if not count]:
+        yield f"files of the inbox that cannot be read, so whether they have the records is unknown: {', '.join(unread)}"
+    for path in lines:
+        if git("ls-files", "--error-unmatch", path, check=False):
+            yield f"{path}: git has earlier versions of it; rewrite the history (git filter-repo), here and where it was pushed"
+
+
+def _source() -> str:
+    return str((read_yaml(Path("params.yaml")).get("dataset") or {}).get("source", ""))

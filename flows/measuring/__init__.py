@@ -1,0 +1,1 @@
+"""Measurements of runs on this machine: times, sizes, environments."""

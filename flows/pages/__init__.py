@@ -1,0 +1,1 @@
+"""Pages of a run with this machine's measurements."""

@@ -1,0 +1,1 @@
+"""Revisions run again, and compared with what they recorded."""

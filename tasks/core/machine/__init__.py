@@ -1,0 +1,1 @@
+"""This machine: devices, processes, and work given to a device ahead of time."""

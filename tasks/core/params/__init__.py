@@ -1,0 +1,1 @@
+"""Parameters: sections of params.yaml and runtime.yaml as frozen records."""

@@ -1,0 +1,1 @@
+"""Approximate nearest neighbours: faiss indexes, built, searched, and kept without their documents."""

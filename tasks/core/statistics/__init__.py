@@ -1,0 +1,1 @@
+"""Tests of significance over queries: paired tests, power, clusters and groups of queries."""

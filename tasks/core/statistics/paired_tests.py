@@ -1,0 +1,94 @@
+"""Tests of whether two systems differ on the same queries, and the correction for testing many pairs.
+
+Where `groups` [Q] has the number of each query's group (tasks.core.statistics.clusters), groups are the independent draws, not queries.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from tasks.core.statistics.clusters import Numbers, by_group
+
+Floats = npt.NDArray[np.float64]
+SAME = 1e-12  # relative to the largest absolute difference, or to the sum of them
+BLOCK = 512  # sign flips at a time
+
+
+def paired_t_test(first: Floats, second: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float, float | None, float | None]:
+    """Two-sided p and the 1 - alpha interval of the mean of first - second, both [Q].
+
+    With `groups`, it uses the cluster-robust standard error, and one degree of freedom less than there are groups. If all differences are
+    equal but for rounding, there is no variance to test with, and none for an interval: p is 1 if they are 0, otherwise that of all sign
+    flips, 2^(1 - Q) (Fisher 1935). With fewer than two queries p is 1.
+    """
+    differences = first - second if groups is None else by_group(first - second, groups)
+    if len(differences) < 2:
+        return 1.0, None, None
+    if no_spread(differences):
+        return (1.0 if differences[0] == 0 else 2.0 ** (1 - len(differences))), None, None
+    result = stats.ttest_1samp(differences, 0.0)
+    interval = result.confidence_interval(1 - alpha)
+    return float(result.pvalue), float(interval.low), float(interval.high)
+
+
+def no_spread(differences: Floats) -> bool:
+    """Whether `differences` are equal but for rounding."""
+    return bool(np.ptp(differences) <= SAME * np.abs(differences).max())
+
+
+def mean_interval(values: Floats, alpha: float, groups: Numbers | None = None) -> tuple[float | None, float | None]:
+    """The 1 - alpha t-interval of the mean of `values` [Q].
+
+    It is the mean itself twice if there is no variance, and None twice for one query or group, which says nothing about others.
+    """
+    mean = float(values.mean())
+    values = values if groups is None else by_group(values, groups)
+    if len(values) < 2:
+        return None, None
+    half = float(stats.t.ppf(1 - alpha / 2, len(values) - 1)) * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction (1979): the i-th smallest of m is multiplied by m - i + 1, monotone, at most 1."""
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
+    for step, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - step) * p_values[place]))
+        corrected[place] = highest
+    return corrected
+
+
+def permutation_test(first: Floats, second: Floats, *, permutations: int, seed: int, groups: Numbers | None = None) -> float:
+    """Two-sided p of the paired randomization test of first - second, both [Q]: the share of sign flips of the differences whose mean is at
+    least as far from 0 (Fisher 1935; Smucker, Allan, Carterette 2007).
+
+    All 2^D flips of the D differences that are not 0 are counted, if they are at most `permutations`. Otherwise that many are drawn by
+    `seed`, and p is (extreme + 1) / (permutations + 1), which is never 0. Sums that differ only by rounding count as equal. With `groups`,
+    the signs of all differences of a group are flipped together.
+    """
+    differences = first - second if groups is None else np.bincount(groups, first - second)
+    differences = differences[differences != 0]
+    if not len(differences):
+        return 1.0
+    observed = abs(math.fsum(differences)) - SAME * math.fsum(abs(differences))
+    if 2 ** min(len(differences), 62) <= permutations:
+        bits = len(differences)
+        flips = ((np.arange(2**bits)[start : start + BLOCK, None] >> np.arange(bits)) & 1 for start in range(0, 2**bits, BLOCK))
+        return sum(_as_far(block, differences, observed) for block in flips) / float(2**bits)
+    draw, extreme = np.random.Generator(np.random.PCG64(seed)), 0
+    for start in range(0, permutations, BLOCK):
+        rows = min(BLOCK, permutations - start)
+        bytes_ = np.frombuffer(draw.bytes(rows * -(-len(differences) // 8)), np.uint8).reshape(rows, -1)
+        extreme += _as_far(np.unpackbits(bytes_, axis=1, count=len(differences)), differences, observed)
+    return (extreme + 1) / (permutations + 1)
+
+
+def _as_far(flips: npt.NDArray[np.integer[Any]], differences: Floats, observed: float) -> int:
+    """How many rows of `flips` [B, D], 1 for a sign that is flipped, give a sum at least `seen` away from 0."""
+    sums = differences.sum() - 2 * (flips.astype(np.float64) @ differences)
+    return int((np.abs(sums) >= observed).sum())

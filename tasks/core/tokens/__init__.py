@@ -1,0 +1,1 @@
+"""Tokens: tokenizers, folders of token ids, and chunks."""

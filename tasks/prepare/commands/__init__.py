@@ -1,0 +1,1 @@
+"""The processes behind commands of the flows, which read sources with this stage's code."""

@@ -1,0 +1,192 @@
+"""Remove records from a source's own files: lines of a BEIR folder, rows of a CSV folder. The process behind `retemper forget`.
+
+A batch of the inbox ("batch") may have either form, with any part missing. Files of pairs ("pairs", in place of folders) are only
+inspected; one that cannot be read is reported with 0 records.
+
+Reads a JSON object from standard input and prints one. Lines that are kept stay byte for byte. A file is replaced by one rename.
+
+    {"kind": "beir" | "csv" | "batch" | "pairs", "folders": [FOLDER, ...], "marks": [MARK, ...], "dry": true | false, "columns": "#..."}
+    {"files": {FILE: records removed}, "texts": [TEXT, ...]}
+"""
+
+import csv
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+from tasks.core.errors import UserError
+from tasks.core.files import new_file
+from tasks.core.sources.delimiters import delimiter_of, tells_delimiter
+from tasks.core.sources.forgotten import mark
+from tasks.core.stage.entry import stage
+from tasks.prepare.readers import pairs
+from tasks.prepare.readers.csv_tables import LARGEST_CELL, NAMES
+from tasks.prepare.readers.lines import BOM, GZIP_MAGIC
+
+Taken = str | None  # the text of a record to remove (empty for a judgment); None: the record stays
+
+
+def withdraw_records(kind: str, folder: Path, marks: Collection[str], *, dry: bool) -> tuple[dict[str, int], list[str]]:
+    """Remove the records of `marks` from the files of a folder. Return how many, by file, and their texts. `dry`: change nothing."""
+    counts: dict[str, int] = {}
+    texts: list[str] = []
+    for form in batch_forms(folder) if kind == "batch" else (kind,):
+        for name, path in files(form, folder):
+            removed = [text for _, text in records(form, name, path, marks) if text is not None]
+            if removed:
+                counts[str(path)] = len(removed)
+                texts += filter(None, removed)
+                if not dry:
+                    _rewrite(path, (raw for raw, text in records(form, name, path, marks) if text is None))
+    return counts, texts
+
+
+def count_in_pairs(file: Path, columns: str, marks: Collection[str]) -> tuple[dict[str, int], list[str]]:
+    """The number of records of `marks` in a file of pairs, as {file: number}, and their texts.
+
+    Empty if it has none; {file: 0} if it cannot be read. `columns`: the columns that the data set's SPEC names.
+    """
+    try:
+        source = pairs.read(file, columns)
+        texts = [document.text for document in source.documents() if mark("document", document.id) in marks]
+        texts += [query.text for query in source.queries[""]() if mark("query", query.id) in marks]
+    except (UserError, OSError):
+        return {str(file): 0}, []
+    return ({str(file): len(texts)} if texts else {}), texts
+
+
+def batch_forms(folder: Path) -> tuple[str, ...]:
+    """The forms of a batch's files, csv or beir, as flows.batches.records tells them apart.
+
+    A batch that mixes them, and so is never merged, has both.
+    """
+    names = [path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file()]
+    tables = any(name in names for name in ("corpus.csv", "corpus.tsv", "queries.csv", "queries.tsv", "negatives.csv"))
+    in_csv = tables or any(path.name.removesuffix(".gz").endswith(".csv") for path in (folder / "qrels").glob("*"))
+    beir = not in_csv or "corpus.jsonl" in names or "queries.jsonl" in names
+    return (*(["csv"] if in_csv else []), *(["beir"] if beir else []))
+
+
+def files(kind: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The files of a folder, each with its table: documents, queries, qrels, or negatives."""
+    endings = (".jsonl",) if kind == "beir" else (".csv", ".tsv")
+    for stem, name in (("corpus", "documents"), ("queries", "queries")):
+        yield from ((name, path) for ending in endings for gz in ("", ".gz") if (path := folder / f"{stem}{ending}{gz}").is_file())
+    qrels_endings = (".tsv",) if kind == "beir" else (".csv", ".tsv")
+    yield from (("negatives", path) for end in qrels_endings for gz in ("", ".gz") if (path := folder / f"negatives{end}{gz}").is_file())
+    qrels_files = sorted((folder / "qrels").iterdir()) if (folder / "qrels").is_dir() else []
+    yield from (("qrels", path) for path in qrels_files if path.name.removesuffix(".gz").endswith(qrels_endings) and path.is_file())
+
+
+def records(kind: str, name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
+    """Every line (or row) of a file as it is, and its text if it is to be removed (see `Taken`).
+
+    UserError if the file cannot be decompressed, or its header has two delimiters.
+    """
+    try:
+        with _open(path) as handle:
+            if kind == "beir" and name in ("documents", "queries"):
+                yield from ((raw, _json_taken(raw, name, marks)) for raw in handle)
+            elif kind == "beir" and name == "qrels":
+                yield from ((raw, _judged(_text(raw).split("\t"), (0, 1), marks)) for raw in handle)
+            else:
+                yield from _rows(handle, name, path, marks)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: corrupt gzip ({error}), so what it holds is unknown; replace or remove it, then run again") from None
+
+
+def _json_taken(raw: bytes, name: str, marks: Collection[str]) -> Taken:
+    try:
+        record = json.loads(_text(raw))
+        identity, text = str(record["_id"]), f"{record.get('text') or record.get('title') or ''}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return text or " " if mark(_record(name), identity) in marks else None
+
+
+def _rows(handle: IO[bytes], name: str, path: Path, marks: Collection[str]) -> Iterator[tuple[bytes, Taken]]:
+    pending: list[bytes] = []
+
+    def lines() -> Iterator[str]:
+        for raw in handle:
+            pending.append(raw)
+            yield _text(raw)
+
+    csv.field_size_limit(LARGEST_CELL)
+    with _open(path) as beginning:
+        delimiter = delimiter_of(path, map(_text, beginning))
+    places: list[int | None] | None = None
+    for number, cells in enumerate(csv.reader(lines(), delimiter=delimiter)):
+        raw, removed = b"".join(pending), None
+        pending.clear()
+        if number == 0 and tells_delimiter(cells, delimiter):
+            pass
+        elif places is None:
+            header = [cell.strip() for cell in cells]
+            places = (
+                [next((header.index(candidate) for candidate in names if candidate in header), None) for names in NAMES[name]]
+                if any(header)
+                else None
+            )
+        elif name in ("qrels", "negatives"):
+            removed = _judged(cells, (places[0], places[1]), marks)
+        elif (identity := _cell(cells, places[0])) is not None and mark(_record(name), identity) in marks:
+            removed = _cell(cells, places[-1]) or " "
+        yield raw, removed
+
+
+def _judged(cells: Sequence[str], places: tuple[int | None, int | None], marks: Collection[str]) -> Taken:
+    query, doc = (_cell(cells, place) for place in places)
+    is_marked = (query is not None and mark("query", query) in marks) or (doc is not None and mark("document", doc) in marks)
+    return "" if is_marked else None
+
+
+def _cell(cells: Sequence[str], place: int | None) -> str | None:
+    return None if place is None or place >= len(cells) else cells[place].rstrip("\r\n")
+
+
+def _record(name: str) -> str:
+    return "document" if name == "documents" else "query"
+
+
+def _text(raw: bytes) -> str:
+    return raw.removeprefix(BOM).decode("utf-8", "replace")
+
+
+def _open(path: Path) -> IO[bytes]:
+    with path.open("rb") as handle:
+        packed = handle.read(2) == GZIP_MAGIC
+    return gzip.open(path) if packed else path.open("rb")  # type: ignore[return-value]  # a GzipFile reads like any other
+
+
+def _rewrite(path: Path, lines: Iterator[bytes]) -> None:
+    with path.open("rb") as handle:
+        packed = handle.read(2) == GZIP_MAGIC
+    with new_file(path) as temporary:
+        with gzip.GzipFile(temporary, "wb", mtime=0) if packed else temporary.open("wb") as out:
+            out.writelines(lines)
+        temporary.chmod(path.stat().st_mode)
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    counts: dict[str, int] = {}
+    texts: list[str] = []
+    marks = frozenset(request["marks"])
+    for folder in map(Path, request["folders"]):
+        if request["kind"] == "pairs":
+            file_counts, removed = count_in_pairs(folder, request["columns"], marks)
+        else:
+            file_counts, removed = withdraw_records(request["kind"], folder, marks, dry=request["dry"])
+        counts |= file_counts
+        texts += removed
+    print(json.dumps({"files": counts, "texts": texts}))
+
+
+if __name__ == "__main__":
+    with stage():
+        main()

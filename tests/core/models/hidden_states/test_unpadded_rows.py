@@ -1,0 +1,47 @@
+"""Rows one behind the other, filled up to a size that many batches have."""
+
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
+
+from tasks.core.models.hidden_states.unpadded_rows import ids_and_positions, positions, round_up, with_filler_rows
+from tasks.core.tokens.folder import Tokens
+
+
+@pytest.mark.parametrize(("lengths", "size", "wanted"), [
+    ([5, 3, 3], 11, [5, 3, 3]),
+    ([5, 3, 3], 12, [5, 3, 3, 1]),
+    ([5, 3, 3], 16, [5, 3, 3, 5]),
+    ([5, 3, 3], 23, [5, 3, 3, 5, 5, 2]),
+    ([1], 4, [1, 1, 1, 1]),
+])  # fmt: skip
+def test_further_rows_fill_a_batch_up(lengths: list[int], size: int, wanted: list[int]) -> None:
+    found = with_filler_rows(np.array(lengths), size)
+    assert found.tolist() == wanted and found.dtype == np.int64
+
+
+def test_few_sizes_of_which_none_is_much_larger() -> None:
+    sizes = [round_up(tokens) for tokens in range(1, 70000)]
+    assert len(set(sizes)) < 200
+    assert all(tokens <= size < tokens + 64 + tokens / 7 for tokens, size in enumerate(sizes, start=1))
+
+
+def test_tokens_are_placed_and_filled_up() -> None:
+    tokens = Tokens(np.arange(10, 20), np.array([0, 4, 4, 10]), np.arange(3, dtype=np.int32), Path(), 9, 8, "", "")
+    ids_T, positions_T = ids_and_positions(tokens, np.array([2, 0]), np.array([6, 4]), 2, 13)
+    assert ids_T.tolist() == [14, 15, 16, 17, 18, 19, 10, 11, 12, 13, 9, 9, 9]
+    assert positions_T.tolist() == [2, 3, 4, 5, 6, 7, 2, 3, 4, 5, 2, 2, 2]
+
+
+def test_padding_within_a_text_has_no_place_of_its_own_in_roberta() -> None:
+    rows = [[5, 1, 6, 1, 1, 7], [1], [8, 9], [1, 4], [3]]
+    wanted = [RobertaEmbeddings.create_position_ids_from_input_ids(torch.tensor([row]), 1)[0].tolist() for row in rows]
+    flat, lengths = np.array([*chain(*rows)]), np.array([*map(len, rows)])
+    assert positions(flat, lengths, 2).tolist() == [*chain(*wanted)]
+    assert positions(flat, lengths, 0).tolist() == [0, 1, 2, 3, 4, 5, 0, 0, 1, 0, 1, 0]
+    tokens = Tokens(flat, np.cumsum([0, *lengths]), np.arange(5, dtype=np.int32), Path(), 1, 8, "", "")
+    assert ids_and_positions(tokens, np.array([3, 0]), np.array([2, 6]), 2, 10)[1].tolist() == [*wanted[3], *wanted[0], 2, 2]

@@ -1,0 +1,98 @@
+"""Groups of queries that share a relevant document: against scipy's components, plain loops, and how often tests over them err."""
+
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from tasks.core.statistics.clusters import by_group, connected, describe_groups, design_effect, group_numbers, read_groups
+from tasks.core.statistics.paired_tests import paired_t_test, permutation_test
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QRELS
+
+
+def test_groups_worked_by_hand(tmp_path: Path) -> None:
+    """b and d share y, d and a share z, so a, b, d are one; c is alone with x, and e has nothing relevant."""
+    pairs = [("b", "y"), ("d", "y"), ("c", "x"), ("d", "z"), ("a", "z")]
+    assert connected(pairs) == {"b": "a", "d": "a", "c": "c", "a": "a"}
+    assert group_numbers(["e", "d", "c", "a"], connected(pairs)).tolist() == [0, 1, 2, 1]
+    assert group_numbers(["a", "b"], {"b": "a"}).tolist() == [0, 1], "a query without a group is not in the group of its name"
+    rows = [*((query, doc, 1) for query, doc in pairs), ("c", "z", 0), ("e", "z", -1)]
+    write_table(tmp_path / "dev.parquet", QRELS, [pa.table([list(column) for column in zip(*rows, strict=True)], schema=QRELS)])
+    assert read_groups(tmp_path / "dev.parquet") == connected(pairs), "judged not relevant is not shared"
+    assert read_groups(tmp_path / "test.parquet") == {}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_are_the_components_of_the_graph(seed: int) -> None:
+    draw = random.Random(seed)
+    pairs = [(draw.randrange(60), draw.randrange(70)) for _ in range(55)]
+    graph = coo_array((np.ones(len(pairs)), ([q for q, _ in pairs], [60 + d for _, d in pairs])), shape=(130, 130))
+    labels = connected_components(graph, directed=False)[1]
+    found = connected((f"q{query}", f"d{doc}") for query, doc in pairs)
+    queries = sorted({query for query, _ in pairs})
+    for one in queries:
+        for other in queries:
+            assert (found[f"q{one}"] == found[f"q{other}"]) == (labels[one] == labels[other])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_value_per_group_has_the_cluster_robust_error(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    values, numbers = draw.normal(size=40), np.unique(draw.integers(0, 12, 40), return_inverse=True)[1]
+    each, mean, groups = by_group(values, numbers), values.mean(), numbers.max() + 1
+    deviations = [sum(values[place] - mean for place in range(40) if numbers[place] == group) for group in range(groups)]
+    assert each == pytest.approx([mean + deviation * groups / 40 for deviation in deviations])
+    assert each.mean() == pytest.approx(mean)
+    error = math.sqrt(groups / (groups - 1) * sum(deviation**2 for deviation in deviations)) / 40
+    assert each.std(ddof=1) / math.sqrt(groups) == pytest.approx(error)
+    assert design_effect(values, numbers) == pytest.approx(error**2 / (values.var(ddof=1) / 40))
+    assert (by_group(values, np.arange(40)) == values).all(), "to the bit"
+    assert design_effect(values, np.arange(40)) == design_effect(values, np.zeros(40, int)) == 1.0
+
+
+def test_a_design_effect_worked_by_hand() -> None:
+    """Twice the same: 1, 1, -1, -1 are two draws in place of four, and s^2 is 4/3: SE^2 is 2/1 (4 + 4) / 16 = 1, and 1/3 if independent."""
+    assert design_effect(np.array([1.0, 1.0, -1.0, -1.0]), np.array([0, 0, 1, 1])) == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("effect", "wanted"),
+    [
+        (1.6, "131 independent ones (design effect 1.6)"),
+        (0.96, "210 independent ones (design effect 1.0)"),
+        (0.94, "210 independent ones (design effect 0.9; below 1 by chance, as a rule)"),
+        (0.0, "210 independent ones (design effect 0.0; below 1 by chance, as a rule)"),
+    ],
+)
+def test_queries_never_say_as_much_as_more_queries(effect: float, wanted: str) -> None:
+    assert describe_groups(210, 200, effect) == f"210 queries are 200 groups that share relevant documents, which say as much as {wanted}"
+
+
+def test_one_query_or_group_tests_nothing() -> None:
+    assert describe_groups(1, 1, 1.0) == "there is one query, so nothing can be tested"
+    assert describe_groups(2, 1, 1.0).startswith("all 2 queries share relevant documents, so nothing can be tested")
+    assert describe_groups(3, 2, 1.0).startswith("3 queries are 2 groups")
+
+
+def test_a_design_effect_of_nothing_is_told() -> None:
+    """What one query of a group gains, its other query loses."""
+    effect = design_effect(np.array([0.5, -0.5, 0.5, -0.5, 0.0]), np.array([0, 0, 1, 1, 2]))
+    assert effect == 0 and "say as much as 5 independent ones" in describe_groups(5, 3, effect)
+
+
+def test_tests_over_groups_err_as_often_as_they_say() -> None:
+    """Four queries a document, half of the variance shared, no difference: by query every fifth test errs, by group one in twenty."""
+    draw, numbers = np.random.default_rng(3), np.repeat(np.arange(40), 4)
+    wrong = np.zeros(3)
+    for _ in range(400):
+        values = np.repeat(draw.normal(size=40), 4) + draw.normal(size=160)
+        by_t = [paired_t_test(values, np.zeros(160), 0.05, groups)[0] for groups in (None, numbers)]
+        wrong += np.array([*by_t, permutation_test(values, np.zeros(160), permutations=1000, seed=1, groups=numbers)]) <= 0.05
+    assert wrong[0] > 60
+    assert max(wrong[1:]) <= 20 + 3 * math.sqrt(19)

@@ -1,0 +1,282 @@
+"""A file of pairs in the inbox: more rows of the data set, told by the rows of the file."""
+
+import gzip
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.batches.merge import name_batches
+from flows.batches.pairs_files import FOLDER
+from flows.intake import inbox
+from flows.intake.inbox import check_folder, list_batches, take_in
+from flows.intake.settings import Gate, Intake
+from flows.intake.verdict import Batch
+from tasks.core.errors import UserError
+from tasks.core.sources.forgotten import mark
+from tasks.core.text.plain import Shares, digest
+from tasks.prepare.readers.pairs import read
+
+RULE = Intake(inbox="inbox")
+BASE = "pairs:faq.csv"
+Take = Callable[..., dict[str, Batch]]
+
+
+def rows(start: int, stop: int, mark: str = ",") -> list[str]:
+    return [f"question {n}{mark}answer {n}" for n in range(start, stop)]
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of 60 questions."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "faq.csv", "question,answer", *rows(0, 60))
+    (tmp_path / "inbox").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def take(project: Path) -> Take:
+    def taken(rule: Intake = RULE, source: str = BASE) -> dict[str, Batch]:
+        return {batch.name: batch for batch in take_in(rule, source, project, say=lambda _: None).batches}
+
+    return taken
+
+
+def data(folder: Path) -> dict[str, Any]:
+    """Documents, queries, and judged pairs by split of a BEIR folder."""
+    found: dict[str, Any] = {
+        name: {one["_id"]: one["text"] for line in (folder / f"{name}.jsonl").read_text().splitlines() if (one := json.loads(line))}
+        for name in ("corpus", "queries")
+    }
+    for file in (folder / "qrels").glob("*.tsv"):
+        found[file.stem] = {tuple(line.split("\t")[:2]) for line in file.read_text().splitlines()[1:]}
+    return found
+
+
+def merged(project: Path) -> dict[str, Any]:
+    return data(project / ".retemper/dataset")
+
+
+def test_a_file_is_more_rows_of_the_data_sets_file(project: Path, take: Take) -> None:
+    more = ["QUESTION  3,answer 3", "question 5,another answer", *rows(60, 110)]
+    write(project / "inbox/a.csv", "question,answer", *more)
+    assert take()["a.csv"].state == "accepted"
+    whole = write(project / "whole.csv", "question,answer", *rows(0, 60), *more)
+    got, wanted = merged(project), read(whole)
+    assert got["corpus"] == {one.id: one.text for one in wanted.documents()}
+    for split in ("train", "dev", "test"):
+        assert got[split] == {(one.query, one.doc) for one in wanted.qrels[split]()} != set()
+    assert got["queries"][digest("question 3")] == "QUESTION  3", "the later words count, as with every batch"
+
+
+def test_every_form_is_read(project: Path, take: Take) -> None:
+    found = project / "inbox"
+    write(found / "a.tsv", "query\ttext", "one\teins")
+    write(found / "b.csv", "Question;Answer", "two;zwei")
+    (found / "c.jsonl.gz").write_bytes(gzip.compress(b'{"anchor": "three", "positive": "drei"}\n'))
+    pq.write_table(pa.table({"query": ["four"], "passage": ["vier"]}), found / "d.parquet")
+    assert [(batch.state, batch.new) for batch in take().values()] == [("accepted", 1)] * 4
+    assert {"eins", "zwei", "drei", "vier"} < {*merged(project)["corpus"].values()}
+
+
+def test_columns_are_those_that_the_data_set_names(project: Path, take: Take) -> None:
+    write(project / "faq.csv", "Frage,Antwort,id", "eins,one,7", "zwei,two,7")
+    write(project / "inbox/a.csv", "Antwort,Frage,id", "three,drei,7")
+    write(project / "inbox/b.csv", "question,answer", "four,vier")
+    found = take(source="pairs:faq.csv#query=Frage,passage=Antwort,id=")
+    assert found["a.csv"].state == "accepted"
+    assert {*merged(project)["corpus"].values()} == {"one", "two", "three"}
+    assert f"{project}/inbox/b.csv:1: found columns question, answer, expected Frage" in found["b.csv"].reason
+
+
+@pytest.mark.parametrize(
+    ("base", "batch", "problem"),
+    [
+        ("id,question,answer", "question,answer", "found no column id, which is in the data set's file"),
+        ("question,answer", "id,question,answer", "found a column id, unlike the data set's file"),
+        ("question,answer,title", "question,answer", "found no column title"),
+        ("query_id,question,answer", "question,answer", "found no column query_id"),
+    ],
+)
+def test_records_that_are_named_in_another_way_are_refused(project: Path, take: Take, base: str, batch: str, problem: str) -> None:
+    """Else an equal answer would be a document of its own."""
+
+    def table(path: Path, header: str) -> None:
+        write(path, header, *(",".join(f"{name} {n}".replace("id ", "id") for name in header.split(",")) for n in range(3)))
+
+    table(project / "faq.csv", base)
+    table(project / "inbox/a.csv", batch)
+    table(project / "inbox/b.csv", base)
+    found = take()
+    assert found["a.csv"].state == "quarantined" and problem in found["a.csv"].reason
+    assert (found["b.csv"].state, found["b.csv"].new) == ("accepted", 0)
+
+
+def test_ids_of_the_file_match_and_an_answer_is_replaced(project: Path, take: Take) -> None:
+    write(project / "faq.csv", "id,question,answer", "7,one,old words", "8,two,x")
+    write(project / "inbox/a.csv", "id,question,answer", "7,one,new words", "9,ONE,y")
+    assert take()["a.csv"].new == 1
+    assert merged(project)["corpus"] == {"7": "new words", "8": "x", "9": "y"}
+    write(project / "inbox/b.csv", "id,title,question,answer", "7,T,one,newer words")
+    assert take()["b.csv"].state == "accepted", "with ids, a title names nothing"
+
+
+def test_known_queries_keep_their_split(project: Path, take: Take) -> None:
+    """Here the data set's own splits, by a column and in a BEIR folder, are not those of a hash."""
+    own = {f"question {n}": "test" if n % 3 else "dev" for n in range(60)} | {"question 0": "train"}
+    write(project / "faq.csv", "question,answer,split", *(f"{text},a {text},{split}" for text, split in own.items()))
+    write(project / "inbox/a.csv", "question,answer", *(f"{text.upper()},b" for text in own), *rows(100, 200))
+    rule = Intake(inbox="inbox", gate=Gate(shift=None))
+    assert take(rule)["a.csv"].state == "accepted"
+    got = merged(project)
+    assert {split: len(got[split]) for split in ("train", "dev", "test")} == {"train": 2 + 100, "dev": 2 * 19, "test": 2 * 40}, (
+        "new ones are of train, since the data set's file has rows of dev and test"
+    )
+    base = project / "base"
+    shutil.copytree(project / ".retemper/dataset", base)
+    write(project / "inbox/a.csv", "question,answer", *(f"{text},c" for text in own), *rows(200, 300))
+    found = take(rule, "beir:base")
+    assert found["a.csv"].state == "accepted"
+    got, hashed = merged(project), [Shares(0.1, 0.1).split("train", f"question {n}") for n in range(200, 300)]
+    assert {split: len(got[split]) for split in ("dev", "test")} == {
+        "dev": 3 * 19 + hashed.count("dev"),
+        "test": 3 * 40 + hashed.count("test"),
+    }
+    assert hashed.count("dev") and hashed.count("test")
+
+
+def test_what_is_wrong_is_told_by_the_row(project: Path, take: Take) -> None:
+    place = project / "inbox"
+    write(place / "a.csv", "question,answer", "one,eins", '"two",zwei,drei')
+    write(place / "b.csv", "question,answer", "one,eins", "two,", "three,drei", "four,")
+    write(place / "c.csv", "question,answer,split", "new,neu,train", "question 1,x,dev")
+    write(place / "d.csv", "question,answer")
+    write(place / "e.jsonl", '{"question": "one", "answer": "eins"}', '{"question": "one"')
+    (place / "f.xlsx").write_bytes(b"PK")
+    (place / "g.csv.zst").write_bytes(b"x")
+    write(place / "notes.txt", "not a batch")
+    write(place / "~$faq.xlsx", "a lock of Excel's")
+    assert Shares(0.1, 0.1).split("train", "question 1") == "train"
+    found = take()
+    assert {name: batch.state for name, batch in found.items()} == dict.fromkeys(
+        ("a.csv", "b.csv", "c.csv", "d.csv", "e.jsonl", "f.xlsx", "g.csv.zst"), "quarantined"
+    )
+    assert f"{place}/a.csv:3: found 3 cells, expected 2" in found["a.csv"].reason
+    assert found["b.csv"].reason == f"1 empty text: {place}/b.csv:3: the document has an empty title and text"
+    assert f"{place}/c.csv:3: query {digest('question 1')!r}" in found["c.csv"].reason
+    assert found["c.csv"].lines[0].startswith(f"{place}/c.csv:3: ")
+    assert f"{place}/d.csv: found no row" in found["d.csv"].reason
+    assert f"{place}/e.jsonl:2: " in found["e.jsonl"].reason
+    assert found["f.xlsx"].reason.endswith("save it as CSV in UTF-8") and found["g.csv.zst"].reason.endswith("unpack it")
+
+
+def test_a_fixed_file_is_read_again(project: Path, take: Take) -> None:
+    file = write(project / "inbox/a.csv", "question,answer", "new,")
+    assert take()["a.csv"].state == "quarantined"
+    write(file, "question,answer", "new,neu")
+    assert take()["a.csv"].state == "accepted"
+    write(project / "faq.csv", "question,answer", *rows(0, 70))
+    take()
+    assert "neu" in merged(project)["corpus"].values() and "answer 69" in merged(project)["corpus"].values()
+
+
+def test_a_file_that_is_being_written_waits(project: Path, take: Take) -> None:
+    (project / "inbox/a.csv").touch()
+    write(project / "inbox/.b.csv", "question,answer", "one,eins")
+    write(project / "inbox/c.csv.part", "question,answer", "one,eins")
+    assert take() == {}
+    write(project / "inbox/a.csv", "question,answer", "one,eins")
+    assert take(RULE.model_copy(update={"settle_seconds": 1000.0})) == {}
+    assert [batch.state for batch in list_batches(RULE, BASE, project)] == ["being written", "not checked"]
+    assert take()["a.csv"].state == "accepted"
+
+
+def test_a_link_is_read_by_its_own_name(project: Path, take: Take) -> None:
+    """What it points to may have any name, as in a store of files by their digests."""
+    write(project / "blob", "question,answer", "one,eins")
+    (project / "inbox/a.csv").symlink_to("../blob")
+    assert take()["a.csv"].state == "accepted"
+    write(project / "blob", "question,answer", "one,eins", "two,")
+    assert f"{project}/inbox/a.csv:3: " in take()["a.csv"].reason
+
+
+def test_an_unreadable_file_keeps_only_itself_out(project: Path, take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        write(project / f"inbox/{name}.csv", "question,answer", f"{name},x {name}")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "a.csv" and access(path, mode))  # root may read all
+    found = take()
+    assert (found["a.csv"].state, found["b.csv"].state) == ("quarantined", "accepted")
+    assert found["a.csv"].reason == f"{project}/inbox/a.csv: no permission to read it, expected a file of pairs; give access"
+
+
+def test_a_file_that_is_gone_is_missing(project: Path, take: Take) -> None:
+    for name in ("a", "b"):
+        write(project / f"inbox/{name}.csv", "question,answer", f"{name},x {name}")
+    take()
+    (project / "inbox/b.csv").unlink()
+    (project / "inbox/a.csv").rename(project / "inbox/.a.csv")
+    assert take_in(RULE, BASE, project, say=lambda _: None).missing == ("b.csv",)
+
+
+def test_a_file_is_a_whole_data_set_under_replace(project: Path) -> None:
+    write(project / "inbox/a.csv", "question,answer", "one,eins")
+    rule = Intake(inbox="inbox", mode="replace", gate=Gate(shift=None))
+    batch = take_in(rule, BASE, project, say=lambda _: None).batches[0]
+    assert "expected some to compare a new model with the champion" in batch.reason and "/.retemper/" not in batch.reason
+    write(project / "inbox/a.csv", "Frage,answer", *rows(0, 100))
+    taken = take_in(rule, "pairs:faq.csv#query=Frage,passage=answer", project, say=lambda _: None)
+    assert taken.spec == f"pairs:{project}/inbox/a.csv#query=Frage,passage=answer"
+
+
+def test_forgotten_records_are_in_no_folder(project: Path, take: Take) -> None:
+    write(project / "inbox/a.csv", "question,answer", "one,secret words", "two,zwei")
+    take()
+    assert "secret words" in merged(project)["corpus"].values()
+    write(project / "forgotten.txt", f"document {mark('document', digest('secret words'))} 2026-11-29")
+    assert take()["a.csv"].documents == 1
+    assert not [path for path in (project / ".retemper").rglob("*.jsonl") if "secret words" in path.read_text()]
+
+
+def test_what_the_project_has_forgotten_stays_out_of_a_worktree(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose commit may be older than forgotten.txt: the file in the inbox still has the record."""
+    write(project / "inbox/a.csv", "question,answer", "one,secret words", "two,zwei")
+    write(project / "forgotten.txt", f"document {mark('document', digest('secret words'))} 2026-11-29")
+    tree = project / "tree"
+    tree.mkdir()
+    monkeypatch.chdir(tree)
+    assert take_in(RULE, BASE, project, say=lambda _: None).batches[0].documents == 1
+    assert {"zwei"} == {*merged(tree)["corpus"].values()} - {f"answer {n}" for n in range(60)}
+
+
+def test_check_reads_a_file_anywhere(project: Path) -> None:
+    file = write(project / "new.csv", "question,answer", "one,eins", *rows(0, 5))
+    found = check_folder(RULE, BASE, project, folder=file)
+    assert (found.name, found.state, found.documents, found.new) == ("new.csv", "accepted", 6, 1)
+    assert not [*(project / FOLDER).glob("*/new.csv")], "nothing of it is kept"
+    check_folder(RULE, BASE, project, folder=project / "faq.csv")
+    assert [*(project / FOLDER).glob("*/faq.csv")], "the data set's own, which others may be reading, is"
+    with pytest.raises(UserError, match="no such folder or file"):
+        check_folder(RULE, BASE, project, folder=project / "other.csv")
+
+
+def test_merging_and_explaining_read_the_same_folders(project: Path, take: Take) -> None:
+    write(project / "inbox/a.csv", "question,answer", "one,eins")
+    take()
+    assert [path.name for path in inbox.batches_to_merge(RULE, BASE, project)] == ["a.csv"]
+    assert data(inbox.data_folder(RULE, BASE, project))["corpus"].keys() == {digest(f"answer {n}") for n in range(60)}
+    assert len([*(project / FOLDER).glob("*/*/corpus.jsonl")]) == 2
+    line = name_batches(f"{project}/.retemper/dataset/corpus.jsonl:61: bad", project)
+    assert f"(merged from {project}/inbox/a.csv; " in line

@@ -1,0 +1,5 @@
+"""The project with a cache, as for the tests of the team's commands."""
+
+from tests.flows.team.conftest import cached
+
+__all__ = ["cached"]

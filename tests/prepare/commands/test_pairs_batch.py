@@ -1,0 +1,51 @@
+"""A file of pairs beside the data set: how often that is read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.core.sources.datasets import parse_dataset
+from tasks.core.text.plain import digest
+from tasks.prepare.commands import pairs_batch
+from tasks.prepare.commands.pairs_batch import beside_pairs, splits_of
+from tasks.prepare.readers import kinds, pairs
+
+ROWS = [
+    *((f"q {n}", f"a {n}", "train") for n in range(60)),
+    ("Q  7", "b", "dev"),
+    ("q 8", "b", "test"),
+    ("q 9", "b", "dev"),
+    ("q 9", "c", "test"),
+]
+
+
+@pytest.mark.parametrize("splits", [{"train"}, {"train", "dev"}, {"train", "test"}, {"train", "dev", "test"}], ids=len)
+def test_splits_are_those_of_the_data_set(tmp_path: Path, splits: set[str]) -> None:
+    """As reading it as a data set gives them: without rows of dev or test, a hash does."""
+    lines = [",".join(row) for row in ROWS if row[2] in splits]
+    (tmp_path / "faq.csv").write_text("\n".join(["question,answer,split", *lines, ""]))
+    base = parse_dataset(f"pairs:{tmp_path}/faq.csv")
+    wanted = {digest(query) for query, _, _ in ROWS[::2]} | {digest("Q 7"), digest("q 9"), digest("new")}
+    found = beside_pairs(base, wanted)
+    assert found.known_splits == splits_of(kinds.read(base), wanted) and digest("new") not in found.known_splits
+    assert found.splits == splits and found.known_splits
+
+
+def test_the_data_set_is_read_once_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was six times, so that 50 files of an inbox read it 300 times after a change of it."""
+    for name in ("faq", "new"):
+        (tmp_path / f"{name}.csv").write_text("question,answer\n" + "".join(f"{name} {n},a {n}\n" for n in range(60)))
+    opened: list[str] = []
+    rows = pairs.rows
+
+    def counted(file: Path, asked: str) -> Any:
+        opened.append(file.name)
+        return rows(file, asked)
+
+    for module in (pairs, pairs_batch):
+        monkeypatch.setattr(module, "rows", counted)
+    source = pairs_batch.read(parse_dataset(f"pairs:{tmp_path}/new.csv"), parse_dataset(f"pairs:{tmp_path}/faq.csv"))
+    (tmp_path / "out").mkdir()
+    pairs_batch.write(source, tmp_path / "out")
+    assert opened.count("faq.csv") == 1
