@@ -9,7 +9,7 @@ from scipy import stats
 
 from flows.experiments import choice, store, table
 from flows.experiments.choice import Tried
-from flows.experiments.sweep import read_points
+from flows.experiments.grid import read_points
 from flows.parameters.checks import check
 from tasks.core.params.sections import read_yaml
 from tests.flows.experiments.test_compare import Project, drawn

@@ -13,7 +13,8 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows.experiments import store
-from flows.experiments.sweep import Point, inputs, read_points, sweep
+from flows.experiments.grid import Point, read_points
+from flows.experiments.sweep import inputs, sweep
 from flows.repository import lock, worktree
 from flows.repository.git import git
 from flows.storage.cache import object_path

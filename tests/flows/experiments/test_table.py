@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flows.experiments import table
+from flows.experiments.grid import read_layout, read_points, read_targets
 from flows.experiments.store import Experiment
-from flows.experiments.sweep import read_layout, read_points, read_targets
 from flows.parameters import edit
 from flows.parameters.checks import check
 from tasks.core.errors import UserError
