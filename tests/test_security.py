@@ -203,7 +203,7 @@ def test_secrets_stay_where_their_owner_put_them(small: Any, monkeypatch: pytest
         outcome = run_stage("prepare", Processes(), said.append)
         assert outcome.state == "Ran", outcome.problem
         assert not sync.push(Processes(), "team", said.append)
-        assert not sync.pull(Processes(), "team", ["prepare"], said.append)
+        assert not sync.pull(Processes(), "team", ["prepare"], warn=said.append)
         monkeypatch.setattr(sync, "REMOTE", ["true"])
         assert sync.push(Processes(), "team", said.append)
     assert small.stage("report").status == 0

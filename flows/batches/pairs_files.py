@@ -91,7 +91,7 @@ class PairsFiles:
             problems, request = Problems(Path(scratch, "problems")), Path(scratch, "asked.json")
             request.write_text(json.dumps({"source": source, "base": base, "marks": sorted(self.marks), "folder": str(folder)}))
             command = [sys.executable, "-m", "tasks.prepare.commands.pairs_batch", str(request)]
-            status = self.processes.run(command, output.append, environment(**problems.environment), ROOT)
+            status = self.processes.run(command, output.append, environment(**problems.environment), folder=ROOT)
             failures = problems.take()
         if failures:
             raise (DiskError if failures[0].kind == DiskError.kind else UserError)(failures[0].message)

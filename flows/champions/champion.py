@@ -26,6 +26,8 @@ from tasks.core.files import from_record, read_json
 from tasks.core.metrics.selection import metric_of
 from tasks.core.params.safe_yaml import parse_yaml
 
+Get = Callable[[str, Path], None]  # copies an out, by its path, to a place
+
 
 @dataclass(frozen=True)
 class Champion:
@@ -176,7 +178,7 @@ def choose(project: Path, wanted: str) -> Champion:
     reigning = champions[-1] if champions else None
     earlier = next((champion for champion in champions if wanted in (str(champion.number), f"champion/{champion.number}")), None)
     if earlier:
-        return _crown_again(project, earlier, reigning, "set", reigning.number if reigning else None)
+        return _crown_again(project, earlier, reigning, cause="set", previous=reigning.number if reigning else None)
     if wanted.startswith("champion/") and ":" not in wanted:
         raise UserError(f"{wanted}: no such champion; {f'the last is champion/{reigning.number}' if reigning else 'there is none yet'}")
     revision, colon, model = wanted.rpartition(":")
@@ -234,7 +236,7 @@ def roll_back(project: Path) -> Champion:
         history_hint = "retemper champion history shows the later ones, retemper champion set champion/N crowns one of them"
         remedy = history_hint if len(champions) > 1 else "retemper champion set MODEL crowns another model of the last retraining"
         raise UserError(f"champion/{reigning.number} is {again}the first champion: nothing before it to go back to; {remedy}")
-    return _crown_again(project, previous, reigning, "rollback", previous.previous)
+    return _crown_again(project, previous, reigning, cause="rollback", previous=previous.previous)
 
 
 def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion:
@@ -243,7 +245,7 @@ def earliest_same(champions: Sequence[Champion], champion: Champion) -> Champion
     return next((one for one in champions if (one.model, one.commit, one.digests) == same), champion)
 
 
-def _crown_again(project: Path, old: Champion, reigning: Champion | None, cause: str, previous: int | None) -> Champion:
+def _crown_again(project: Path, old: Champion, reigning: Champion | None, *, cause: str, previous: int | None) -> Champion:
     number = reigning.number if reigning else 0
     fields = {**asdict(old), "number": number + 1, "cause": cause, "when": timestamp(), "replaced": number, "previous": previous}
     return _crown_by_hand(project, Champion(**fields))
@@ -332,10 +334,19 @@ def read_out(project: Path, commit: str, path: str) -> Any:
     """A JSON file in an out of `commit`, from the cache or the remote."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / Path(path).name
-        get_out(project, commit, path, out)
+        get_out(project, commit, path, out=out)
         return read_json(out)
 
 
-def get_out(project: Path, commit: str, path: str, out: Path) -> None:
+def getter(project: Path, commit: str) -> Get:
+    """`get_out` of one commit: a function of the out's path and of the place for it."""
+
+    def get(path: str, place: Path) -> None:
+        get_out(project, commit, path, out=place)
+
+    return get
+
+
+def get_out(project: Path, commit: str, path: str, *, out: Path) -> None:
     """Copy an out of `commit` from the cache (or the remote) to `out`, completely or not at all. UserError if neither has it."""
     outs.get(path, out, project=project, commit=commit, lock=lock_at(project, commit))

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def evaluate_champion(project: Path, reigning: Champion, *, processes: Processes
     remove_worktree(SCRATCH)
     SCRATCH.mkdir(parents=True)
     parts = champion.parts_at(project, reigning)
-    get = partial(champion.get_out, project, reigning.commit)
+    get = champion.getter(project, reigning.commit)
     if lost := lost_index(project, reigning):
         raise NotComparable(
             f"{lost}, so the two cannot be compared; the champion stays (to crown the new one: retemper champion set MODEL)"

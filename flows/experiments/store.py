@@ -39,7 +39,7 @@ class Experiment:
     metrics: Mapping[str, Mapping[str, Mapping[str, float]]]
 
 
-def save(tree: Path, baseline: str, name: str, inputs: str, files: Sequence[str]) -> str:
+def save(tree: Path, baseline: str, name: str, *, inputs: str, files: Sequence[str]) -> str:
     """Store the working tree `tree` as experiment `name` on top of `baseline`; return its commit.
 
     It holds what git tracks, new code, and `files`. `tree`'s own index is not changed.
@@ -74,11 +74,11 @@ def list_experiments(baseline: str | None = None, cache: Path | None = None) -> 
     for match in filter(None, map(REF.fullmatch, listed)):
         base = match[1] + match[2]
         if baseline in (None, base):
-            experiments.append(read(match[3], match[0], base, cache))
+            experiments.append(read(match[3], match[0], base, cache=cache))
     return experiments
 
 
-def read(name: str, ref: str, baseline: str, cache: Path) -> Experiment:
+def read(name: str, ref: str, baseline: str, *, cache: Path) -> Experiment:
     """One experiment, with its metrics from the cache."""
     commit = git("rev-parse", ref)
     text = read_blob(commit, PARAMS)
@@ -152,7 +152,7 @@ def table(experiments: Sequence[Experiment], test: bool) -> str:
     ]
     header = ["experiment", *keys, *(f"{split} {model}" for split, model in columns)]
     rows = [
-        [experiment.name, *(_text(experiment, key) for key in keys), *(_figure(experiment, s, m, measure) for s, m in columns)]
+        [experiment.name, *(_text(experiment, key) for key in keys), *(_figure(experiment, s, m, measure=measure) for s, m in columns)]
         for experiment in experiments
     ]
     return f"{measure}\n{text_table(header, rows)}"
@@ -179,6 +179,6 @@ def _text(experiment: Experiment, key: str) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _figure(experiment: Experiment, split: str, model: str, measure: str) -> str:
+def _figure(experiment: Experiment, split: str, model: str, *, measure: str) -> str:
     value = experiment.metrics.get(model, {}).get(split, {}).get(measure)
     return f"{value:.4f}" if isinstance(value, int | float) else ""

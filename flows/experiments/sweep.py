@@ -75,6 +75,7 @@ def sweep(
     file: Path,
     jobs: int,
     test: bool,
+    *,
     run: Sequence[str] = RUN,
     check: Check | None = None,
     describe: Describe = describe_sources,
@@ -120,7 +121,7 @@ def _check_together(file: Path, computed: Mapping[Point, Inputs], *, layout: tab
     refuse_twins(file, {point: point_inputs.sections for point, point_inputs in computed.items()})
     if layout:
         for point, point_inputs in computed.items():
-            table.check_layout(layout, point_inputs.sections, targets, f"{file}: point {point.name}")
+            table.check_layout(layout, point_inputs.sections, targets, where=f"{file}: point {point.name}")
 
 
 def _run_points(names: Mapping[Point, str], shared: Beside) -> list[Problem]:
@@ -165,7 +166,9 @@ def _show_table(
     display.line(f"page: {page}")
 
 
-def inputs(point: Point, check: Check, describe: Describe = describe_sources, root: Path = Path(), targets: Sequence[str] = ()) -> Inputs:
+def inputs(
+    point: Point, check: Check, describe: Describe = describe_sources, *, root: Path = Path(), targets: Sequence[str] = ()
+) -> Inputs:
     """The inputs of a point: its params.yaml, the working tree's graph and code, its sources as they are now, and its `targets`."""
     scratch, described = FOLDER / "params.yaml", FOLDER / "source.json"
     described.unlink(missing_ok=True)
@@ -218,7 +221,7 @@ def _run_point(point: Point, name: str, shared: Beside, *, slot: int) -> Problem
     if status:
         last = problems[-1] if problems else Problem("pipeline", f"its run ended with status {status}", status)
         return replace(last, message=f"{point.name}: {last.message}; its working tree: {tree}")
-    store.save(tree, shared.baseline, name, name.rpartition("-")[2], [LOCK, "data/source.json"])
+    store.save(tree, shared.baseline, name, inputs=name.rpartition("-")[2], files=[LOCK, "data/source.json"])
     summary = next((line for line in reversed(lines) if line.startswith("executed ")), "")
     display.line(f"{point.name}: stored as {name} ({summary})")
     return None

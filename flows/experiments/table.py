@@ -40,7 +40,7 @@ class Layout(Params):
         return (statistics.fmean if self.average == "mean" else statistics.median)(values)
 
 
-def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[str], where: str) -> None:
+def check_layout(layout: Layout, sections: Mapping[str, Any], targets: Sequence[str], *, where: str) -> None:
     """Raise UserError if a point with the parameters `sections`, run up to `targets` (none: the report), would leave a column empty."""
     stages = {"bm25": "evaluate_bm25"}
     stages |= {name: f"{stage}@{name}" for section, stage in EVALUATIONS.items() for name in sections.get(section) or {}}
@@ -70,17 +70,17 @@ def collect(results: Sequence[tuple[Setting, Experiment]], layout: Layout, split
     for setting, experiment in results:
         row = cells.setdefault(setting, {})
         for model in layout.models:
-            _add(row, experiment, model, layout, split, model)
+            _add(row, experiment, model, layout=layout, split=split, column=model)
     for model in layout.references:
         row = {}
         for _, experiment in results:
-            _add(row, experiment, model, layout, split, layout.models[0])
+            _add(row, experiment, model, layout=layout, split=split, column=layout.models[0])
         if row:
             cells[(("", model),)] = {key: [layout.middle(values)] for key, values in row.items()}
     return cells
 
 
-def _add(row: dict[tuple[str, str], list[float]], experiment: Experiment, model: str, layout: Layout, split: str, column: str) -> None:
+def _add(row: dict[tuple[str, str], list[float]], experiment: Experiment, model: str, *, layout: Layout, split: str, column: str) -> None:
     for measure in layout.measures:
         value = experiment.metrics.get(model, {}).get(split, {}).get(measure)
         if value is not None:
@@ -139,13 +139,15 @@ def write(cells: Mapping[str, Cells], layout: Layout, path: Path, *, notes: Sequ
     for split, split_cells in cells.items():
         parts.append(Markup('<p class="note">{}; *: {}</p>{}').format(split, BEST, table(*rows(split_cells, layout))))
         if layout.curve:
-            parts += [curves(split_cells, layout, model, measure, split) for model in layout.models for measure in layout.measures]
+            parts += [
+                curves(split_cells, layout, model, measure=measure, split=split) for model in layout.models for measure in layout.measures
+            ]
     parts += [Markup('<p class="note">{}</p>').format(note) for note in notes]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page(layout.caption, Markup("").join(parts)))
 
 
-def curves(cells: Cells, layout: Layout, model: str, measure: str, split: str) -> Markup:
+def curves(cells: Cells, layout: Layout, model: str, *, measure: str, split: str) -> Markup:
     """A figure with one line per setting of the other keys, over the values of `curve` in the sweep's order, and standard deviations."""
     key = (layout.curve or "").rpartition(".")[2]
     axis = list(dict.fromkeys(value for setting in cells for name, value in setting if name in (key, layout.curve)))

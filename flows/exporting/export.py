@@ -68,7 +68,8 @@ def _run(project: Path, names: list[str], file: Path, *, seconds: float) -> dict
     env = {**OURS, **environment()}
     logs = {name: project / FOLDER / f"{name}.log" for name in names}
     running = {
-        name: processes.start([sys.executable, "-m", "flows.exporting.export", name, str(file)], env, logs[name], project) for name in names
+        name: processes.start([sys.executable, "-m", "flows.exporting.export", name, str(file)], env, logs[name], folder=project)
+        for name in names
     }
     problems = {}
     try:

@@ -76,7 +76,7 @@ def _of_champion(project: Path, now: Champion, size: int, *, processes: Processe
                 texts = _texts(project, now, size, folder=temporary / "tables")
                 shutil.rmtree(temporary / "tables")
                 paths = champion.parts_at(project, now).paths
-                champion.get_out(project, now.commit, paths["encoder"], temporary / "encoder")
+                champion.get_out(project, now.commit, paths["encoder"], out=temporary / "encoder")
                 np.savez(temporary / "vectors.npz", **_encode(temporary, texts, processes))  # type: ignore[arg-type]
                 write_json(temporary / "reference.json", {"of": about, "texts": texts})
         return Reference(read_json(folder / "reference.json")["texts"], name, folder, processes)
@@ -87,7 +87,7 @@ def _texts(project: Path, now: Champion, size: int, *, folder: Path) -> dict[str
     corpus = champion.parts_at(project, now).paths.get("corpus", "data/corpus")
     samples = {}
     for kind, path, schema in (("documents", "documents.parquet", DOCUMENTS), ("queries", "queries/train.parquet", QUERIES)):
-        champion.get_out(project, now.commit, f"{corpus}/{path}", folder / Path(path).name)
+        champion.get_out(project, now.commit, f"{corpus}/{path}", out=folder / Path(path).name)
         sample = Sample(size)
         for batch in read_batches(folder / Path(path).name, schema):
             titles = batch["title"].to_pylist() if "title" in schema.names else [""] * batch.num_rows
@@ -105,7 +105,7 @@ def _encode(folder: Path, texts: dict[str, list[str]], processes: Processes) -> 
         texts_file.write_text(json.dumps(texts), encoding="utf-8")
         command = [sys.executable, "-m", "flows.intake.vectors", *map(str, ((folder / "encoder").resolve(), texts_file, out))]
         env = {name: value for name, value in environment().items() if name != PROBLEM}  # a failure is a warning here
-        if processes.run(command, output.append, env, ROOT):
+        if processes.run(command, output.append, env, folder=ROOT):
             raise UserError(output[-1].removeprefix("retemper: ") if output else "the encoder's process ended without a message")
         with np.load(out, allow_pickle=False) as arrays:
             return {kind: arrays[kind] for kind in texts}

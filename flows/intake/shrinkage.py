@@ -22,7 +22,7 @@ def refuse(project: Path, now: Champion, max_loss: float, *, warn: Callable[[str
     try:
         with TemporaryDirectory() as folder:
             out = Path(folder) / STATS.name
-            champion.get_out(project, now.commit, str(STATS), out)
+            champion.get_out(project, now.commit, str(STATS), out=out)
             counts = dict(_counts(read_json(out)))
     except UserError as error:
         warn(f"cannot check whether the data set has lost records since champion/{now.number}: {error}")

@@ -76,7 +76,7 @@ def write(graph: Graph, spans: Sequence[timing.Span], tell: Any, *, provenance: 
     all_metrics = metrics.read_metrics()
     dev = {model: float(splits["dev"][metric]) for model, splits in all_metrics.items() if metric in splits.get("dev", {})}
     took, upstream = timing.measured(lock), {name: stage.upstream for name, stage in graph.stages.items()}
-    races = quality.races(sections, upstream, took, dev)
+    races = quality.races(sections, upstream, took, quality=dev)
     cost = costs.costs(graph, environments.of_artifacts(lock, field="cost"))
     digests = {stage: entry_digest(entry) for stage, entry in lock.items()}
     by_digest = makings.read(cache_folder(), digests.values())

@@ -46,7 +46,7 @@ class Race:
     unknown: tuple[str, ...]
 
 
-def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str, Measured], free: frozenset[str]) -> Measured | None:
+def critical_path(targets: Sequence[str], upstream: Upstream, took: Mapping[str, Measured], *, free: frozenset[str]) -> Measured | None:
     """Seconds until all `targets` are made if each stage starts as soon as it can; `free` stages take no time. None if any is not timed."""
     known: dict[str, Measured | None] = {}
 
@@ -81,14 +81,14 @@ def with_upstream(stage: str, upstream: Upstream) -> frozenset[str]:
     return frozenset(needed)
 
 
-def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Measured], quality: Mapping[str, float]) -> list[Race]:
+def races(sections: Mapping[str, Any], upstream: Upstream, took: Mapping[str, Measured], *, quality: Mapping[str, float]) -> list[Race]:
     """The races from every round at which at least two chains start. `quality`: the report's metric on dev, by model."""
     rounds: Mapping[str, Any] = sections.get("rounds") or {}
     adores: Mapping[str, Any] = sections.get("adore") or {}
     return [
         race
         for start in rounds
-        if len(paths(start, rounds, adores)) > 1 and (race := _race(start, rounds, adores, upstream, took, quality))
+        if len(paths(start, rounds, adores)) > 1 and (race := _race(start, rounds, adores, upstream=upstream, took=took, quality=quality))
     ]
 
 
@@ -107,6 +107,7 @@ def _race(
     start: str,
     rounds: Mapping[str, Any],
     adores: Mapping[str, Any],
+    *,
     upstream: Upstream,
     took: Mapping[str, Measured],
     quality: Mapping[str, float],
@@ -119,7 +120,7 @@ def _race(
     def reached(model: str) -> Reached | None:
         base = adores[model]["round"] if model in adores else model
         wanted = [f"adore@{model}" if model in adores else f"train@{model}", f"encode@{base}", f"index@{base}"]
-        time = critical_path([stage for stage in wanted if stage in upstream], upstream, took, free)
+        time = critical_path([stage for stage in wanted if stage in upstream], upstream, took, free=free)
         if time is None or model not in quality:
             unknown.append(model)
             return None

@@ -107,7 +107,7 @@ def move(document: CommentedMap, key: str, to: str) -> None:
     (section, name), (target, new) = key.split("."), to.split(".")
     value = document[section][name]
     _remove(document[section], name, (document, section))
-    _append(document[target], new, value, (document, target))
+    _append(document[target], new, value, above=(document, target))
 
 
 def insert(document: CommentedMap, name: str, value: Any, *, after: str, comment: str) -> None:
@@ -144,7 +144,7 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
             value = _parse(written, assignment)
             for below in reversed(names[depth + 1 :]):
                 value = CommentedMap({below: value})
-            _append(node, name, value, above)
+            _append(node, name, value, above=above)
             return True
         node, above = node[name], (node, name)
     if not isinstance(node, CommentedMap):
@@ -157,7 +157,7 @@ def _assign(document: CommentedMap, assignment: str) -> bool:
     if not written:
         _remove(node, last, above)
     elif last not in node:
-        _append(node, last, value, above)
+        _append(node, last, value, above=above)
     else:
         node[last] = value
     return True
@@ -204,7 +204,7 @@ def _same(old: Any, new: Any) -> bool:
     return isinstance(old, bool) == isinstance(new, bool) and bool(old == new)
 
 
-def _append(node: CommentedMap, name: str, value: Any, above: Place | None) -> None:
+def _append(node: CommentedMap, name: str, value: Any, *, above: Place | None) -> None:
     """Add a last key. Comments after the former last key, up to the next section, move after the new one."""
     trailing = _split_trailing(_last_place(node, above))
     node.pop(name, None)  # if it was null

@@ -31,7 +31,7 @@ Blocks = Mapping[str, str | None]  # the text of each section, without its last 
 Record = Mapping[str, Any]  # of the recipe in place: its name, sections before and after; empty without a recipe
 
 
-def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, folder: Path = FOLDER) -> str:
+def apply(name: str, path: Path = PARAMS, memory: Path = MEMORY, *, folder: Path = FOLDER) -> str:
     """Put the recipe's sections into `path`, after taking back those of an earlier one; return the former text.
 
     The result is not checked. Raises UserError if there is no such recipe or, for `none`, nothing to take back.

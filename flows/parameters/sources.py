@@ -67,6 +67,7 @@ def write_source(
     params: Path = Path("params.yaml"),
     source: Path = SOURCE,
     memory: Path = MEMORY,
+    *,
     warn: Callable[[str], None] | None = None,
     stands: bool = False,
 ) -> None:
@@ -134,7 +135,7 @@ def dataset_entry(key: str, name: str, *, memory: Path = MEMORY, warn: Callable[
     return entry
 
 
-def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, memory: Path = MEMORY) -> dict[str, Any]:
+def watch(kinds: Iterable[str], params: Path = FROZEN, source: Path = SOURCE, *, memory: Path = MEMORY) -> dict[str, Any]:
     """The record for a stage that reads these sources (tasks.core.stage.entry): {"problem": line, "files": {path: stamp}}.
 
     `problem` names a source that no longer matches `source`; it is empty if all match or are unavailable.

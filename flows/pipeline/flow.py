@@ -46,8 +46,8 @@ def execute(
     plan: Plan,
     processes: Processes,
     display: Display,
-    clock: timing.Clock,
     *,
+    clock: timing.Clock,
     python: Mapping[str, str] = MappingProxyType({}),
     gate: Callable[[], None] | None = None,
 ) -> dict[str, Outcome]:
@@ -171,7 +171,7 @@ class Crew:
             code_env = {SNAPSHOT: str(self.plan.code.absolute())} if self.plan.code else {}
             env = env | _source_environment(stage)
             env |= {**self.python, **code_env, **self.display.environment, **environments.begin(name)}
-            outcome = run_stage(name, self.processes, tell, self.plan.reached, env)
+            outcome = run_stage(name, self.processes, tell, pull=self.plan.reached, env=env)
             costs = environments.cost(name)
             device = timing.device_name(env, stage.slot)
             state: timing.State = "Stopped" if self.processes.stopped else outcome.state if outcome.state != "Skipped" else "Failed"

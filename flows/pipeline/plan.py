@@ -103,6 +103,7 @@ def make_plan(
     targets: Sequence[str],
     processes: Processes,
     warn: Callable[[str], None],
+    *,
     check: Callable[[], None] = check_parameters,
     dry: bool = False,
 ) -> Plan:
@@ -133,7 +134,7 @@ def make_plan(
     if status and not dry:
         missing = sync.restorable(status, lock)
         if remote:
-            reached = sync.pull(processes, remote, missing, warn)
+            reached = sync.pull(processes, remote, missing, warn=warn)
         elif missing:
             sync.restore(processes, missing)
         if missing and (reached or not remote):

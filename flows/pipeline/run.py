@@ -66,7 +66,7 @@ def run(
     with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():
         clock = timing.Clock(cache=cache_folder())
         try:
-            plan = make_plan(targets, processes, display.warn, check)
+            plan = make_plan(targets, processes, display.warn, check=check)
             if plan.changed:
                 remotes.refuse_unmounted(cache_folder())
                 refuse_read_only(cache_folder())
@@ -86,7 +86,7 @@ def run(
 
         try:
             with _record_run(plan, part=quiet and bool(targets)) as recorder, display.open(plan.graph.stages, recorder):
-                outcomes = _all_cached(plan) if nothing_to_do else _execute(plan, processes, display, clock, gate)
+                outcomes = _all_cached(plan) if nothing_to_do else _execute(plan, processes, display, clock=clock, gate=gate)
         except splits.Unfit:
             undo()
             _put_back(processes)
@@ -120,7 +120,7 @@ def dry_run(
     with stopping_on_signals(processes, display.farewell), locks.hold_run_lock():  # a run in progress has its own frozen parameters
         try:
             with edited or nullcontext():
-                plan = make_plan(targets, processes, display.warn, check, dry=True)
+                plan = make_plan(targets, processes, display.warn, check=check, dry=True)
                 return replace(plan, costs=tuple(forecasts([name for name, _, _ in plan.changed_stages()])))
         finally:
             freeze()  # without the edit
@@ -216,7 +216,7 @@ def _put_back(processes: Processes) -> None:
     locks.forget()
 
 
-def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.Clock, gate: Callable[[], None]) -> dict[str, Outcome]:
+def _execute(plan: Plan, processes: Processes, display: Display, *, clock: timing.Clock, gate: Callable[[], None]) -> dict[str, Outcome]:
     """Run every stage of the plan. A refusal by `gate` is raised before any stage but `prepare` has begun."""
     if plan.changed and splits.STAGE not in plan.changed:
         gate()
@@ -239,7 +239,7 @@ def _execute(plan: Plan, processes: Processes, display: Display, clock: timing.C
 
             gated = remembering if splits.STAGE in plan.changed else None
             with server.without_heartbeats() if own_server else nullcontext():
-                outcomes = execute(plan, processes, display, clock, python=python.environment, gate=gated)
+                outcomes = execute(plan, processes, display, clock=clock, python=python.environment, gate=gated)
     except Exception as error:
         refuse_full_disk(error)  # Prefect's database reports it in many ways
         if configured and not server.answers():

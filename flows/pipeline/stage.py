@@ -154,7 +154,13 @@ class Transcript:
 
 
 def run_stage(
-    name: str, processes: Processes, tell: Callable[[str], None], pull: bool = False, env: dict[str, str] | None = None, logs: Path = LOGS
+    name: str,
+    processes: Processes,
+    tell: Callable[[str], None],
+    *,
+    pull: bool = False,
+    env: dict[str, str] | None = None,
+    logs: Path = LOGS,
 ) -> Outcome:
     """Bring one stage up to date: run it, or let DVC find that it need not run. Its output goes to `tell` and to a log."""
     command = [python(env or {}), *REMOTE[1:], "repro-pull" if pull else "repro", name]
@@ -179,7 +185,7 @@ def run_stage(
     if transcript.exited is not None:  # DVC removed the former outs, if any, before the stage ran
         with suppress(Stopped):
             processes.run([*command[:-2], "checkout", "--quiet", "--force", name], lambda _: None, environment(**(env or {})))
-    problem = problems[-1] if problems and transcript.exited == USER_ERROR else _problem(name, transcript, status, log)
+    problem = problems[-1] if problems and transcript.exited == USER_ERROR else _problem(name, transcript, status, log=log)
     return Outcome("Failed", seconds, problem.status, problem)
 
 
@@ -199,7 +205,7 @@ def _reader(transcript: Transcript, log: TextIO, tell: Callable[[str], None]) ->
     return read
 
 
-def _problem(name: str, transcript: Transcript, status: int, log: Path) -> Problem:
+def _problem(name: str, transcript: Transcript, status: int, *, log: Path) -> Problem:
     """Why a stage failed, if it has not reported the reason itself."""
     if transcript.exited is not None:
         killed = " (killed; out of memory?)" if transcript.exited in (-9, 137) else ""

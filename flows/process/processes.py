@@ -72,7 +72,7 @@ class Processes:
         self._stopped = False
 
     def run(
-        self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None, folder: Path | None = None
+        self, command: Sequence[str], tell: Callable[[str], None], env: Mapping[str, str] | None = None, *, folder: Path | None = None
     ) -> int:
         """Run `command` to its end; return its exit status (128 + signal, if killed).
 
@@ -90,7 +90,7 @@ class Processes:
         return code if code >= 0 else 128 - code
 
     def start(
-        self, command: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, folder: Path | None = None
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, log: Path | None = None, *, folder: Path | None = None
     ) -> subprocess.Popen[bytes]:
         """Start `command` in its own group, which ends when we do. Output goes to `log`, or to a pipe. Raises Stopped after `stop`."""
         with ExitStack() as stack, self._guard:

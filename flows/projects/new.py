@@ -143,7 +143,7 @@ def _set_parameters(project: Path, folder: Path, wanted: Wanted) -> None:
     """Edit the demo's params.yaml for this data. Relative paths are relative to `folder`, where the project will be."""
     path = project / "params.yaml"
     if wanted.queries == "pseudo":
-        recipes.apply(COLD_START, path, project / recipes.MEMORY, project / recipes.FOLDER)
+        recipes.apply(COLD_START, path, project / recipes.MEMORY, folder=project / recipes.FOLDER)
         (project / recipes.MEMORY).unlink()  # there is no earlier form to go back to
     else:
         edit.apply([*WIKIPEDIA, *EPOCH], path, lambda _: None)

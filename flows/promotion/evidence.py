@@ -73,7 +73,7 @@ def fresh_queries(project: Path, now: Champion, candidate: Parts, *, queries: Co
     try:
         with TemporaryDirectory() as folder:
             judged = Path(folder) / "dev.parquet"
-            champion.get_out(project, now.commit, f"{champion.parts_at(project, now).paths['corpus']}/qrels/dev.parquet", judged)
+            champion.get_out(project, now.commit, f"{champion.parts_at(project, now).paths['corpus']}/qrels/dev.parquet", out=judged)
             return set(queries) - set(read_table(judged, QRELS, ["query"])["query"].to_pylist())
     except UserError as error:
         warn(f"dev: cannot tell which queries are newer than champion/{now.number}, so none counts as new: {error}")

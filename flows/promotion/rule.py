@@ -25,7 +25,7 @@ def decide(evidence: Evidence, measure: str, rule: Promotion) -> Verdict:
         from flows.promotion.guaranteed import guarantee  # numpy: not with every command
 
         return guarantee(evidence, measure, rule)
-    return judge(evidence.new, next(iter(evidence.old.values())), measure, rule, groups=evidence.groups)
+    return judge(evidence.new, next(iter(evidence.old.values())), measure, rule=rule, groups=evidence.groups)
 
 
 def _without_clicks(evidence: Evidence) -> Evidence:
@@ -39,7 +39,7 @@ def _without_clicks(evidence: Evidence) -> Evidence:
     return replace(evidence, new=new, old=dict(zip(evidence.old, old, strict=True)))
 
 
-def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, rule: Promotion, *, groups: Mapping[str, str]) -> Verdict:
+def judge(new: Mapping[str, float], old: Mapping[str, float], measure: str, *, rule: Promotion, groups: Mapping[str, str]) -> Verdict:
     """Compare values of `measure` by query, by a t-test. not_worse: the bound L >= -margin; better: L > 0.
 
     UserError for fewer than two queries.

@@ -17,7 +17,7 @@ OF_DVC = re.compile(r"\.[\w-]{22}\.tmp")  # temporary files of DVC, which a kill
 PARTIAL = re.compile(r"\..+\.(json|tmp)\.partial|\.[0-9a-f]{32}\.partial")  # and our own, in a cache or remote
 
 
-def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, lock: Path = LOCK) -> list[Path]:
+def remove(outs: Iterable[Path], warn: Callable[[str], None], memory: Path = MEMORY, *, lock: Path = LOCK) -> list[Path]:
     """Delete former outs that are not among `outs`; return what was deleted.
 
     Only folders that hold outs side by side are searched (`data/metrics`, not `data` itself). A file that was never an

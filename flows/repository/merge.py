@@ -54,7 +54,7 @@ def merge(root: Path) -> list[str]:
         if not {OURS, THEIRS} <= set(conflicts[name]):
             texts[name], lines = mine or other, [f"{name}: kept as {'ours' if mine else 'theirs'}; the other side deleted it"]
         elif name == LOCK:
-            texts[name], lines = _merge_lock(base, mine, other, lambda entry: is_recorded(entry, root))
+            texts[name], lines = _merge_lock(base, mine, other, known=lambda entry: is_recorded(entry, root))
         elif name == PARAMS:
             texts[name], lines = merge_params(base, mine, other), [f"{PARAMS}: merged the changes of both sides"]
         else:
@@ -85,7 +85,7 @@ def merge_locks(base: Lock, ours: Lock, theirs: Lock, *, known: Known) -> Merged
     return Merged(lock, tuple(name for name in lock if lock[name] != ours.get(name) and name not in sides), sides)
 
 
-def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str = "") -> Any:
+def three_way(base: Any, ours: Any, theirs: Any, *, clashes: list[str], key: str = "") -> Any:
     """Merge both sides' changes to `base`, mapping by mapping.
 
     If they clash, ours is taken, and the dotted key is added to `clashes`. MISSING stands for a key that a side lacks.
@@ -100,7 +100,7 @@ def three_way(base: Any, ours: Any, theirs: Any, clashes: list[str], *, key: str
     before = base if isinstance(base, dict) else {}
     merged = {
         name: three_way(
-            before.get(name, MISSING), ours.get(name, MISSING), theirs.get(name, MISSING), clashes, key=f"{key}.{name}".strip(".")
+            before.get(name, MISSING), ours.get(name, MISSING), theirs.get(name, MISSING), clashes=clashes, key=f"{key}.{name}".strip(".")
         )
         for name in dict.fromkeys([*ours, *theirs])
     }
@@ -111,7 +111,7 @@ def merge_params(base: str, ours: str, theirs: str) -> str:
     """The text of params.yaml with both sides' changes and the comments. UserError if a parameter has two values."""
     values = [_load(text, side) for text, side in ((base, "base"), (ours, "ours"), (theirs, "theirs"))]
     clashes: list[str] = []
-    merged = three_way(values[0], values[1], values[2], clashes)
+    merged = three_way(values[0], values[1], values[2], clashes=clashes)
     if clashes:
         key = clashes[0]
         mine, other = (json.dumps(_at(value, key), default=str) for value in values[1:])
@@ -131,7 +131,7 @@ def is_recorded(entry: Mapping[str, Any], root: Path) -> bool:
     return Path(root, "runs", key[:2], key, value).is_file()
 
 
-def _merge_lock(base: str, ours: str, theirs: str, known: Known) -> tuple[str, list[str]]:
+def _merge_lock(base: str, ours: str, theirs: str, *, known: Known) -> tuple[str, list[str]]:
     document = _lock(ours, "ours")
     stages = [_lock(text, side).get("stages") or {} for text, side in ((base, "base"), (ours, "ours"), (theirs, "theirs"))]
     merged = merge_locks(stages[0], stages[1], stages[2], known=known)
@@ -156,7 +156,7 @@ def _merge_lock(base: str, ours: str, theirs: str, known: Known) -> tuple[str, l
 
 def _merge_source(base: str, ours: str, theirs: str) -> str:
     values = [json.loads(text or "{}") for text in (base, ours, theirs)]
-    return json.dumps(three_way(values[0], values[1], values[2], []), indent=2) + "\n"
+    return json.dumps(three_way(values[0], values[1], values[2], clashes=[]), indent=2) + "\n"
 
 
 def _conflicts() -> dict[str, dict[int, str]]:

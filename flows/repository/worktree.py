@@ -95,7 +95,7 @@ def run_in(
     path = os.pathsep.join(filter(None, [str(tree.absolute()), os.environ.get("PYTHONPATH", "")]))
     variables = {"PYTHONPATH": path, SECOND: "1", TYPED: typed_command(), **(env or {}), **reported.environment}
     try:
-        status = processes.run(run, show, environment(**variables), tree)
+        status = processes.run(run, show, environment(**variables), folder=tree)
     finally:
         problems = reported.take()
     return status, problems

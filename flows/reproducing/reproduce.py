@@ -89,8 +89,8 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
                     if all((project / out["path"]).exists() for out in entry.get("outs") or [])
                 }
             caches = (cache_folder() / "files" / "md5", (cache or project / ".dvc/cache") / "files" / "md5")
-            rows = list(compare(wanted, new_lock, *caches))
-            notes = list(explain(wanted, new_lock, rows, project))
+            rows = list(compare(wanted, new_lock, caches[0], other=caches[1]))
+            notes = list(explain(wanted, new_lock, rows, project=project))
             rows = [*mark_close(rows, wanted, stages_on_other_hardware(wanted, new_lock, project), caches=caches, tolerance=how.tolerance)]
     finally:
         if room:
@@ -107,7 +107,7 @@ def reproduce(revision: str, into: Path | None, how: How, *, run: Sequence[str] 
     return 1 if status or unequal else 0
 
 
-def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], project: Path) -> Iterator[str]:
+def explain(wanted: Lock, made: Lock, rows: Sequence[tuple[str, str, str]], *, project: Path) -> Iterator[str]:
     """Lines, for stages with different digests, on which threads, hardware, and versions differed, as far as this machine recorded them.
 
     `project`: its folder in the second tree, whose log says what the stages have just run with.
@@ -167,7 +167,7 @@ def _largest_distance(path: str, digests: tuple[str, str], caches: tuple[Path, P
     return largest
 
 
-def compare(wanted: Lock, made: Lock, cache: Path, other: Path) -> Iterator[tuple[str, str, str]]:
+def compare(wanted: Lock, made: Lock, cache: Path, *, other: Path) -> Iterator[tuple[str, str, str]]:
     """Path, expected digest, and result of every out that the report needs (of all, if there is no report).
 
     Times differ between any two runs: outs below LATENCY are excluded.

@@ -71,7 +71,7 @@ def find_mismatch(lock: Lock, model: str, measured: bool = False, *, retrieved: 
     return ""
 
 
-def refuse_unfit(lock: Lock, model: str, where: str, measured: bool = False) -> None:
+def refuse_unfit(lock: Lock, model: str, where: str, *, measured: bool = False) -> None:
     """Raise UserError if the parts of `model` are of different generations."""
     if problem := find_mismatch(lock, model, measured):
         raise UserError(f"{where}: model {model}: {problem}, expected the current one; run retemper run to bring them up to date")

@@ -208,7 +208,7 @@ def _news(project: Path, now: Champion, corpus: Path, *, parts: Parts) -> News |
         return None
     with TemporaryDirectory(dir=".retemper") as folder:
         before = Path(folder) / "corpus"
-        champion.get_out(project, now.commit, parts.paths["corpus"], before)
+        champion.get_out(project, now.commit, parts.paths["corpus"], out=before)
         news = compare(before, corpus)
     return news if news.documents or news.removed or news.queries else None
 
@@ -233,10 +233,10 @@ def _fetch(project: Path, now: Champion, parts: Parts, *, known: Sequence[str], 
     shutil.rmtree(STARTS, ignore_errors=True)
     for part, kind in parts.encoders.items():
         folder = STARTS / parts.digests[kind].partition(".")[0]
-        champion.get_out(project, now.commit, parts.paths[kind], folder)
+        champion.get_out(project, now.commit, parts.paths[kind], out=folder)
         write_json(folder / KNOWN, list(known))
         if part in indexes:
-            champion.get_out(project, now.commit, f"data/indexes/{part}/{LEARNED}", folder / LEARNED)
+            champion.get_out(project, now.commit, f"data/indexes/{part}/{LEARNED}", out=folder / LEARNED)
         sources[part] = f"./{folder.as_posix()}"
     if not sources:
         raise UserError(f"champion/{now.number}: has no encoder to start from, expected one; set retrain.mode: full in {FILE}")

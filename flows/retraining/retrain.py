@@ -95,7 +95,7 @@ def _retrain_until_settled(
     for _ in range(TRIES):
         with _inside(retraining_tree.prepare(project, follow, meet)) as tree:
             try:
-                ended = _retrain_once(project, tree, begun, check, processes, display)
+                ended = _retrain_once(project, tree, begun, check=check, processes=processes, display=display)
             except decision.Overtaken as changed:
                 display.line(f"{changed}; deciding again")
                 continue
@@ -117,7 +117,7 @@ def _say(met: machines.Met, display: Display) -> None:
 
 
 def _retrain_once(
-    project: Path, tree: retraining_tree.Tree, begun: Ended, check: Callable[[], None], processes: Processes, display: Display
+    project: Path, tree: retraining_tree.Tree, begun: Ended, *, check: Callable[[], None], processes: Processes, display: Display
 ) -> Ended:
     """All steps from the prepared worktree to the recorded decision. The current folder is in the worktree."""
     bring = partial(run_pipeline, check, processes, display)

@@ -59,6 +59,7 @@ def serve(
     cron: str | None,
     interval: int | None,
     name: str | None = None,
+    *,
     timezone: str | None = None,
     follow: str | None = None,
     pool: str | None = None,

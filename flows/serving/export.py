@@ -1,13 +1,12 @@
 """The champion, or a model of the workspace, as a folder that the search server reads (tasks/core/models/export.py)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flows.champions import champion
-from flows.champions.champion import Champion
+from flows.champions.champion import Champion, Get
 from flows.champions.parts import Parts
 from flows.parameters.checks import PARAMS
 from flows.repository.lock import Lock, parameters, read_lock
@@ -24,7 +23,6 @@ from tasks.core.text.document import Text
 from tasks.params import Parameters
 
 IDS = ("ids.parquet", "owners.npy")
-Get = Callable[[str, Path], None]
 
 
 def current(project: Path) -> Champion:
@@ -47,7 +45,7 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
     with new_folder(folder) as new:
         copy_champion(project, now, new, documents=documents)
         if vectors:
-            write_vectors(partial(champion.get_out, project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)
+            write_vectors(champion.getter(project, now.commit), champion.lock_at(project, now.commit), new, documents=documents)
         write_card(project, now, new)
         write_record(new, replace(read_record(new), files=file_digests(new)))
     return now
@@ -55,7 +53,7 @@ def export(project: Path, folder: Path, *, documents: bool = False, vectors: boo
 
 def copy_champion(project: Path, now: Champion, folder: Path, *, documents: bool) -> None:
     """Copy everything that a server needs of a champion from the cache or the remote; serving.json is written last."""
-    get = partial(champion.get_out, project, now.commit)
+    get = champion.getter(project, now.commit)
     parts, lock = champion.parts_at(project, now), champion.lock_at(project, now.commit)
     for kind, path in parts.paths.items():
         if kind != "corpus":

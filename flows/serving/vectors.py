@@ -7,13 +7,14 @@ vector   fixed_size_list<float32>[width], as encoded: uncompressed, whatever the
 title, text   of the document, if requested
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 
+from flows.champions.champion import Get
 from flows.repository.lock import Lock, parameters
 from tasks.core.errors import UserError
 from tasks.core.models.export import read_record
@@ -26,7 +27,7 @@ ROWS = 8192  # of a row group
 TEXTS = ("title", "text")
 
 
-def write_vectors(get: Callable[[str, Path], None], lock: Lock, folder: Path, *, documents: bool) -> None:
+def write_vectors(get: Get, lock: Lock, folder: Path, *, documents: bool) -> None:
     """Add vectors.parquet of an export's (first) model to it. `get` copies an out of the champion's commit; `documents`: with texts.
 
     Raises UserError if the vectors are lost.

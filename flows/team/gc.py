@@ -52,7 +52,7 @@ class Garbage:
     runs: tuple[Any, ...]
 
 
-def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: float = DAYS, *, keep_unsent: bool = True) -> None:
+def collect(dry: bool, remote: str | None, tell: Callable[[str], None], *, days: float = DAYS, keep_unsent: bool = True) -> None:
     """Remove what nothing needs from the cache and, if it is older than `days`, from `remote`. With `dry`, only report it.
 
     `keep_unsent`: keep results that are yet to be sent to the project's remote. Raises UserError while a run is in progress in any project
@@ -79,14 +79,14 @@ def collect(dry: bool, remote: str | None, tell: Callable[[str], None], days: fl
             folders = "1 folder of other commits is" if len(needs.unread) == 1 else f"{len(needs.unread)} folders of other commits are"
             tell(f"{folders} neither here nor on the remote, so no file is kept for them: {examples}")
         if remote:
-            _collect_remote(repo, remote, root, needs, dry, tell, days)
+            _collect_remote(repo, remote, root, needs=needs, dry=dry, tell=tell, days=days)
         if keep_unsent:
             needed |= _unsent(root, trees, needed, tell=tell)
         garbage = Garbage(
             {path: path.stat().st_size for path in objects(root / "files" / "md5") if object_id(path) not in needed},
             tuple(path for path, entry in recorded_runs(root, needs) if any(oid not in needed for oid, _ in outs(entry))),
         )
-        _tell(f"cache {root}", garbage, {path: needs.names.get(object_id(path), "") for path in garbage.objects}, dry, tell)
+        _tell(f"cache {root}", garbage, {path: needs.names.get(object_id(path), "") for path in garbage.objects}, dry=dry, tell=tell)
         if not dry:
             for path in unfinished_copies(root):  # no run is in progress, so nobody is writing them
                 path.unlink(missing_ok=True)
@@ -211,7 +211,7 @@ def _listings(repo: Any, cache: Path, needs: Needs) -> Load:
     return load
 
 
-def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, tell: Callable[[str], None], days: float) -> None:
+def _collect_remote(repo: Any, name: str, root: Path, *, needs: Needs, dry: bool, tell: Callable[[str], None], days: float) -> None:
     try:
         remote = repo.cloud.get_remote(name)
         refuse_unmarked(remote)
@@ -247,7 +247,7 @@ def _collect_remote(repo: Any, name: str, root: Path, needs: Needs, dry: bool, t
         tell(f"remote {name}: kept {len(young)} more object{'s' * (len(young) != 1)} that nothing in git needs: younger than {days:g} days")
     stale = [path.relative_to(root).as_posix() for path, entry in entries if any(oid not in needed for oid, _ in outs(entry))]
     stale = [place for run in stale if fs.exists(place := fs.join(remote.path, *run.split("/")))]
-    _tell(f"remote {name}", Garbage(garbage, tuple(stale)), {oid: needs.names.get(oid, "") for oid in garbage}, dry, tell)
+    _tell(f"remote {name}", Garbage(garbage, tuple(stale)), {oid: needs.names.get(oid, "") for oid in garbage}, dry=dry, tell=tell)
     unfinished = [path for path in _unfinished(fs, remote.path, sizes) if time.time() - _changed(fs, path) >= max(days, 1) * 86400]
     if unfinished:
         tell(f"remote {name}: {'would remove' if dry else 'removed'} {len(unfinished)} unfinished copies that failed pushes left")
@@ -306,7 +306,7 @@ def _is_worktree_of(root: Path) -> bool:
     return any(root.resolve().is_relative_to(tree.resolve()) for tree in worktrees())
 
 
-def _tell(where: str, garbage: Garbage, names: Mapping[Any, str], dry: bool, tell: Callable[[str], None]) -> None:
+def _tell(where: str, garbage: Garbage, names: Mapping[Any, str], *, dry: bool, tell: Callable[[str], None]) -> None:
     groups: dict[str, list[int]] = defaultdict(list)
     for key, size in garbage.objects.items():
         groups["/".join(names[key].split("/")[:3]) or "(unknown)"].append(size)

@@ -79,7 +79,7 @@ class Lineage:
     steps: tuple[Step, ...] = field(default=())
 
 
-def show(artifact: str, revision: str | None, form: str, page: Path | None, *, full: bool = False) -> None:
+def show(artifact: str, revision: str | None, form: str, *, page: Path | None, full: bool = False) -> None:
     """Print the lineage of an artifact as text (short, or the `full` tree) or as JSON, or write a page."""
     lineage = trace(artifact, revision, cache_folder())
     if page:
@@ -115,7 +115,7 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
     code = Code(commit)
     digests = {name: entry_digest(lock[name]) for name in stages}
     records = makings.read(cache, digests.values())
-    steps = tuple(replace(_step(name, lock, makers, code, cache), making=records.get(digests[name], {})) for name in stages)
+    steps = tuple(replace(_step(name, lock, makers, code=code, cache=cache), making=records.get(digests[name], {})) for name in stages)
     seen, corpus = _current(steps), corpus_of(lock)
     return Lineage(
         path,
@@ -124,8 +124,8 @@ def trace(artifact: str, revision: str | None = None, cache: Path = Path(".dvc/c
         bool(revision) or is_committed(commit, LOCK),
         git("show", "-s", "--format=%cI", commit) if revision else "",
         sources_of(json.loads(source) if source else {}, lock, seen),
-        _read(lock, makers, f"{corpus}/{STATS}", objects) if makers.get(corpus) in seen else {},
-        _read(lock, makers, f"data/metrics/{Path(path).stem}.json", objects),
+        _read(lock, makers, f"{corpus}/{STATS}", objects=objects) if makers.get(corpus) in seen else {},
+        _read(lock, makers, f"data/metrics/{Path(path).stem}.json", objects=objects),
         steps,
     )
 
@@ -196,14 +196,14 @@ def parents(lock: Lock, stage: str) -> list[str]:
     )
 
 
-def _step(name: str, lock: Lock, makers: Mapping[str, str], code: Code, cache: Path) -> Step:
+def _step(name: str, lock: Lock, makers: Mapping[str, str], *, code: Code, cache: Path) -> Step:
     entry = lock[name]
     inputs, code_files = [], []
     for dep in entry.get("deps", []):
         path, digest = str(dep["path"]), str(dep.get("md5", ""))
         stages = sorted({stage for out, stage in makers.items() if _overlap(out, path)})
         if stages:
-            recorded = _digest_of(lock, makers, path, cache / "files" / "md5")
+            recorded = _digest_of(lock, makers, path, objects=cache / "files" / "md5")
             stale = f"dvc.lock now has {recorded[:8]}" if recorded and recorded != digest else ""
             inputs.append(File(path, digest, ", ".join(stages), note=stale))
         else:
@@ -238,7 +238,7 @@ def _cached(entry: Mapping[str, Any], cache: Path) -> str:
     return datetime.fromtimestamp(min(times), UTC).isoformat(timespec="seconds") if times else ""
 
 
-def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, objects: Path | None = None) -> str:
+def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, *, objects: Path | None = None) -> str:
     """The digest that dvc.lock gives for a path: of an out, or of a part of one by its listing in the cache; else empty."""
     for out, stage in makers.items():
         recorded = next(str(o.get("md5", "")) for o in lock[stage]["outs"] if o["path"] == out)
@@ -251,9 +251,9 @@ def _digest_of(lock: Lock, makers: Mapping[str, str], path: str, objects: Path |
     return ""
 
 
-def _read(lock: Lock, makers: Mapping[str, str], path: str, objects: Path) -> dict[str, Any]:
+def _read(lock: Lock, makers: Mapping[str, str], path: str, *, objects: Path) -> dict[str, Any]:
     """A JSON artifact by its digest in `lock`, from the cache or, if the digest matches, from the working tree; else empty."""
-    digest = _digest_of(lock, makers, path, objects)
+    digest = _digest_of(lock, makers, path, objects=objects)
     for file in (object_path(objects, digest), Path(path)) if digest else ():
         if file.is_file() and file_md5(file) == digest:
             value = json.loads(file.read_text(encoding="utf-8"))

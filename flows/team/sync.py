@@ -39,7 +39,7 @@ def remote_name(repo: Any) -> str | None:
     return str(name) if name else None
 
 
-def pull(processes: Processes, remote: str, stages: Iterable[str], warn: Warn) -> bool:
+def pull(processes: Processes, remote: str, stages: Iterable[str], *, warn: Warn) -> bool:
     """Fetch the outs of `stages` in dvc.lock, and the records of who made them. Return False, with a warning, if the remote is unavailable.
 
     Outs that another project's `forget` removed from it are reported. Raises DiskError if the disk is full: nothing is written to the

@@ -28,5 +28,5 @@ def lineage(
     if whole + as_json + (html is not None) > 1:
         raise UserError("lineage: expected one of --all, --json and --html FILE; see retemper lineage --help")
     refuse_place("--html", html)
-    lineage.show(artifact, rev, "json" if as_json else "text", html, full=whole)
+    lineage.show(artifact, rev, "json" if as_json else "text", page=html, full=whole)
     return 0

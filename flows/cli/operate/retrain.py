@@ -66,4 +66,4 @@ def schedule(
 
     if (cron is None) == (interval is None):
         raise UserError("schedule: expected one of --cron EXPR and --interval SECONDS; see retemper schedule --help")
-    return serve(cron, interval, name, timezone, follow, pool)
+    return serve(cron, interval, name, timezone=timezone, follow=follow, pool=pool)

@@ -28,5 +28,5 @@ def gc(
     """Remove from the cache what no branch, tag, experiment or working tree needs."""
     from flows.team.gc import collect
 
-    collect(dry_run, remote.lower() if remote is not None else None, print, days, keep_unsent=not unsent)
+    collect(dry_run, remote.lower() if remote is not None else None, print, days=days, keep_unsent=not unsent)
     return 0

@@ -302,7 +302,7 @@ def test_a_champion_that_cannot_be_measured_leaves_no_scratch(tmp_path: Path, mo
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [qrels])
     begun, tree = history.Ended("0", "killed", "", ""), retraining_tree.Tree(tmp_path, tmp_path, "", None)
     with pytest.raises(UserError, match="its encoder is unavailable"):
-        retrain._retrain_once(tmp_path, tree, begun, lambda: None, Processes(), Display())
+        retrain._retrain_once(tmp_path, tree, begun, check=lambda: None, processes=Processes(), display=Display())
     assert not decision.SCRATCH.exists()
     assert asked == [{"q1": "q1", "q2": "q1"}], "those that choose know which share a document"
 

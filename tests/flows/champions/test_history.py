@@ -154,7 +154,9 @@ def test_a_refusal_is_not_repeated_until_something_is_new(
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     monkeypatch.setattr(decision, "git", lambda *_, **__: "")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
-    ended = retrain._retrain_once(tmp_path, tree, history.Ended("1", "killed", "", "now"), lambda: None, Processes(), Display())
+    ended = retrain._retrain_once(
+        tmp_path, tree, history.Ended("1", "killed", "", "now"), check=lambda: None, processes=Processes(), display=Display()
+    )
     assert ended.result == result
     assert ended.reason == ("nothing new since then: a is worse" if result == "unchanged" else ended.reason)
 

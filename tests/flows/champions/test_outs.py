@@ -51,7 +51,7 @@ def got(project: Path) -> Callable[..., dict[str, str]]:
 
     def get(path: str = "data/made") -> dict[str, str]:
         out = project.parent / "got"
-        champion.get_out(project, git("rev-parse", "HEAD", folder=project), path, out)
+        champion.get_out(project, git("rev-parse", "HEAD", folder=project), path, out=out)
         files = [out] if out.is_file() else sorted(file for file in out.rglob("*") if file.is_file())
         assert [file.name for file in project.parent.glob(".got*")] == []
         return {file.relative_to(out).as_posix(): file.read_text() for file in files}

@@ -139,7 +139,9 @@ def test_the_best_two_are_tested_query_by_query(project: Project) -> None:
     values = [drawn(seed, better) for seed, better in ((1, 0.2), (2, 0.2), (3, 0.17), (4, 0.0))]
     commits = [project.commit({"star": (1e-5, str(place), one)}) for place, one in enumerate(values)]
     found = [
-        Tried(((("lr", name)),), [f"a.lr={name}"], [], {"report": {"metric": "RR@10"}}, store.read("x", commit, "", Path(".dvc/cache")))
+        Tried(
+            ((("lr", name)),), [f"a.lr={name}"], [], {"report": {"metric": "RR@10"}}, store.read("x", commit, "", cache=Path(".dvc/cache"))
+        )
         for name, commit in zip(("1", "1", "2", "3"), commits, strict=True)
     ]
     twice = [(values[0][query] + values[1][query]) / 2 for query in values[0]]
@@ -154,7 +156,7 @@ def test_other_dev_queries_are_no_comparison(project: Project) -> None:
     values = [drawn(1, 0.2), {query: value for query, value in drawn(2).items() if query != "q00"}]
     commits = [project.commit({"star": (1e-5, str(place), one)}) for place, one in enumerate(values)]
     found = [
-        Tried((("lr", commit),), [], [], {"report": {"metric": "RR@10"}}, store.read("x", commit, "", Path(".dvc/cache")))
+        Tried((("lr", commit),), [], [], {"report": {"metric": "RR@10"}}, store.read("x", commit, "", cache=Path(".dvc/cache")))
         for commit in commits
     ]
     assert told(found)[1] == "the best two were measured on different dev queries, so their figures cannot be compared"

@@ -11,7 +11,7 @@ from flows.repository.git import git
 
 def test_the_advice_takes_an_experiment_over(finished: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished.folder)
-    store.save(Path(), git("rev-parse", "HEAD"), "taken-0a1b2c", "of something", ["dvc.lock"])
+    store.save(Path(), git("rev-parse", "HEAD"), "taken-0a1b2c", inputs="of something", files=["dvc.lock"])
     finished.rounds(a="1", b="7")
     assert finished.run("evaluate@b")["train@b"] == "Ran"
     advice = finished.call("experiments").stdout.rpartition("to adopt one: ")[2].partition(", then retemper run")[0]

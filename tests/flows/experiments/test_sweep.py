@@ -165,7 +165,7 @@ def test_an_experiment_holds_new_code_and_no_byte_code(toy: Any, monkeypatch: py
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text("")
     Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, code]"))
-    commit = store.save(Path.cwd(), lock.commit_of("HEAD"), "x", "", [])
+    commit = store.save(Path.cwd(), lock.commit_of("HEAD"), "x", inputs="", files=[])
     stored = git("ls-tree", "-r", "--name-only", commit, "code", "tasks").splitlines()
     assert stored == ["code/__init__.py", "code/deep/b.py", "tasks/new.py"]
 
@@ -183,7 +183,7 @@ def test_an_experiment_shows_no_round_that_was_removed(toy: Any, monkeypatch: py
     Path("dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": stages}))
     toy.command("git", "add", ".")
     toy.command("git", "commit", "--quiet", "-m", "b was removed")
-    assert store.read("x", "HEAD", "", Path(".dvc/cache")).metrics == {"a": {"dev": {"nDCG@10": 0.5}}}
+    assert store.read("x", "HEAD", "", cache=Path(".dvc/cache")).metrics == {"a": {"dev": {"nDCG@10": 0.5}}}
 
 
 def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monke
         f"pathlib.Path({str(toy.folder)!r}, 'seen').open('a').write(new + params); there = pathlib.Path({str(toy.folder)!r}); "
         "there.joinpath('new.py').write_text('second\\n'); there.joinpath('params.yaml').write_text('first: 9\\nrounds: {}\\n')"
     )
-    assert sweep(Path("grid.yaml"), 1, False, [sys.executable, "-c", save], lambda _: None, lambda *_: None) == 0
+    assert sweep(Path("grid.yaml"), 1, False, run=[sys.executable, "-c", save], check=lambda _: None, describe=lambda *_: None) == 0
     for value in ("x", "y"):
         assert f"first\nfirst: {value}\nrounds:\n  a: {{value: 5}}\n  b: {{value: 6}}\n" in Path("seen").read_text()
 
@@ -237,7 +237,18 @@ def test_a_sweep_ends_with_its_best_point(
         "lock = {'schema': '2.0', 'stages': {'evaluate@a': {'cmd': 'x', 'outs': outs}}}; "
         "pathlib.Path('dvc.lock').write_text(json.dumps(lock))"
     )
-    assert sweep(Path("grid.yaml"), 1, False, [sys.executable, "-c", measure], lambda _: None, lambda *_: None, ["other=[4, 5]"]) == 0
+    assert (
+        sweep(
+            Path("grid.yaml"),
+            1,
+            False,
+            run=[sys.executable, "-c", measure],
+            check=lambda _: None,
+            describe=lambda *_: None,
+            edits=["other=[4, 5]"],
+        )
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     start = next(place for place, line in enumerate(lines) if line.startswith("best on dev"))
     assert lines[start - 1] == ""
@@ -362,7 +373,7 @@ def test_points_that_are_not_what_they_say_never_run(
     (toy.folder / "grid.yaml").write_text(text)
     run = [sys.executable, "-c", f"open({str(toy.folder / 'ran')!r}, 'w')"]
     with pytest.raises(UserError, match=told):
-        sweep(Path("grid.yaml"), 1, False, run, lambda _: None, lambda *_: None, edits)
+        sweep(Path("grid.yaml"), 1, False, run=run, check=lambda _: None, describe=lambda *_: None, edits=edits)
     assert not (toy.folder / "ran").exists()
 
 

@@ -127,7 +127,7 @@ def test_the_sweep_of_few_queries_is_sound(full_params: dict[str, Any]) -> None:
     file = ROOT / "docs/recipes/low_resource/curve.yaml"
     points, layout = read_points(file, []), read_layout(file)
     assert layout is not None
-    table.check_layout(layout, full_params, list(read_targets(file)), str(file))
+    table.check_layout(layout, full_params, list(read_targets(file)), where=str(file))
     drawn = []
     for point in points:
         made = assigned(full_params, point.assignments)
@@ -228,12 +228,12 @@ def test_a_table_with_an_empty_column_is_refused(change: dict[str, tuple[str, ..
     layout = LAYOUT.model_copy(update={"measures": ("RR@10",), **change})
     sections = {"rounds": {"m": {}}, "adore": {"q": {}}, "rerank": {"r": {}}, "rescore": {"s": {}}, "mine": None}
     if not told:
-        table.check_layout(layout, sections, targets, "p")
+        table.check_layout(layout, sections, targets, where="p")
         asked = {"evaluate": {"measures": ["RR@10", "R@9"]}}
-        table.check_layout(layout.model_copy(update={"measures": ("R@9",)}), sections | asked, targets, "p")
+        table.check_layout(layout.model_copy(update={"measures": ("R@9",)}), sections | asked, targets, where="p")
         return
     with pytest.raises(UserError) as raised:
-        table.check_layout(layout, sections, targets, "p")
+        table.check_layout(layout, sections, targets, where="p")
     assert str(raised.value).startswith(told)
 
 

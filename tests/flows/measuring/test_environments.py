@@ -53,12 +53,14 @@ def test_other_threads_are_named_where_a_digest_differs(folder: Path, monkeypatc
     run(clone, monkeypatch, threads=2, digest="22")
     run(folder, monkeypatch, threads=1, digest="11")
     wanted, made = entry("11"), entry("22")
-    rows = list(compare(wanted, made, folder, folder))
-    (line,) = explain(wanted, made, rows, clone)
+    rows = list(compare(wanted, made, folder, other=folder))
+    (line,) = explain(wanted, made, rows, project=clone)
     assert line == "train@a: was computed with threads 1, here 2"
-    assert not list(explain(wanted, wanted, list(compare(wanted, wanted, folder, folder)), clone)), "equal digests need no words"
+    assert not list(explain(wanted, wanted, list(compare(wanted, wanted, folder, other=folder)), project=clone)), (
+        "equal digests need no words"
+    )
     (folder / timing.LOG).unlink()
-    (line,) = explain(wanted, made, rows, clone)
+    (line,) = explain(wanted, made, rows, project=clone)
     assert line.startswith("train@a: there is no record of what it was computed with; other threads, hardware or versions")
 
 

@@ -39,7 +39,7 @@ def took(**other: Measured) -> dict[str, Measured]:
 
 def test_seconds_are_those_of_the_critical_path() -> None:
     """Lag 0 waits for encoding and mining in every round; lag 1 trains on meanwhile, so a round costs it only the training."""
-    (race,) = races(SECTIONS, graph(), took(), DEV)
+    (race,) = races(SECTIONS, graph(), took(), quality=DEV)
     assert race.start == "warmup"
     assert race.unknown == ()
     at = {point.model: point.seconds for chain in race.chains for point in chain.points}
@@ -67,21 +67,23 @@ def test_seconds_are_those_of_the_critical_path() -> None:
 def test_what_was_not_measured_here_is_named_and_not_guessed() -> None:
     known = took(train__sync1=Measured(10.0, at_least=True))
     del known["encode@lag2"]
-    (race,) = races(SECTIONS, graph(), known, DEV)
+    (race,) = races(SECTIONS, graph(), known, quality=DEV)
     assert race.unknown == ("lag2",), "lag3 does not wait for the vectors of lag2"
     points = {point.model: point for chain in race.chains for point in chain.points}
     assert {name for name, point in points.items() if point.at_least} == {"sync1", "sync2"}
     assert "at least 45 s" in verdicts(race, "M")[0]
     del known["mine@warmup"]
-    (race,) = races(SECTIONS, graph(), known, DEV)
+    (race,) = races(SECTIONS, graph(), known, quality=DEV)
     assert [chain.name for chain in race.chains] == ["short, long"]
-    assert races(SECTIONS, {"prepare": []}, known, DEV) == [], "another target: no such stages"
+    assert races(SECTIONS, {"prepare": []}, known, quality=DEV) == [], "another target: no such stages"
 
 
 def test_chains_that_do_not_improve_on_their_start() -> None:
-    (race,) = races(SECTIONS, graph(), took(), DEV | {"sync1": 0.4, "sync2": 0.5})
+    (race,) = races(SECTIONS, graph(), took(), quality=DEV | {"sync1": 0.4, "sync2": 0.5})
     assert "sync1, sync2 does not improve on warmup" in verdicts(race, "M")[0]
-    assert races({"rounds": {"a": {"init": "base"}, "b": {"init": "a"}}, "adore": None}, graph(), took(), DEV) == [], "one chain is no race"
+    assert races({"rounds": {"a": {"init": "base"}, "b": {"init": "a"}}, "adore": None}, graph(), took(), quality=DEV) == [], (
+        "one chain is no race"
+    )
 
 
 def test_paths_and_labels() -> None:
@@ -95,4 +97,4 @@ def test_paths_and_labels() -> None:
         "encode@warmup",
         "prepare",
     }
-    assert critical_path(["nothing"], {"nothing": []}, {}, frozenset()) is None
+    assert critical_path(["nothing"], {"nothing": []}, {}, free=frozenset()) is None

@@ -46,7 +46,7 @@ def test_times_are_not_compared(tmp_path: Path) -> None:
     def lock(time: str) -> dict[str, Any]:
         return {"rerank@a": {"outs": [{"path": "data/metrics/a.json", "md5": "1"}, {"path": "data/latency/a.json", "md5": time}]}}
 
-    assert list(compare(lock("2"), lock("3"), tmp_path, tmp_path)) == [("data/metrics/a.json", "1", "equal")]
+    assert list(compare(lock("2"), lock("3"), tmp_path, other=tmp_path)) == [("data/metrics/a.json", "1", "equal")]
 
 
 def test_what_is_missing_or_corrupt_is_not_close(tmp_path: Path) -> None:

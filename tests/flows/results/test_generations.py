@@ -251,7 +251,7 @@ def test_an_experiment_has_no_earlier_metrics(project: Path) -> None:
     (project / "dvc.lock").write_text(text)
     git("add", "dvc.lock", "params.yaml", folder=project)
     git("commit", "--quiet", "-m", "x", folder=project)
-    assert set(store.read("x", "HEAD", "", cache).metrics) == {"other"}
+    assert set(store.read("x", "HEAD", "", cache=cache).metrics) == {"other"}
 
 
 def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

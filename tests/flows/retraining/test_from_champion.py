@@ -106,11 +106,11 @@ def test_what_is_kept_of_the_champion(project: Project, tmp_path: Path) -> None:
     said = project.retrain(mode="query_tower", adore={"lr": 1e-4})
     params = read_yaml(project.tree / "params.yaml")
     assert params["rounds"] == {"tower": {"init": "from_champion", "negatives": "none", "steps": 0}}, said
-    champion.get_out(project.folder, fused.commit, "data/encoders/tower", tmp_path / "encoder")
+    champion.get_out(project.folder, fused.commit, "data/encoders/tower", out=tmp_path / "encoder")
     assert folder_digest(project.tree / "data/encoders/tower") == folder_digest(tmp_path / "encoder"), "the champion's own weights"
     assert project.vectors("tower") == before, "the champion's own, bit for bit"
     assert project.shards() == kept, "no document was encoded"
-    champion.get_out(project.folder, fused.commit, "data/embeddings/warmup", tmp_path / "before")
+    champion.get_out(project.folder, fused.commit, "data/embeddings/warmup", out=tmp_path / "before")
     assert folder_digest(tmp_path / "before") == folder_digest(project.tree / "data/embeddings/tower"), "so their readers do not run again"
     document = "data/encoders/tower_queries/document"
     assert folder_digest(project.tree / document) == folder_digest(tmp_path / "encoder/document")
@@ -169,7 +169,7 @@ def test_an_index_of_its_own_takes_new_documents(project: Project, tmp_path: Pat
     project.retrain()
     project.call("champion", "set", "tower")
     first = project.now()
-    champion.get_out(project.folder, first.commit, "data/indexes/tower", tmp_path / "index")
+    champion.get_out(project.folder, first.commit, "data/indexes/tower", out=tmp_path / "index")
     before = decoded(tmp_path / "index", "warmup")
 
     project.write(project.inbox / "001", range(52, 60), range(0))

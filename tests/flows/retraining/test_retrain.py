@@ -103,7 +103,7 @@ def test_from_the_first_champion_to_one_that_is_refused(served: Any) -> None:
     last = project.champion()
     assert last and last.number == 6
     for kind in ("encoders", "indexes"):
-        champion.get_out(project.folder, last.commit, f"data/{kind}/a", project.folder / "served" / kind)
+        champion.get_out(project.folder, last.commit, f"data/{kind}/a", out=project.folder / "served" / kind)
     assert json.loads((project.folder / "served/encoders/model").read_text()) == pytest.approx(0.7)
     assert (project.folder / "served/indexes").read_text() == "index of a"
     for wanted, word in (("nobody", "no encoder nobody, expected one of a"), ("nowhere:a", "no commit nowhere")):
@@ -368,7 +368,7 @@ def test_what_is_done_without_a_test(
     monkeypatch.setattr(retraining_tree, "move", lambda *_: None)
     begun = history.Ended("1", "killed", "", "now")
     tree = retraining_tree.Tree(tmp_path, tmp_path, "", "tip")
-    ended = retrain._retrain_once(tmp_path, tree, begun, lambda: None, Processes(), Display())
+    ended = retrain._retrain_once(tmp_path, tree, begun, check=lambda: None, processes=Processes(), display=Display())
     out = capsys.readouterr().out.splitlines()
     now = f"champion/{len(there)}"
     assert out[:3] == [f"{now} is there", "pipeline prepare", f"{now} may lose 0.3"], "nothing else before the data are known to be whole"

@@ -131,7 +131,7 @@ def test_why_a_remote_lacks_an_out_comes_before_that_it_does(other: str | None, 
     monkeypatch.setattr(sync, "cache_folder", lambda: cache)
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "test $0 = records || { echo 'ERROR: Checkout failed'; exit 1; }"])
     warnings: list[str] = []
-    assert sync.pull(Processes(), "team", list(lock), warnings.append)
+    assert sync.pull(Processes(), "team", list(lock), warn=warnings.append)
     assert warnings[0].startswith(
         "prepare: results of 1 stage that dvc.lock names were removed, since they held a record that project theirs"
     )

@@ -201,7 +201,7 @@ class Collected:
 
     def gc(self, remote: str | None = None, days: float = 0) -> str:
         told: list[str] = []
-        gc.collect(False, remote, told.append, days)
+        gc.collect(False, remote, told.append, days=days)
         return "\n".join(told)
 
     def refused(self, remote: str | None = None) -> str:
@@ -317,7 +317,7 @@ def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path
 @pytest.mark.parametrize("days", [-7, float("nan")])
 def test_days_are_a_number_of_days(days: float) -> None:
     with pytest.raises(UserError, match=r"--days: found (-7|nan), expected 0 or more"):
-        gc.collect(False, "team", print, days)
+        gc.collect(False, "team", print, days=days)
 
 
 def test_a_link_to_a_cache_is_not_this_projects_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

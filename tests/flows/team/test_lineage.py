@@ -104,7 +104,7 @@ def test_the_short_form_is_printed_unless_the_whole_is_asked_for(capsys: pytest.
     assert "corpus.jsonl" in lineage.as_text(found)
     assert "corpus.jsonl" not in lineage.as_short_text(found)
     for whole, text in ((False, lineage.as_short_text(found)), (True, lineage.as_text(found))):
-        lineage.show("b", None, "text", None, full=whole)
+        lineage.show("b", None, "text", page=None, full=whole)
         assert capsys.readouterr().out == f"{printable(text)}\n"
 
 

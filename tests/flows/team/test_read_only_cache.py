@@ -19,5 +19,5 @@ def test_a_cache_that_may_only_be_read_is_not_the_remotes_fault(command: str, tm
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"test $0 != {command} || {{ echo '{said}'; exit 1; }}"])
     monkeypatch.setattr(sync, "unwritable_folder", lambda _: cache)
     warnings: list[str] = []
-    assert not sync.pull(Processes(), "team", ["a"], warnings.append)
+    assert not sync.pull(Processes(), "team", ["a"], warn=warnings.append)
     assert warnings == [f"{cache}: no permission to write to the cache, so nothing is pulled from remote team"]

@@ -73,11 +73,11 @@ def test_a_clone_pushes_nothing_back_that_all_came_from_the_remote(tmp_path: Pat
         (tmp_path / "cache/files").mkdir(parents=True)
     warnings: list[str] = []
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "test $0 = records || { echo 'ERROR: gone'; exit 1; }"])
-    assert sync.pull(Processes(), "team", ["a"], warnings.append)
+    assert sync.pull(Processes(), "team", ["a"], warn=warnings.append)
     assert not is_pushed("team")
     assert warnings == ["remote team lacks some outs that dvc.lock names, so they are computed here: gone (status 1)"]
     monkeypatch.setattr(sync, "REMOTE", ["true"])
-    assert sync.pull(Processes(), "team", ["a"], warnings.append)
+    assert sync.pull(Processes(), "team", ["a"], warn=warnings.append)
     assert is_pushed("team") == (not cached)
 
 
@@ -87,14 +87,14 @@ def test_a_disk_that_a_pull_fills_is_not_the_remotes(command: str, tmp_path: Pat
     monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"test $0 != {command} || {{ echo 'ERROR: os error 28'; exit 1; }}"])
     with pytest.raises(DiskError, match="cache: No space left on device; what was pulled is kept, make room and run again"):
-        sync.pull(Processes(), "team", ["a"], pytest.fail)
+        sync.pull(Processes(), "team", ["a"], warn=pytest.fail)
 
 
 def test_a_disk_that_fails_in_a_pull_may_be_the_remotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "echo 'ERROR: [Errno 5] Input/output error'; exit 1"])
     warnings: list[str] = []
-    assert not sync.pull(Processes(), "team", ["a"], warnings.append)
+    assert not sync.pull(Processes(), "team", ["a"], warn=warnings.append)
     assert "remote team is unavailable, so nothing is pulled: [Errno 5]" in warnings[0]
 
 
@@ -113,7 +113,7 @@ def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path
         Path("remote").mkdir(exist_ok=True)
         pulls = f"test $0 = records || {{ {'rmdir remote;' * vanishes} {failed}; }}"
         monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"{pulls}; test -d remote || {{ echo 'ERROR: not mounted'; exit 1; }}"])
-        assert sync.pull(Processes(), "team", ["a"], warnings.append) == reached
+        assert sync.pull(Processes(), "team", ["a"], warn=warnings.append) == reached
         assert [line.endswith(told) for line in warnings] == [True], warnings
         warnings.clear()
 
