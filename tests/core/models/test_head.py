@@ -89,7 +89,8 @@ def test_new_weights_of_a_named_head_are_small_and_of_the_seed(kind: str) -> Non
     weights = [head.linear.weight.detach() for head in heads]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     assert float(weights[0].std()) == pytest.approx(0.02, rel=0.05) and abs(float(weights[0].mean())) < 0.002
-    assert not heads[0].linear.bias.any() and heads[0].layers == named_layers(kind, 64) and name_of(heads[0].layers) == kind
+    assert not heads[0].linear.bias.any() and heads[0].kind == kind
+    assert heads[0].layers == named_layers(kind, 64) and name_of(heads[0].layers) == kind
 
 
 @pytest.mark.parametrize(("kind", "settings", "layer"), [
