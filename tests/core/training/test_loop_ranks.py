@@ -117,3 +117,20 @@ def test_one_number_of_a_weight_that_is_not_finite_is_enough(tmp_path: Path) -> 
         own = Journal("slide", tmp_path, journal(tmp_path).curves, 1e9)
         fit(module, torch.optim.SGD(module.parameters(), lr=1.0), Steps.undrawn(backward), Schedule(3, 0.0, 1.0), own)
     assert not (tmp_path / loop.CHECKPOINT).exists()
+
+
+def test_ranks_that_end_with_different_weights_are_refused(tmp_path: Path) -> None:
+    def rank(gang: Gang) -> str:
+        module = Slope()
+        steps = steps_of(module, 0.5)
+
+        def backward(step: int) -> dict[str, float]:
+            module.left.weight.data += gang.rank  # as a processor of another kind may round
+            return dict(steps(step))
+
+        optimizer, own = torch.optim.SGD(module.parameters(), lr=1.0), journal(tmp_path / str(gang.rank))
+        with pytest.raises(loop.UserError) as refused:
+            fit(module, optimizer, Steps.undrawn(backward), Schedule(2, 0.0, 1.0), own, gang=gang)
+        return str(refused.value)
+
+    assert all(line.startswith("slide: the workers ended with different weights (CRC-32 ") for line in as_ranks(2, rank))
