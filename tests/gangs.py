@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 from threading import Barrier
@@ -174,8 +175,11 @@ class Threads(Gang):
         return torch.stack([found.detach().clone() for found in self.meeting.exchanged(self.rank, own)])
 
     def broadcast(self, value: Value) -> Value:
-        found: Value = self.meeting.exchanged(self.rank, value)[0]
+        found: Value = deepcopy(self.meeting.exchanged(self.rank, value)[0])  # each rank has its own
         return found
+
+    def broadcast_tensors(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {name: tensor.clone() for name, tensor in self.broadcast({**tensors}).items()}
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)

@@ -314,21 +314,50 @@ def test_queries_without_any_negative_between_parts(tiny_encoder: Path, tmp_path
     assert [row[:3] for row in case.run(monkeypatch, "embeddings", 3, 0, judged)] == [row[:3] for row in whole]
 
 
-def test_other_near_duplicates_are_other_work(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(tmp_path, tiny_encoder)
-    parts_of_four(monkeypatch)
+def digest_of(case: Case, monkeypatch: pytest.MonkeyPatch, way: str = "embeddings", depth: int = 3, more: str = "") -> str:
+    """The digest of a mining's finished parts, of which there are several."""
 
-    def refuse(_: str, digest: str) -> Path:
+    def refuse(name: str, digest: str) -> Path:
+        assert name == "mine-m"
         raise UserError(digest)
 
-    def digest() -> str:
-        with pytest.raises(UserError) as told:
-            case.run(monkeypatch, "embeddings", 3, 0, [])
-        return str(told.value)
+    with monkeypatch.context() as patch, pytest.raises(UserError) as refused:
+        parts_of_four(patch)
+        patch.setattr("tasks.mine.__main__.scratch_folder", refuse)
+        case.run(patch, way, depth, 0, [("q0", "d1", 1)], more)
+    return str(refused.value)
 
-    monkeypatch.setattr("tasks.mine.__main__.scratch_folder", refuse)
-    found = [digest()]
+
+def test_other_near_duplicates_are_other_work(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(tmp_path, tiny_encoder)
+    found = [digest_of(case, monkeypatch)]
     for groups in (np.arange(DOCUMENTS), np.arange(DOCUMENTS) // 2):
         np.save(tmp_path / "documents" / SAME, groups)
-        found += [digest(), digest()]
+        found += [digest_of(case, monkeypatch), digest_of(case, monkeypatch)]
     assert found[1] == found[2] and found[3] == found[4] and len(set(found)) == 3
+
+
+def test_other_inputs_and_parameters_are_other_work(tiny_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an index, its file; of embeddings, their manifest."""
+    case = Case(tmp_path, shutil.copytree(tiny_encoder, tmp_path / "encoder"))
+    owners = np.load(tmp_path / "documents/owners.npy")
+    owners[1:] = np.sort(owners[1:] * 0 + np.arange(1, len(owners)) % DOCUMENTS)
+    ids = pa.table([[f"x{n}" for n in range(DOCUMENTS)]], schema=IDS)
+    first = digest_of(case, monkeypatch)
+    found = [first, digest_of(case, monkeypatch, depth=4), digest_of(case, monkeypatch, more=", absolute_margin: 1.0")]
+    tokens, manifest = tmp_path / "queries/tokens.bin", tmp_path / "embeddings/manifest.json"
+    for change in (
+        lambda: (tmp_path / "encoder/config.json").write_bytes((tmp_path / "encoder/config.json").read_bytes() + b"\n"),
+        lambda: tokens.write_bytes(tokens.read_bytes()[::-1]),
+        lambda: np.save(tmp_path / "documents/owners.npy", owners),
+        lambda: write_table(tmp_path / "documents/ids.parquet", IDS, [ids]),
+        lambda: manifest.write_bytes(manifest.read_bytes() + b"\n"),
+    ):
+        change()
+        found += [digest_of(case, monkeypatch)]
+        assert digest_of(case, monkeypatch) == found[-1]
+    found += [digest_of(case, monkeypatch, "indexes")]
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    assert digest_of(case, monkeypatch, "indexes") == found[-1]
+    faiss.write_index(faiss.IndexFlatIP(WIDTH), str(tmp_path / "indexes/index.faiss"))
+    assert len({*found, digest_of(case, monkeypatch, "indexes")}) == len(found) + 1

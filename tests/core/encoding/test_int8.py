@@ -76,7 +76,9 @@ def test_which_engine(tower: Encoder, tiny_encoder: Path, monkeypatch: pytest.Mo
     if engine := openvino_int8.installed():
         assert (quantized_layers(tower, tokenizer, CPU) or [""])[0].endswith(f", {engine}")
     monkeypatch.setattr(openvino_int8, "has_graph", lambda _: False)
-    assert (quantized_layers(tower, tokenizer, CPU) or [""])[0] in ("int8 and bf16", "int8 and fp32")
+    for dtype, word in ((torch.bfloat16, "bf16"), (torch.float32, "fp32")):
+        monkeypatch.setattr(packed, "compute_dtype", lambda *_, dtype=dtype: dtype)
+        assert (quantized_layers(tower, tokenizer, CPU) or [""])[0] == f"int8 and {word}"
     assert quantized_layers(tower, tokenizer, torch.device("meta")) is None
     monkeypatch.setattr(packed, "has_int8_layers", lambda: False)
     assert quantized_layers(tower, tokenizer, CPU) is None

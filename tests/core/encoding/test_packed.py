@@ -1,7 +1,9 @@
 """Rows without padding: runs of equal lengths, blocks, and the attention of a row to itself alone, against plain loops."""
 
 import math
+import warnings
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,21 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModel, BertConfig
 
-from tasks.core.encoding.packed import LANES, PAD, Packed, _attended, _blocks, _runs, _whole
+from tasks.core.encoding.int8 import has_int8_layers
+from tasks.core.encoding.packed import (
+    INNER_ROWS,
+    LANES,
+    PAD,
+    Packed,
+    _attended,
+    _blocks,
+    _runs,
+    _whole,
+    fused_layers,
+    has_fused_layers,
+    int8_layers,
+    plain_layers,
+)
 from tasks.core.models.bi_encoder import Encoder
 from tasks.core.models.folder import Shape
 
@@ -93,3 +109,55 @@ def test_what_is_not_packed() -> None:
     adapted = encoder(Shape(pooling="mean"))
     adapted.transformer = get_peft_model(adapted.transformer, LoraConfig(target_modules=["query"])).base_model.model
     assert Packed.of(adapted.eval(), cpu) is None
+
+
+def test_bf16_is_fused_where_onednn_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    assert has_fused_layers() is bool(available and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+        assert has_fused_layers() is False
+    for supported in (True, False):
+        operations = {"_is_mkldnn_bf16_supported": lambda supported=supported: supported, "_linear_pointwise": None}
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+            patch.setattr(torch.ops, "mkldnn", SimpleNamespace(**operations, _reorder_linear_weight=None))
+            assert has_fused_layers() is supported
+            patch.setattr(torch.ops, "mkldnn", SimpleNamespace(**operations))
+            assert has_fused_layers() is False, "a torch without one of the operations"
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("act", ["gelu", "relu"])
+@pytest.mark.parametrize("kind", ["float64", "bf16", "int8"])
+def test_layers_are_those_of_transformers(kind: str, act: str, first_only: bool) -> None:
+    """Of three layers, in several blocks of inner activations; the filler at the end changes nothing."""
+    if (kind == "bf16" and not has_fused_layers()) or (kind == "int8" and not has_int8_layers()):
+        pytest.skip("not on this CPU")
+    torch.manual_seed(4)
+    config = BertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, intermediate_size=48, hidden_act=act,
+        initializer_range=0.2, attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0,
+    )  # fmt: skip
+    model = AutoModel.from_config(config).eval().double()
+    with torch.no_grad():
+        for weight in model.encoder.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    lengths = [60, 45, 45, *[20] * 60, 7, 1, 1]
+    size = _whole(sum(lengths) + LANES)
+    assert size > 2 * INNER_ROWS
+    x_TH = torch.randn(size, 32, dtype=torch.float64)
+    with torch.no_grad():
+        alone = [model.encoder(x_TH[None, start:end]).last_hidden_state[0] for start, end in pairwise(np.cumsum([0, *lengths]))]
+        wanted = torch.stack([row[0] for row in alone]) if first_only else torch.cat(alone)
+        make, dtype, most = {
+            "float64": (plain_layers, torch.float64, 1e-12),
+            "bf16": (fused_layers, torch.bfloat16, 0.02),
+            "int8": (int8_layers, torch.float32, 0.04),
+        }[kind]
+        layers = make(model.to(dtype), first_only)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # torch warns of an output of another size than its buffer's
+            found = layers(x_TH.to(dtype), np.array(lengths))[: len(wanted)].double()
+    error = (found - wanted).norm(dim=1) / wanted.norm(dim=1)
+    assert found.shape == wanted.shape and float(error.mean()) < most and float(error.max()) < 10 * most

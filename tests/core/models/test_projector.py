@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.core.errors import UserError
-from tasks.core.models.bi_encoder import load_towers, save_towers
+from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
 from tasks.core.models.folder import read_shape
 from tasks.core.models.head import Head
 from tasks.core.models.projector import add_projector, make_projector, save_projector
@@ -56,3 +55,40 @@ def test_projector_of_another_kind_is_drawn_by_seed(tiny_encoder: Path, tmp_path
         assert towers.query is towers.document and towers.document.head is not None
         drawn.append(towers.document.head.linear.weight)
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_two_towers_get_a_projector_each(tiny_encoder: Path, tmp_path: Path) -> None:
+    linear = pretrained(tiny_encoder, tmp_path / "p", "linear").linear
+    for init, source in ((tmp_path / "p", "of the pre-training"), (tiny_encoder, "new")):
+        towers = Towers(load_towers(init).query, load_towers(init).document)
+        assert add_projector(towers, "linear", init, 5) == source
+        heads = [towers.query.head, towers.document.head]
+        assert heads[0] is not None and heads[1] is not None and heads[0] is not heads[1]
+        assert [tower.shape.head for tower in (towers.query, towers.document)] == ["linear", "linear"]
+        assert torch.equal(heads[0].linear.weight, heads[1].linear.weight)
+        assert torch.equal(heads[0].linear.weight, linear.weight) == (source != "new")
+
+
+def test_a_new_projector_is_small_and_kind_none_is_no_projector() -> None:
+    head = make_projector("nonlinear", 128, 3)
+    assert head is not None and head.kind == "tanh" and not head.linear.bias.any()
+    weights = head.linear.weight.detach()
+    assert float(weights.std()) == pytest.approx(0.02, rel=0.03) and abs(float(weights.mean())) < 0.001
+    assert make_projector("none", 128, 3) is None
+
+
+@pytest.mark.parametrize("harm", ["another width", "half a file"])
+def test_a_projector_that_does_not_match_its_encoder_is_one_line(harm: str, tiny_encoder: Path, tmp_path: Path) -> None:
+    pretrained(tiny_encoder, tmp_path / "p", "linear")
+    path = tmp_path / "p/projector/linear.safetensors"
+    if harm == "half a file":
+        path.write_bytes(path.read_bytes()[:1000])
+    else:
+        other = make_projector("linear", 64, 1)
+        assert other is not None
+        (tmp_path / "other").mkdir()
+        save_projector(other, tmp_path / "other")
+        path.write_bytes((tmp_path / "other/projector/linear.safetensors").read_bytes())
+    with pytest.raises(UserError, match=r"linear\.safetensors: does not match its encoder \(") as refused:
+        add_projector(load_towers(tmp_path / "p"), "linear", tmp_path / "p", 1)
+    assert "\n" not in str(refused.value)

@@ -340,6 +340,20 @@ def test_weights_that_are_not_finite_are_not_kept(tmp_path: Path) -> None:
     assert not (tmp_path / CHECKPOINT).exists()
 
 
+def test_weights_that_were_measured_before_a_bad_loss_are_not_measured_again(tmp_path: Path) -> None:
+    measured = list[int]()
+
+    def validation(module: Slope) -> Validation:
+        return Validation("validation/x", lambda: measured.append(round(module.places()[0] / 3)) or 0.5, 1, keep_best=False)
+
+    with pytest.raises(UserError, match="step 3: loss nan"):
+        slide(tmp_path, 6, loss={3: math.nan}, validation=validation)
+    slide(tmp_path, 6, validation=validation)
+    assert measured == [0, 1, 2, 3, 4, 5, 6]
+    lines = (sorted(tmp_path.glob("curves*"))[-1] / "plots/metrics/validation/x.tsv").read_text().splitlines()
+    assert len(lines) == 1 + 7
+
+
 def test_no_checkpoint_is_written_after_the_last_step(tmp_path: Path) -> None:
     slide(tmp_path / "several", 4)
     assert checkpoint_step(tmp_path / "several" / CHECKPOINT) == 3

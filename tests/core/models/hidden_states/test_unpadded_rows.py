@@ -6,9 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoConfig, AutoModel
 from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
-from tasks.core.models.hidden_states.unpadded_rows import ids_and_positions, positions, round_up, with_filler_rows
+from tasks.core.models.hidden_states.unpadded_rows import (
+    first_places,
+    first_position,
+    ids_and_positions,
+    positions,
+    round_up,
+    with_filler_rows,
+)
 from tasks.core.tokens.folder import Tokens
 
 
@@ -28,6 +36,28 @@ def test_few_sizes_of_which_none_is_much_larger() -> None:
     sizes = [round_up(tokens) for tokens in range(1, 70000)]
     assert len(set(sizes)) < 200
     assert all(tokens <= size < tokens + 64 + tokens / 7 for tokens, size in enumerate(sizes, start=1))
+    assert all(size % 64 == 0 for size in sizes)
+
+
+@pytest.mark.parametrize("pad", [0, 1, 5])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta", "distilbert"])
+def test_the_first_position_is_that_of_transformers(kind: str, pad: int) -> None:
+    """The row of the table of positions that a text's first token gets; None where rows are not concatenated."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8, "vocab_size": 9}
+    config = AutoConfig.for_model(kind, pad_token_id=pad, **sizes)
+    if kind == "distilbert":
+        assert first_position(config) is None
+        return
+    seen = list[int]()
+    model = AutoModel.from_config(config)
+    model.embeddings.position_embeddings.register_forward_pre_hook(lambda _, given: seen.append(int(given[0][0, 0])))
+    model(input_ids=torch.tensor([[7, 8]]))
+    assert [first_position(config)] == seen
+
+
+def test_rows_begin_where_those_before_them_end() -> None:
+    assert first_places(np.array([5, 3, 3, 1]), 6).tolist() == [0, 5, 8, 11, 0, 0]
+    assert first_places(np.array([4]), 1).tolist() == [0]
 
 
 def test_tokens_are_placed_and_filled_up() -> None:
