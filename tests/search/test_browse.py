@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
+from flows.feedback.judgments import take_in
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
 from tasks.core.stage.errors import UserError
@@ -196,6 +197,40 @@ def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> No
     assert Judgments(tmp_path, "dev").grades == again.grades
     (tmp_path / "queries.jsonl").write_text("")  # as retemper forget leaves it
     assert Judgments(tmp_path, "dev").grades == again.grades
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("qrels/dev.tsv", "q\td\t1\n", "dev.tsv:1: found 'q\\td\\t1', expected the header 'query-id\\tcorpus-id\\tscore'"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\tweight\n", "dev.tsv:1: found 'query-id"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\n\nq\td\tyes\n", "dev.tsv:3: found 'q\\td\\tyes', expected a query, a document"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq\td\t1\t0.5\n", "dev.tsv:2: found 'q\\td\\t1\\t0.5', expected a query"),
+        ("qrels/dev.tsv", "\xe4".encode("latin-1"), "dev.tsv: cannot be read ("),
+        ("queries.jsonl", '{"_id": "q"', 'queries.jsonl:1: found \'{"_id": "q"\', expected an object with _id and text alone'),
+        ("queries.jsonl", '{"_id": "q", "text": "t", "metadata": {}}\n', "queries.jsonl:1: found "),
+    ],
+)
+def test_a_batch_that_would_lose_something_is_refused(tmp_path: Path, name: str, content: str | bytes, told: str) -> None:
+    """Each judgment writes both files again, with what was read of them."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError) as refused:
+        Judgments(tmp_path, "dev")
+    assert str(refused.value).startswith(f"{path.parent}/{told}")
+    assert str(refused.value).endswith("; name another --batch, or fix that line")
+
+
+def test_judgments_of_a_spreadsheet_can_be_added_to(tmp_path: Path) -> None:
+    """What `retemper judgments` writes, and an empty line that an editor left."""
+    (tmp_path / "suspects.csv").write_text("query-id,corpus-id,score\nq,d1,2\nq,d2,\n")
+    take_in(tmp_path / "suspects.csv", tmp_path, "dev")
+    with (tmp_path / "qrels/dev.tsv").open("a") as handle:
+        handle.write("\n")
+    judgments = Judgments(tmp_path, "dev")
+    judgments.add(Judgment(query="q", text="x", doc="d3", grade=0))
+    assert (tmp_path / "qrels/dev.tsv").read_text() == "query-id\tcorpus-id\tscore\nq\td1\t2\nq\td3\t0\n"
 
 
 def test_no_other_page_shows_this_one_in_a_frame(tmp_path: Path) -> None:
