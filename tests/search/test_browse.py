@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
 from flows.feedback.judgments import take_in
@@ -92,19 +93,19 @@ def test_matched_words_are_bm25s(asked: TestClient) -> None:
 
 def test_judgments_are_a_batch_that_survives_the_session(asked: TestClient, small: Any) -> None:
     query = asked.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()[0]
-    assert asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d1", "grade": 1}).json() == {
+    assert asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 1}).json() == {
         "query": query["query"]
     }
-    asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d1", "grade": 0})
-    typed = asked.post("/api/judge", json={"text": "läuft", "doc": "d2", "grade": 2}).json()["query"]
+    asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 0})
+    typed = asked.post("/api/judge", json={"text": "läuft", "doc": "d02", "grade": 2}).json()["query"]
     assert typed.startswith(TYPED)
     qrels = small.folder / "inbox/judged/qrels/dev.tsv"
-    assert qrels.read_text() == f"query-id\tcorpus-id\tscore\n{query['query']}\td1\t0\n{typed}\td2\t2\n"
+    assert qrels.read_text() == f"query-id\tcorpus-id\tscore\n{query['query']}\td01\t0\n{typed}\td02\t2\n"
     lines = (small.folder / "inbox/judged/queries.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"_id": typed, "text": "läuft"}]
 
     again = client(GIVEN)
-    again.post("/api/judge", json={"text": "more", "doc": "d3", "grade": 1})
+    again.post("/api/judge", json={"text": "more", "doc": "d03", "grade": 1})
     assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
 
 
@@ -124,13 +125,17 @@ def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], st
     "wrong",
     [
         {"text": "x", "doc": "a\tb", "grade": 1},
-        {"text": "x", "doc": "a", "grade": 9},
-        {"text": "", "doc": "a", "grade": 1},
-        {"query": "nobody", "text": "x", "doc": "a", "grade": 1},
+        {"text": "x", "doc": "d01", "grade": 9},
+        {"text": "", "doc": "d01", "grade": 1},
+        {"query": "nobody", "text": "x", "doc": "d01", "grade": 1},
+        {"text": "x", "doc": "nowhere", "grade": 1},
     ],
 )
 def test_wrong_judgments_write_nothing(asked: TestClient, small: Any, wrong: dict[str, Any]) -> None:
     assert asked.post("/api/judge", json=wrong).status_code in (400, 404, 422)
+    assert not (small.folder / "inbox").exists()
+    with pytest.raises(HTTPException, match="an id with a tab or a line end"):
+        Judgments(Path("inbox/judged"), "dev").add(Judgment(text="x", doc="a\tb", grade=1))
     assert not (small.folder / "inbox").exists()
 
 
