@@ -11,6 +11,7 @@ from flows.process.display import fitted_table, terminal_width
 from flows.repository.lock import LOCK, Lock, commit_of, corpus_of, lock_of, parameters, read_blob
 from flows.results.generations import lock_here, outdated
 from flows.storage.cache import cache_folder, intact_path, listing
+from flows.team.exposure import champions
 from flows.team.lineage import ancestors
 from tasks.core.errors import UserError, printable
 from tasks.core.metrics.added import lower_is_better
@@ -99,7 +100,7 @@ def compare(names: Sequence[str], split: str, measure: str | None, *, shown: int
 
 
 def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str) -> Side:
-    """The system called `name`: a TREC run file, a MODEL of the working tree, REVISION:MODEL, or a REVISION's best model on dev."""
+    """The system called `name`: a TREC run file, a MODEL of the working tree, REVISION:MODEL, champion/N, or a REVISION's best on dev."""
     if Path(name).is_file():
         return Side(name, _values_of_run(Path(name), sections, split=split, measure=measure))
     revision, colon, model = name.rpartition(":")
@@ -117,7 +118,9 @@ def side_of(name: str, sections: Mapping[str, Any], *, split: str, measure: str)
     lock = lock_of(commit, name)
     if lock is None:
         raise UserError(f"compare {name}: its commit has no {LOCK}; commit {LOCK} after a run")
-    chosen = model if colon else best_model(f"compare {name}", lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
+    chosen = model if colon else champions().get(name)
+    if chosen is None:
+        chosen = best_model(f"compare {name}", lock, parse_yaml(read_blob(commit, PARAMS) or "") or {})
     return _measured(name, chosen, lock, split=split, measure=measure)
 
 

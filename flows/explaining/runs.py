@@ -29,7 +29,7 @@ from flows.repository.worktree import SOURCE, equip, link_sources, make_worktree
 from flows.results.fusions import BM25
 from flows.results.metrics import METRICS
 from flows.storage.remote import WARNING
-from tasks.core.errors import USER_ERROR, DiskError, GpuFailed, MemoryFull, Problem, UserError, WorkersLost
+from tasks.core.errors import USER_ERROR, DiskError, GpuFailed, InputChanged, MemoryFull, Problem, UserError, WorkersLost
 from tasks.core.files import read_json, write_json, write_text
 from tasks.core.training.companions import LEARNED
 from tasks.params import Parameters
@@ -40,7 +40,8 @@ OWN = ("text", "tokenize", "encode")  # sections that a model keeps when it is m
 TRAINED = {"rounds": "train", "adore": "adore", "fuse": "fuse"}  # the stage that makes an entry
 MEASURED = {section: "evaluate" if section == "rounds" else f"evaluate_{section}" for section in (*TRAINED, "rerank", "rescore")}
 TRAININGS = ("train", "adore", "pretrain", "reranker")
-OF_MACHINE = tuple(error.kind for error in (DiskError, MemoryFull, GpuFailed, WorkersLost))  # problems not due to a configuration
+# problems that are not due to a configuration
+OF_MACHINE = tuple(error.kind for error in (DiskError, MemoryFull, GpuFailed, WorkersLost, InputChanged))
 TREES = ("tree", "measure")
 CHECK = """
 import json, sys

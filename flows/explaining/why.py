@@ -80,7 +80,8 @@ def why(old: str, new: str, *, split: Sequence[str], seeds: int, measure: str | 
         if dry_run:
             bench.close(keep_found=True)
             if as_json:
-                print(json.dumps({"factors": [work.name(group) for group in work.groups], **asdict(estimate)}, indent=2))
+                notes = [*side_notes, *work.notes]
+                print(json.dumps({"factors": [work.name(group) for group in work.groups], **asdict(estimate), "notes": notes}, indent=2))
             return 0
         try:
             explained = work.explain()

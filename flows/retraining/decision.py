@@ -116,7 +116,7 @@ def make_decision(
         reason = f"{new.model} is champion/{old.number}, which was rolled back by hand; champion/{now.number} stays"
         return Decision(new, promoted=False, reason=reason)
     if is_same_model(parts, now) and parts.digests.get("corpus") != now.digests.get("corpus"):
-        reason = f"{new.model} is champion/{now.number}, its corpus is new"
+        reason = f"{new.model} is the model of champion/{now.number}, with new data"
         return Decision(replace(new, cause="data"), promoted=True, reason=reason)
     try:
         verdict = compare(project, champions, candidate, rule=rule, processes=processes, display=display)

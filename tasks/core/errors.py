@@ -121,6 +121,12 @@ class WorkersLost(UserError):
     kind = "workers"
 
 
+class InputChanged(UserError):
+    """An input of a stage was changed while the stage ran."""
+
+    kind = "changed"
+
+
 class GpuFailed(UserError):
     """A GPU, its driver, or another program on it fails."""
 

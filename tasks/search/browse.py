@@ -5,7 +5,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from hashlib import blake2b
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -18,7 +17,9 @@ from pydantic import BaseModel, Field
 from tasks.core.charts.local import local_app, serve_local
 from tasks.core.errors import UserError
 from tasks.core.files import read_json, write_text
+from tasks.core.sources.grades import is_grade
 from tasks.core.stage.entry import parser, stage
+from tasks.core.tables.documents import texts_of
 from tasks.core.tables.parquet import read_table
 from tasks.core.tables.schemas import MEASURED, QRELS, QUERIES
 from tasks.search.__main__ import open_systems, system_arguments, texts_found
@@ -26,6 +27,9 @@ from tasks.search.lists import LexicalSystem, Systems
 
 MOST = 100  # documents in an answer
 TYPED = "browse-"  # prefix of the ids of queries that are typed in the page
+HEADER = "query-id\tcorpus-id\tscore"  # of a batch's qrels
+SHOWN = 60  # characters of a line in a message
+REMEDY = "name another --batch, or fix that line"
 
 
 class Judgment(BaseModel):
@@ -67,15 +71,8 @@ class Judgments:
     def __init__(self, batch: Path, split: str) -> None:
         self._qrels, self._queries = batch / "qrels" / f"{split}.tsv", batch / "queries.jsonl"
         self._lock = Lock()
-        self.grades: dict[tuple[str, str], int] = {}
-        self._typed: dict[str, str] = {}
-        if self._qrels.exists():  # from an earlier start with the same batch
-            with self._qrels.open(encoding="utf-8", newline="\n") as handle:
-                for query, doc, grade in (line.rstrip("\n").split("\t") for line in islice(handle, 1, None)):
-                    self.grades[query, doc] = int(grade)
-        if self._queries.exists():
-            records = (json.loads(line) for line in self._queries.read_text(encoding="utf-8").split("\n") if line)
-            self._typed = {record["_id"]: record["text"] for record in records}
+        self.grades = _grades(self._qrels)  # from an earlier start with the same batch
+        self._typed = _typed(self._queries)
 
     def add(self, judgment: Judgment) -> str:
         """Add a judgment, write all to disk, and return the id of its query."""
@@ -89,7 +86,7 @@ class Judgments:
                 lines = [json.dumps({"_id": name, "text": text}, ensure_ascii=False) + "\n" for name, text in self._typed.items()]
                 write_text(self._queries, "".join(lines))
             rows = [f"{name}\t{doc}\t{grade}\n" for (name, doc), grade in self.grades.items()]
-            write_text(self._qrels, "query-id\tcorpus-id\tscore\n" + "".join(rows))
+            write_text(self._qrels, HEADER + "\n" + "".join(rows))
         return query
 
 
@@ -138,9 +135,50 @@ def create_app(systems: Systems, corpus: Corpus, judgments: Judgments, lexical: 
     def judge(judgment: Judgment) -> dict[str, str]:
         if judgment.query is not None and judgment.query not in corpus.queries and not judgment.query.startswith(TYPED):
             raise HTTPException(404, f"no query {judgment.query} in {corpus.split}")
+        if judgment.doc not in texts_of(corpus.documents, pa.chunked_array([pa.array([judgment.doc], pa.string())])):
+            raise HTTPException(404, f"no document {judgment.doc} in the corpus")
         return {"query": judgments.add(judgment)}
 
     return app
+
+
+def _grades(path: Path) -> dict[tuple[str, str], int]:
+    """The grades of qrels by query and document. Raises UserError if they are not as `Judgments` writes them, as it would lose the rest."""
+    grades = {}
+    for number, line in _lines(path):
+        cells = line.split("\t")
+        if number == 1 and line != HEADER:
+            raise UserError(f"{path}:1: found {line[:SHOWN]!r}, expected the header {HEADER!r}; {REMEDY}")
+        if number > 1 and (len(cells) != 3 or not is_grade(cells[2])):
+            raise UserError(f"{path}:{number}: found {line[:SHOWN]!r}, expected a query, a document, and a grade, with tabs; {REMEDY}")
+        if number > 1:
+            grades[cells[0], cells[1]] = int(cells[2])
+    return grades
+
+
+def _typed(path: Path) -> dict[str, str]:
+    """The texts of queries by id. Raises UserError if they are not as `Judgments` writes them."""
+    texts = {}
+    for number, line in _lines(path):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or record.keys() != {"_id", "text"}:
+            raise UserError(f"{path}:{number}: found {line[:SHOWN]!r}, expected an object with _id and text alone; {REMEDY}")
+        texts[record["_id"]] = record["text"]
+    return texts
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """The lines of a file that are not empty, with their numbers; none if there is no file."""
+    if not path.exists():
+        return []
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: cannot be read ({error}), expected UTF-8; {REMEDY}") from None
+    return [(number, line) for number, line in enumerate(text.split("\n"), 1) if line]
 
 
 def _queries(path: Path) -> dict[str, str]:

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fastapi import HTTPException
 from fastapi.testclient import TestClient
 
+from flows.feedback.judgments import take_in
 from tasks.core.errors import UserError
 from tasks.core.lexical.build import build, save
 from tasks.core.lexical.params import BM25
@@ -91,19 +93,19 @@ def test_matched_words_are_bm25s(asked: TestClient) -> None:
 
 def test_judgments_are_a_batch_that_survives_the_session(asked: TestClient, small: Any) -> None:
     query = asked.get("/api/queries", params={"first": "tower", "second": "bm25"}).json()[0]
-    assert asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d1", "grade": 1}).json() == {
+    assert asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 1}).json() == {
         "query": query["query"]
     }
-    asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d1", "grade": 0})
-    typed = asked.post("/api/judge", json={"text": "läuft", "doc": "d2", "grade": 2}).json()["query"]
+    asked.post("/api/judge", json={"query": query["query"], "text": query["text"], "doc": "d01", "grade": 0})
+    typed = asked.post("/api/judge", json={"text": "läuft", "doc": "d02", "grade": 2}).json()["query"]
     assert typed.startswith(TYPED)
     qrels = small.folder / "inbox/judged/qrels/dev.tsv"
-    assert qrels.read_text() == f"query-id\tcorpus-id\tscore\n{query['query']}\td1\t0\n{typed}\td2\t2\n"
+    assert qrels.read_text() == f"query-id\tcorpus-id\tscore\n{query['query']}\td01\t0\n{typed}\td02\t2\n"
     lines = (small.folder / "inbox/judged/queries.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"_id": typed, "text": "läuft"}]
 
     again = client(GIVEN)
-    again.post("/api/judge", json={"text": "more", "doc": "d3", "grade": 1})
+    again.post("/api/judge", json={"text": "more", "doc": "d03", "grade": 1})
     assert len(qrels.read_text().splitlines()) == 4, "what an earlier session judged is kept"
 
 
@@ -123,13 +125,17 @@ def test_wrong_requests(asked: TestClient, path: str, params: dict[str, str], st
     "wrong",
     [
         {"text": "x", "doc": "a\tb", "grade": 1},
-        {"text": "x", "doc": "a", "grade": 9},
-        {"text": "", "doc": "a", "grade": 1},
-        {"query": "nobody", "text": "x", "doc": "a", "grade": 1},
+        {"text": "x", "doc": "d01", "grade": 9},
+        {"text": "", "doc": "d01", "grade": 1},
+        {"query": "nobody", "text": "x", "doc": "d01", "grade": 1},
+        {"text": "x", "doc": "nowhere", "grade": 1},
     ],
 )
 def test_wrong_judgments_write_nothing(asked: TestClient, small: Any, wrong: dict[str, Any]) -> None:
     assert asked.post("/api/judge", json=wrong).status_code in (400, 404, 422)
+    assert not (small.folder / "inbox").exists()
+    with pytest.raises(HTTPException, match="an id with a tab or a line end"):
+        Judgments(Path("inbox/judged"), "dev").add(Judgment(text="x", doc="a\tb", grade=1))
     assert not (small.folder / "inbox").exists()
 
 
@@ -196,6 +202,40 @@ def test_a_second_session_reads_what_the_first_has_written(tmp_path: Path) -> No
     assert Judgments(tmp_path, "dev").grades == again.grades
     (tmp_path / "queries.jsonl").write_text("")  # as retemper forget leaves it
     assert Judgments(tmp_path, "dev").grades == again.grades
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("qrels/dev.tsv", "q\td\t1\n", "dev.tsv:1: found 'q\\td\\t1', expected the header 'query-id\\tcorpus-id\\tscore'"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\tweight\n", "dev.tsv:1: found 'query-id"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\n\nq\td\tyes\n", "dev.tsv:3: found 'q\\td\\tyes', expected a query, a document"),
+        ("qrels/dev.tsv", "query-id\tcorpus-id\tscore\nq\td\t1\t0.5\n", "dev.tsv:2: found 'q\\td\\t1\\t0.5', expected a query"),
+        ("qrels/dev.tsv", "\xe4".encode("latin-1"), "dev.tsv: cannot be read ("),
+        ("queries.jsonl", '{"_id": "q"', 'queries.jsonl:1: found \'{"_id": "q"\', expected an object with _id and text alone'),
+        ("queries.jsonl", '{"_id": "q", "text": "t", "metadata": {}}\n', "queries.jsonl:1: found "),
+    ],
+)
+def test_a_batch_that_would_lose_something_is_refused(tmp_path: Path, name: str, content: str | bytes, told: str) -> None:
+    """Each judgment writes both files again, with what was read of them."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError) as refused:
+        Judgments(tmp_path, "dev")
+    assert str(refused.value).startswith(f"{path.parent}/{told}")
+    assert str(refused.value).endswith("; name another --batch, or fix that line")
+
+
+def test_judgments_of_a_spreadsheet_can_be_added_to(tmp_path: Path) -> None:
+    """What `retemper judgments` writes, and an empty line that an editor left."""
+    (tmp_path / "suspects.csv").write_text("query-id,corpus-id,score\nq,d1,2\nq,d2,\n")
+    take_in(tmp_path / "suspects.csv", tmp_path, "dev")
+    with (tmp_path / "qrels/dev.tsv").open("a") as handle:
+        handle.write("\n")
+    judgments = Judgments(tmp_path, "dev")
+    judgments.add(Judgment(query="q", text="x", doc="d3", grade=0))
+    assert (tmp_path / "qrels/dev.tsv").read_text() == "query-id\tcorpus-id\tscore\nq\td1\t2\nq\td3\t0\n"
 
 
 def test_no_other_page_shows_this_one_in_a_frame(tmp_path: Path) -> None:

@@ -23,5 +23,5 @@ def judgments(
     from flows.feedback.judgments import take_in
 
     judged, blank = take_in(file, batch, split.value)
-    print(f"{batch / 'qrels' / f'{split.value}.tsv'}: {counted(judged, 'judgments')}; {counted(blank, 'rows without a score')} left out")
+    print(f"{batch / 'qrels' / f'{split.value}.tsv'}: {counted(judged, 'judgments')}; ignored: {counted(blank, 'rows without a score')}")
     return 0

@@ -24,7 +24,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="SYSTEM",
-            help="MODEL (of this working tree), REVISION:MODEL, REVISION (its best model on dev; a commit, branch, tag, champion/N or "
+            help="MODEL (of this working tree), champion/N, REVISION:MODEL, REVISION (its best model on dev; a commit, branch, tag, or "
             "experiment), or a TREC run file. The others are compared with the first.",
         ),
     ],

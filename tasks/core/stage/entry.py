@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks.core.errors import UserError, one_line_errors
+from tasks.core.errors import InputChanged, UserError, one_line_errors
 from tasks.core.files import file_stamp, read_json, write_json
 from tasks.core.params.sections import FROZEN, STAGE
 from tasks.core.stage.code import ASKED_BY, PACKAGE, SNAPSHOT, Reader, freeze_code, frozen_environment, own_stage
@@ -51,9 +51,9 @@ def stage() -> Iterator[None]:
                 leave_bars()
             record_cost(seconds=time.monotonic() - began, peak_mib=_peak_mib())
             changed = [str(path) for path, stamp in inputs.items() if _stamp(path) != stamp]
-            changed += [str(path) for path, stamp in sources.items() if not path.exists() or file_stamp(path) != stamp]
+            changed += [str(path) for path, stamp in sources.items() if _is_changed(path, stamp)]
             if changed:
-                raise UserError(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; its output was discarded, run again")
+                raise InputChanged(f"{', '.join(changed)}: changed while {os.environ.get(STAGE)} ran; its output was discarded, run again")
     except KeyboardInterrupt:
         print("retemper: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
@@ -100,6 +100,17 @@ def _stamp(path: Path) -> object:
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     statuses = [(str(file), file.stat()) for file in files if file.is_file()]
     return [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in statuses]
+
+
+def _is_changed(path: Path, stamp: list[int]) -> bool:
+    """Whether a source no longer has its stamp (`file_stamp`).
+
+    Another link changes the ctime: a model of a project is linked to the cache, and any run that checks out the same file links it again.
+    """
+    if not path.exists():
+        return True
+    size, modified, changed, inode = file_stamp(path)
+    return [size, modified, stamp[2] if path.stat().st_nlink > 1 else changed, inode] != stamp
 
 
 def execute_frozen() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tasks.core.errors import UserError
 from tasks.core.models.bi_encoder import Towers, load_towers, save_towers
 from tasks.core.models.folder import read_shape
 from tasks.core.models.head import Head

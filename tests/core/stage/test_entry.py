@@ -98,24 +98,22 @@ def test_imported_objects_are_exempt_from_garbage_collection() -> None:
     assert done.stdout == "True True\n", done
 
 
-@pytest.mark.parametrize("change", ["", "before", "meanwhile"])
+@pytest.mark.parametrize("change", ["", "before", "meanwhile", "linked", "linked and meanwhile"])
 def test_a_stage_fails_if_its_sources_differ_from_its_dependencies(tmp_path: Path, change: str) -> None:
     source = tmp_path / "corpus.jsonl"
     source.write_text("one")
     problem = "dataset.source beir:x: has changed: run again" if change == "before" else ""
     watched = {"problem": problem, "files": {} if problem else {str(source): file_stamp(source)}}
     (tmp_path / "watched.json").write_text(json.dumps(watched))
-    edit = f"Path({str(source)!r}).write_text('two')" if change == "meanwhile" else "pass"
-    script = f"from pathlib import Path\nfrom tasks.core.stage.entry import stage\nwith stage():\n    print('read')\n    {edit}\n"
+    edit = f"Path({str(source)!r}).write_text('two')" if "meanwhile" in change else "pass"
+    link = f"Path({str(tmp_path / 'link')!r}).hardlink_to({str(source)!r})" if "linked" in change else "pass"  # as another run does
+    script = f"from pathlib import Path\nfrom tasks.core.stage.entry import stage\nwith stage():\n    print('read'); {link}; {edit}\n"
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3]), "RETEMPER_SOURCES": str(tmp_path / "watched.json")}
     environment["DVC_STAGE"] = "prepare"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    told = {
-        "": "",
-        "before": f"retemper: {problem}\n",
-        "meanwhile": f"retemper: {source}: changed while prepare ran; its output was discarded, run again\n",
-    }
-    assert (done.returncode, done.stdout, done.stderr) == (2 if change else 0, "" if problem else "read\n", told[change])
+    meanwhile = f"retemper: {source}: changed while prepare ran; its output was discarded, run again\n"
+    told = {"before": f"retemper: {problem}\n", "meanwhile": meanwhile, "linked and meanwhile": meanwhile}.get(change, "")
+    assert (done.returncode, done.stdout, done.stderr) == (2 if told else 0, "" if problem else "read\n", told)
 
 
 def test_code_that_is_not_the_frozen_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: st
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        ("from tasks.core.errors import UserError", "tasks.core.errors"),
+        ("from tasks.core.stage.errors import UserError", "tasks.core.stage.errors"),
         ("import tasks.train.scaled, tasks.train.lost", "tasks.train.lost"),
         ("from .lost import loss as other", "tasks.train.lost"),
         ("from tasks.train.scaled import factor as other", None),

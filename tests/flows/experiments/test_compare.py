@@ -115,6 +115,18 @@ def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys
     assert f"HEAD (star) gains: {old[gains]:.3f} -> {new[gains]:.3f}  {gains}" in shown
 
 
+def test_a_champion_is_its_own_model_not_the_best_on_dev(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its selection has chosen star, or a person has, or only star may be served."""
+    old, new, best = drawn(1), drawn(2, better=0.1), drawn(3, better=0.4)
+    for number, values in enumerate((old, new), 1):
+        project.commit({"star": (number * 1e-5, "c1", values), "warmup": (1e-4, "c1", best)})
+        git("tag", "-m", 'champion\n\n{"model": "star"}', f"champion/{number}", folder=project.folder)
+    compare(["champion/1", "champion/2", "HEAD"], "dev", None, shown=0, as_json=True)
+    champion, head = json.loads(capsys.readouterr().out)["systems"]
+    assert (champion["name"], head["name"]) == ("champion/2 (star)", "HEAD (warmup)")
+    assert champion["difference"] == pytest.approx(sum(new[q] - old[q] for q in QUERIES_OF) / 40)
+
+
 def test_dvc_metrics_diff_has_the_same_means_and_difference(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-4, "c1", drawn(3))})
     project.commit({"star": (1e-5, "c1", drawn(2, better=0.2)), "warmup": (1e-4, "c1", drawn(3))})

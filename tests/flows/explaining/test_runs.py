@@ -7,9 +7,9 @@ import pytest
 
 from flows.champions.parts import Parts
 from flows.explaining import runs
-from flows.explaining.runs import Bench, Configuration, refuse_unmeasured
+from flows.explaining.runs import Bench, Configuration, Failed, Refused, refuse_unmeasured
 from flows.process.processes import Processes
-from tasks.core.errors import UserError
+from tasks.core.errors import InputChanged, UserError
 from tasks.core.training.companions import LEARNED
 
 
@@ -34,6 +34,19 @@ def test_bm25_is_made_from_no_round(full_params: dict[str, Any], tmp_path: Path,
     asked = {"bm25": Configuration("", sections, {}, "bm25"), "unfit": Configuration("", sections | {"queries": "mine"}, {}, "bm25")}
     found = Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None).refusals(asked)
     assert found == {"unfit": "params.yaml: queries: found 'mine'; input should be 'corpus' or 'pseudo'"}
+
+
+@pytest.mark.parametrize(("error", "raised"), [(UserError("no such key"), Refused), (InputChanged("x: changed"), Failed)])
+def test_a_file_that_changed_meanwhile_is_no_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: UserError, raised: type[Exception]
+) -> None:
+    """`why` takes a refusal for two factors that do not go together, and would count them as one."""
+    for name in ("equip", "link_sources"):
+        monkeypatch.setattr(runs, name, lambda *_: None)
+    monkeypatch.setattr(runs, "make_worktree", lambda *_: tmp_path)
+    monkeypatch.setattr(runs, "run_in", lambda *_, **__: (2, [error.problem]))
+    with pytest.raises(raised, match=str(error)):
+        Bench(tmp_path, "nDCG@10", Processes(), show=lambda *_: None)._run(tmp_path, Configuration("", {}, {}, "a"), "train@a", label="a")
 
 
 def test_a_measure_that_no_run_computes_is_refused() -> None:

@@ -122,6 +122,7 @@ def test_bm25_is_taken_only_where_it_is_named(project: Any) -> None:
     out, _ = project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1")
     told = [line for line in out.splitlines() if "BM25" in line]
     assert [line.partition(":")[0] for line in told] == ["HEAD~1", "HEAD"] and told[1].endswith("for BM25, name HEAD:bm25")
+    assert json.loads(project.call("why", "HEAD~1", "HEAD", "--dry-run", "--seeds", "1", "--json")[0])["notes"] == told
     found = json.loads(project.call("why", "HEAD~1", "HEAD", "--seeds", "1", "--json")[0])
     assert (found["model"], found["notes"]) == ("a", told)
 

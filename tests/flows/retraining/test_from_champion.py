@@ -147,7 +147,7 @@ def test_one_more_round_of_no_steps_is_the_champion(project: Project) -> None:
     project.write(project.inbox / "001", range(52, 56), range(40, 60))
     said = project.retrain(mode="continue", round={"steps": 0})
     now = project.now()
-    assert said.endswith("is champion/2, its corpus is new"), said
+    assert said.endswith("is the model of champion/2, with new data"), said
     assert now.digests["encoder"] == first.digests["encoder"]
     trained, weights = (project.tree / "data/encoders" / name for name in ("warmup_continued", "from_champion"))
     assert folder_digest(trained) == folder_digest(weights)

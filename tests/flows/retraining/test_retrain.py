@@ -303,7 +303,7 @@ def test_what_was_taken_back_by_hand_is_told_from_what_is_new() -> None:
     ("encoder", "corpus", "more", "champions", "result", "said"),
     [
         ("e1", "c1", {}, [("first", "e1", "c1")], "unchanged", "a is champion/1 itself"),
-        ("e1", "c2", {}, [("first", "e1", "c1")], "promoted", "a is champion/1, its corpus is new"),
+        ("e1", "c2", {}, [("first", "e1", "c1")], "promoted", "a is the model of champion/1, with new data"),
         (
             "e2",
             "c1",
