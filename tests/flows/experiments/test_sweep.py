@@ -1,4 +1,4 @@
-"""Sweeps: the points of a file, and a real one over a toy project, whose experiments DVC itself shows, applies and pushes."""
+"""Sweeps: a real one over a toy project, whose experiments DVC itself shows, applies and pushes."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from dvc.repo import Repo
 from ruamel.yaml import YAML
 
 from flows.experiments import store
-from flows.experiments.grid import Point, read_points
+from flows.experiments.grid import Point
 from flows.experiments.sweep import inputs, sweep
 from flows.repository import lock, worktree
 from flows.repository.git import git
@@ -28,75 +28,6 @@ from tests.forks import FORK
 run = [*FORK, "tests.forked", "--toy", "run"]
 sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections: None, lambda params, described: None))
 """
-
-
-def points(tmp_path: Path, text: str) -> list[Point]:
-    (tmp_path / "grid.yaml").write_text(text)
-    return read_points(tmp_path / "grid.yaml")
-
-
-def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
-    found = points(
-        tmp_path,
-        """
-        set: {bm25.k1: 1.2}
-        grid: {rounds.star.lr: [1e-5, 5.0e-5], rounds.star.window: [[1, 20], null]}
-        points:
-          costa:
-            pretrain.costa: {init: base, objective: costa}
-            rounds.warmup.init: costa
-            text.separator: ": "
-            prepare.unknown_documents: "null"
-        """,
-    )
-    assert [point.name for point in found] == [
-        "lr_1e-05-window_1_20",
-        "lr_1e-05-window_null",
-        "lr_5e-05-window_1_20",
-        "lr_5e-05-window_null",
-        "costa",
-    ]
-    assert found[0].assignments == ("bm25.k1=1.2", "rounds.star.lr=1e-05", "rounds.star.window=[1, 20]")
-    assert found[1].assignments[-1] == "rounds.star.window=null"
-    assert found[-1].assignments == (
-        "bm25.k1=1.2",
-        'pretrain.costa={"init": "base", "objective": "costa"}',
-        "rounds.warmup.init=costa",
-        'text.separator=": "',
-        'prepare.unknown_documents="null"',
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "expected grid"),
-        ("gird: {a: [1]}", "found gird"),
-        ("grid: [1]", "grid: expected a mapping"),
-        ("points: {'a b': {x: 1}}", "points.a b: expected a name"),
-        ("points: {a: 1}", "and a mapping of keys"),
-        ("points: {a..b: {x: 1}}", r"points.a\.\.b: expected a name of letters, digits, _, - and single dots within"),
-        ("points: {a.lock: {x: 1}}", "points.a.lock: expected a name"),
-        ("points: {a.: {x: 1}}", "points.a.: expected a name"),
-        ("points: {.a: {x: 1}}", "points..a: expected a name"),
-        ("points: {'a@{b': {x: 1}}", "points.a@{b: expected a name"),
-        ("grid: {a: []}", "no points"),
-        ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points have that name"),
-    ],
-)
-def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
-        points(tmp_path, text)
-
-
-def test_git_takes_the_name_of_every_point(tmp_path: Path) -> None:
-    """A point that cannot be stored is found out only after its run."""
-    values = ["../models/a", "../models/b", "...", "x.lock", "a@{1}", "~b^c:d?e*[f", "a..b", "beir:../../x/"]
-    long = f"{'a' * 86}../b"  # cut within
-    found = points(tmp_path, json.dumps({"grid": {"encoder.source": [*values, long]}, "points": {"v1.2-a_b": {"x": 1}}}))
-    assert [point.name for point in found][:2] == ["source_models_a", "source_models_b"]
-    for point in found:
-        subprocess.run(["git", "check-ref-format", f"refs/exps/ab/{point.name}-012345"], check=True)
 
 
 def test_a_table_shows_where_parameters_differ_and_test_only_when_asked() -> None:
