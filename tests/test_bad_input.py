@@ -226,7 +226,7 @@ SETTINGS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "unknown choice": (["bm25.stemmer=klingon"], ("params.yaml: bm25.stemmer: found 'klingon'",)),
     "init that names nothing": (
         ["rounds.warmup.init=warm"],
-        ("rounds.warmup.init: found 'warm', expected one of base, costa, init, taught, tower, warmup",),
+        ("rounds.warmup.init: found 'warm', expected one of base, costa, init, taught, tower",),
     ),
     "negatives that name nothing": (["rounds.warmup.negatives=bm52"], ("rounds.warmup.negatives: found 'bm52', expected one of bm25",)),
     "mine of no round": (["mine.star.search=indexes"], ("mine.star: no round star; negatives are mined with a round: init, warmup",)),

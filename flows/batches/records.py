@@ -229,8 +229,11 @@ def objects(path: Path, expected: str, wrong: Wrong) -> Iterator[tuple[str, dict
         except Repeated as error:
             wrong(f"{at}: {error}, expected it once")
             continue
-        except (ValueError, RecursionError):
-            wrong(f"{at}: not JSON ({shorten(line)}), expected an object with {expected}")
+        except json.JSONDecodeError as error:
+            wrong(f"{at}: not JSON ({error.msg}, column {error.colno}), expected an object with {expected}")
+            continue
+        except (ValueError, RecursionError):  # a number with thousands of digits, or nested too deeply
+            wrong(f"{at}: cannot be read as JSON ({shorten(line)}), expected an object with {expected}")
             continue
         if isinstance(value, dict):
             yield at, value

@@ -105,10 +105,10 @@ def record_of(folder: Path, commit: str, model: str) -> dict[str, Any]:
 
     Raises UserError if the model has no encoder there, or its index was made with another encoder.
     """
-    lock = lock_at(folder, commit)
+    lock, where = lock_at(folder, commit), f"{LOCK} of commit {commit[:12]}"
     _refuse_uncommitted(folder, commit, model, lock=lock)
-    parts = parts_of(lock, model, partial(read_out, folder, commit), where=f"{commit[:12]}: dvc.lock")
-    generations.refuse_unfit(lock, model, f"{commit[:12]}: dvc.lock")
+    parts = parts_of(lock, model, partial(read_out, folder, commit), where=where)
+    generations.refuse_unfit(lock, model, where)
     source = json.loads(show(folder, commit, "data/source.json") or "{}").get("dataset", {})
     data = {name: source[name] for name in ("source", "digest") if name in source}
     return {"digests": parts.digests, "fusion": parts.fusion, "settings": parts.settings, "data": data}

@@ -63,11 +63,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Range:
-    """The batches to search: those after the first `good`, up to the first `bad` ones. `names`: of all batches."""
+    """The batches to search: those after the first `good`, up to the first `bad` ones. `names`: of all batches. `note`: for people."""
 
     names: Sequence[str]
     good: int
     bad: int
+    note: str = ""
 
     @property
     def steps(self) -> int:
@@ -96,10 +97,12 @@ def bisect(*, model: str | None, good: str | None, bad: str | None, follow: str,
     processes, display = Processes(), Display()
     say = (lambda _: None) if as_json else display.line
     estimate = _estimate(span, champion)
+    if span.note:
+        say(span.note)
     say(f"{counted(span.bad - span.good, 'batches')}, {span.names[span.good]} to {span.names[span.bad - 1]}: {estimate}")
     if dry_run:
         if as_json:
-            print(json.dumps({"batches": list(span.names[span.good : span.bad]), "estimate": estimate}, indent=2))
+            print(json.dumps({"batches": list(span.names[span.good : span.bad]), "estimate": estimate, "note": span.note}, indent=2))
         return 0
     with (
         stopping_on_signals(processes),
@@ -197,13 +200,19 @@ def range_of(inbox: Inbox, champion: Champion | None, good: str | None, *, bad: 
         if name is not None and name not in names:
             raise UserError(f"{option} {name}: no such batch in the inbox, expected one of {', '.join(names)}")
     first, last = names.index(good) + 1 if good else 0, names.index(bad) + 1 if bad else len(names)
+    note = ""
     if good is None and champion:
         champion_batches = inbox.find(champion.data).batches if champion.data.get("digest") else None
         first = len(champion_batches) if champion_batches and len(champion_batches) < last else 0
+        if champion_batches is None:
+            note = (
+                f"champion/{champion.number} was not trained on the first few of these batches alone, so all are searched: one that comes "
+                "before others by its name is new, say, or the data set is; --good BATCH names the last that does no harm"
+            )
     if last - first < 2:
         after = f" after {names[first - 1]}" if first else ""
         raise UserError(f"bisect: batches to search{after}: found {max(last - first, 0)}, expected at least two; see --good and --bad")
-    return Range(names, first, last)
+    return Range(names, first, last, note)
 
 
 def text(result: Found, span: Range, *, what: str, trained: int) -> str:
@@ -227,6 +236,11 @@ def text(result: Found, span: Range, *, what: str, trained: int) -> str:
     name = span.names[result.batch - 1]
     sure = result.probability >= Search.SURE
     lines.append(f"{'bad batch' if sure else 'most likely'}: {name} (probability {result.probability:.2f}; retrainings: {trained})")
+    if partial := [attempt for attempt in result.tried if result.drop < attempt.difference - Z * attempt.error and _is_loss(attempt)]:
+        lines.append(
+            f"the first {counted(partial[-1].batches, 'batches')} cost {partial[-1].difference:+.4f} of {result.drop:+.4f}, "
+            f"so more than one may be bad: leave {name} out, and search again"
+        )
     shared = LEAST_NOISE * abs(result.drop)
     lines.append(
         f"this holds if another seed moves the mean by less than {shared:.4f}, a tenth of the drop; noise of seeds is not measured"
@@ -237,6 +251,11 @@ def text(result: Found, span: Range, *, what: str, trained: int) -> str:
         else "the noise is too large to be sure: search a smaller range (--good, --bad), or add dev queries"
     )
     return "\n".join(lines)
+
+
+def _is_loss(attempt: Tried) -> bool:
+    """Whether the difference is below 0 by more than its noise."""
+    return attempt.difference + Z * attempt.error < 0
 
 
 def _verdict(attempt: Tried, result: Found) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.batches.merge import absolute, merge_folders
-from flows.intake import inbox, settings
+from flows.intake import inbox, inspection, settings
 from flows.parameters.sources import Memory, describe, list_dataset
 from tasks.core.errors import UserError
 from tasks.core.params.sections import read_yaml, validate
@@ -38,7 +38,7 @@ class Inbox:
         sections = read_yaml(Path("params.yaml")) if sections is None else sections
         self._folder, self._memory, self._needs_qrels = folder, Memory(), sections.get("queries") != "pseudo"
         self._source = absolute(str((sections.get("dataset") or {}).get("source", "")), Path.cwd())
-        mergeable = rule.inbox is not None and rule.mode == "append" and parse_dataset(self._source).kind in inbox.READABLE
+        mergeable = rule.inbox is not None and rule.mode == "append" and parse_dataset(self._source).kind in inspection.READABLE
         self.batches = {path.name: path for path in inbox.batches_to_merge(rule, self._source, Path.cwd())} if mergeable else {}
 
     def merge(self, chosen: Sequence[str]) -> Data:

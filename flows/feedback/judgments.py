@@ -1,6 +1,7 @@
 """Judgments that people have filled in, as the qrels of a batch for the inbox."""
 
 import csv
+from collections.abc import Collection
 from pathlib import Path
 
 from flows.batches.records import LARGEST_CELL, SHOWN
@@ -8,6 +9,8 @@ from tasks.core.errors import UserError
 from tasks.core.files import new_file
 from tasks.core.sources.delimiters import NAMES, delimiter_of, seek_header
 from tasks.core.sources.grades import MOST, is_grade
+from tasks.core.tables.parquet import read_batches
+from tasks.core.tables.schemas import QUERIES
 
 COLUMNS = ("query-id", "corpus-id", "score")  # others are only for the judge to read
 
@@ -15,18 +18,34 @@ COLUMNS = ("query-id", "corpus-id", "score")  # others are only for the judge to
 def take_in(path: Path, batch: Path, split: str) -> tuple[int, int]:
     """Write the rows of a CSV file (data/failures/suspects/SPLIT.csv) that have a score to BATCH/qrels/SPLIT.tsv.
 
-    Returns how many rows have a score, and how many have none. Raises UserError, with the line, for a wrong score, and if there is none.
+    Returns how many rows have a score, and how many have none. Raises UserError, with the line, for a wrong score; if there is none; and
+    if a judged query is in the other of dev and test.
     """
     out = batch / "qrels" / f"{split}.tsv"
     if out.exists():
         raise UserError(f"{out}: already exists, expected a new batch; name another folder")
     rows, blank = _rows(path)
+    _refuse_other_split(path, {query for query, _, _ in rows}, split)
     if not rows:
         raise UserError(f"{path}: no row has a score, expected 0 (not relevant), 1, or more in column score; judge some")
     with new_file(out) as temporary:
         lines = ["\t".join(row) + "\n" for row in (COLUMNS, *rows)]
         temporary.write_text("".join(lines), encoding="utf-8")
     return len(rows), blank
+
+
+def _refuse_other_split(path: Path, judged: Collection[str], split: str) -> None:
+    """UserError if a judged query is in the project's other held-out split alone: dev would choose by what test measures."""
+    other = "test" if split == "dev" else "dev"
+    if misplaced := sorted(_in_split(judged, other) - _in_split(judged, split)):
+        raise UserError(f"{path}: found query {misplaced[0]}, which is in {other}, expected queries of {split}; use --split {other}")
+
+
+def _in_split(judged: Collection[str], split: str) -> set[str]:
+    """The judged queries that a split of the project's corpus has."""
+    queries = Path("data/corpus/queries") / f"{split}.parquet"
+    batches = read_batches(queries, QUERIES, ["id"]) if queries.is_file() else ()
+    return {query for batch in batches for query in batch["id"].to_pylist() if query in judged}
 
 
 def _rows(path: Path) -> tuple[list[tuple[str, str, str]], int]:

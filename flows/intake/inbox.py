@@ -5,35 +5,25 @@ as long as the batch's files, the source, and all batches of the last merge are 
 what it lacked may have come. A shift that was found stays found, whatever a later champion's vectors would say.
 """
 
-import shlex
-import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flows.batches.foreseen import Settings, settings_of
+from flows.batches.foreseen import settings_of
 from flows.batches.known import Known
 from flows.batches.merge import OUT, absolute, merge_folders
-from flows.batches.pairs_files import PairsFiles, is_batch, name_pairs_file
-from flows.batches.records import files_of
-from flows.intake.gate import VERSION, check, duplicates, may_arrive_later
-from flows.intake.reference import KINDS, Reference, reference_of
-from flows.intake.settings import FILE, Gate, Intake
-from flows.intake.shift import WORDS, Shift
-from flows.intake.verdict import ACCEPTED, QUARANTINE, Batch, State, counts, is_news, read, save
+from flows.intake.inspection import Inbox, Say
+from flows.intake.settings import Intake
+from flows.intake.verdict import Batch, State, counts, is_news, save
 from flows.pages.origins import INTAKE
 from flows.process.processes import Processes
-from tasks.core.errors import DiskError, UserError
-from tasks.core.files import read_json, write_json
+from tasks.core.errors import UserError
+from tasks.core.files import write_json
 from tasks.core.params.sections import read_yaml
-from tasks.core.sources.datasets import dataset_files, local_path, parse_dataset
 from tasks.core.sources.forgotten import FILE as FORGOTTEN
-from tasks.core.sources.forgotten import marks_digest, read_marks
+from tasks.core.sources.forgotten import read_marks
 
 PARAMS = Path("params.yaml")
-READABLE = ("beir", "csv", "pairs")
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -134,12 +124,13 @@ def known_records(intake: Intake, source: str, project: Path) -> Known | None:
 def check_folder(intake: Intake, source: str, project: Path, *, folder: Path) -> Batch:
     """Check `folder`, or a file of pairs, against the data set and the accepted batches; return the verdict without recording it."""
     inbox = _inbox(intake, source, project)
+    if intake.inbox is not None and not folder.exists() and (inbox.folder / folder).exists():
+        folder = inbox.folder / folder  # a batch of the inbox, by its name
     if not folder.exists():
         raise UserError(f"{folder}: no such folder or file, expected a batch")
     if intake.mode == "append":
         inbox.refuse_unmergeable()
-    accepted = [path for path in inbox.accepted() if path.resolve() != folder.resolve()]
-    batch = inbox.check(folder, inbox.known(accepted), [])
+    batch = inbox.check(folder, inbox.known([path for path in inbox.accepted() if path.resolve() != folder.resolve()]), [])
     if intake.inbox is None or folder.parent.resolve() != inbox.folder.resolve():
         inbox.files.drop(folder)
     return batch
@@ -166,234 +157,11 @@ def accept(intake: Intake, source: str, project: Path, *, name: str) -> Batch:
     return batch
 
 
-def _inbox(intake: Intake, source: str, project: Path) -> "Inbox":
+def _inbox(intake: Intake, source: str, project: Path) -> Inbox:
     sections = read_yaml(PARAMS) if PARAMS.exists() else {}
     rules = settings_of(sections, whole=intake.mode == "replace")
     marks = read_marks() | read_marks(project / FORGOTTEN)  # of records forgotten in the project, perhaps not yet in the worktree's commit
     return Inbox(project, intake, absolute(source, project), rules, marks, print, Processes())
-
-
-@dataclass
-class Inbox:
-    """The batches of one inbox, and the rules that they are checked by."""
-
-    project: Path
-    intake: Intake
-    spec: str
-    settings: Settings
-    marks: Collection[str]  # of forgotten records
-    say: Say
-    processes: Processes
-    doing: Say = lambda _: None  # called with a line on the current work
-
-    @property
-    def folder(self) -> Path:
-        return self.project / local_path(self.intake.inbox or "")
-
-    @property
-    def files(self) -> PairsFiles:
-        """How files of pairs are read."""
-        return PairsFiles(self.project, parse_dataset(self.spec), self.marks, self.intake.mode == "replace", self.processes)
-
-    @property
-    def sources(self) -> list[Path]:
-        """The data set's folder, or file of pairs; none under `replace`, where a batch is a whole data set."""
-        spec = parse_dataset(self.spec)
-        return [spec.folder] if self.intake.mode == "append" and spec.kind in READABLE else []
-
-    def folders(self, paths: Sequence[Path]) -> list[Path]:
-        """The folders that are read for data set and batches: the paths themselves, or for a file of pairs the folder made from it."""
-        return [self.files.folder(path) for path in paths]
-
-    def spec_of(self, path: Path) -> str:
-        """The SPEC of a batch that is a whole data set."""
-        if path.is_file():
-            return self.files.spec(path)
-        return f"{'csv' if files_of(path).csv else 'beir'}:{path.resolve()}"
-
-    def refuse_unmergeable(self) -> None:
-        """Raise UserError if batches cannot be added to the source, or the source is unavailable."""
-        if not self.sources:
-            raise UserError(
-                f"{FILE}: intake.mode: append needs a data set in BEIR or CSV form, or of pairs, found dataset.source {self.spec}; use "
-                f"replace, or make one: retemper convert FOLDER --data {shlex.quote(self.spec)}, then dataset.source=beir:FOLDER"
-            )
-        dataset_files(parse_dataset(self.spec), needs_qrels=False)  # if it is unavailable, the batches alone are not the data set
-
-    def complete_batches(self) -> list[Path]:
-        """The batches that are complete, by name."""
-        return [path for path in self.batches() if not self.is_being_written(path)]
-
-    def batches(self) -> list[Path]:
-        """Every batch, by name. Raises UserError if there is no inbox."""
-        if self.intake.inbox is None:
-            raise UserError(f"{FILE}: intake.inbox: missing, so there are no batches; name a folder")
-        if not self.folder.is_dir():
-            raise UserError(f"{FILE}: intake.inbox: {self.folder}: no such folder; create it, or give access")
-        return sorted(path for path in self.folder.iterdir() if is_batch(path))
-
-    def missing(self) -> tuple[str, ...]:
-        """Batches of the last merge that are gone; those set aside by a leading dot do not count. UserError if all are: a lost mount?"""
-        merged = _last_merged() if self.intake.mode == "append" else []
-        gone = tuple(name for name in merged if not any((self.folder / f"{dot}{name}").exists() for dot in ("", ".")))
-        if gone and len(gone) == len(merged):
-            raise UserError(
-                f"{self.folder}: found no batch of the last retraining, expected {', '.join(gone)}; mount the folder, put them back, or "
-                f"continue without them: rm {INTAKE.resolve()}"
-            )
-        return gone
-
-    def is_being_written(self, path: Path) -> bool:
-        """Whether the name begins with a dot, there is no file or no byte yet, or a file changed in the last `settle_seconds`."""
-        if path.name.startswith(".") or (path.is_file() and not path.stat().st_size):
-            return True
-        times = [file.stat().st_mtime for file in _files_of(path)]
-        return not times or abs(time.time() - max(times)) < self.intake.settle_seconds  # far in the future: an archive's time
-
-    def stamp(self, path: Path) -> str:
-        """The source, and names, sizes, and times of a batch's files. A new stamp means a new batch; empty if a file vanished."""
-        try:
-            return " ".join([self.spec, self.intake.mode, _stats_of(path)])
-        except FileNotFoundError:
-            return ""
-
-    def source_stamp(self) -> str:
-        """Names, sizes, and times of the source's files: a batch may need a document that the source no longer has."""
-        return " ".join(_stats_of(folder) for folder in self.sources)
-
-    def rules(self) -> str:
-        """The rules for what prepare would refuse, as text: the gate's version, parameters of prepare, and what is forgotten."""
-        return " ".join([f"{VERSION}", *map(str, self.settings), marks_digest(self.marks)]).strip()
-
-    def verdict(self, path: Path) -> Batch | None:
-        """The recorded verdict on the batch as it is now, or None."""
-        for folder in (ACCEPTED, QUARANTINE):
-            if (file := self.project / folder / f"{path.name}.json").exists():
-                batch = read(file)
-                if batch.stamp == self.stamp(path):
-                    return batch
-        return None
-
-    def accepted(self) -> list[Path]:
-        """The batches that were accepted and have not changed; none without an inbox."""
-        complete = [] if self.intake.inbox is None else self.complete_batches()
-        return [path for path in complete if (batch := self.verdict(path)) and batch.state == "accepted"]
-
-    def known(self, accepted: Sequence[Path]) -> Known:
-        """The data set and the `accepted` batches."""
-        known = Known(2 * self.intake.gate.sample, self.marks)
-        for folder in self.folders(self.sources):
-            known.add(folder, batch=False)
-        for folder in self.folders(accepted) if self.intake.mode == "append" else ():
-            known.add(folder)
-        return known
-
-    def judge(self, paths: Sequence[Path]) -> list[Batch]:
-        """Accept or quarantine every batch of `paths`. One may need a later one, so bad ones are checked again after each success."""
-        verdicts = self.still_accepted(paths)
-        waiting = [path for path in paths if path not in verdicts]
-        if waiting:
-            known = self.known([path for path in paths if path in verdicts])
-            reference: list[Reference] = []
-            while waiting:
-                before = len(waiting)
-                for path in list(waiting):
-                    self.doing(f"inbox: {len(verdicts)}/{len(paths)} batches, {counts(verdicts.values())}; now {path.name}")
-                    verdicts[path] = self.check(path, known, reference)
-                    if verdicts[path].state == "accepted":
-                        waiting.remove(path)
-                        if self.intake.mode == "append":
-                            known.add(self.files.folder(path))
-                waiting = [path for path in waiting if may_arrive_later(verdicts[path].reason)] if len(waiting) < before else []
-        return [verdicts[path] for path in paths]
-
-    def still_accepted(self, paths: Sequence[Path]) -> dict[Path, Batch]:
-        """The batches whose acceptance is still valid: batch and source are unchanged, and they were accepted by the present rules.
-
-        None, if a batch of the last merge is not among them: others may need it. Batches accepted by other rules are named in a line.
-        """
-        beside, rules = self.source_stamp(), self.rules()
-        accepted = {path: batch for path in paths if (batch := self.verdict(path)) and (batch.state, batch.beside) == ("accepted", beside)}
-        if outdated := [path.name for path, batch in accepted.items() if batch.rules != rules]:
-            why = "by hand, by another version, or by other rules of prepare"
-            self.say(f"accepted {why}, so checked again against the present rules: {', '.join(outdated)}")
-            accepted = {path: batch for path, batch in accepted.items() if batch.rules == rules}
-        return accepted if {*_last_merged()} <= {path.name for path in accepted} else {}
-
-    def check(self, path: Path, known: Known, reference: list[Reference]) -> Batch:
-        """Check one batch against what is `known`. `reference`: the one to compare texts with; empty, and filled when first needed."""
-        rules, stamp = self.intake.gate, self.stamp(path)
-        batch = Batch(
-            path.name, "quarantined", stamp, self.source_stamp(), self.rules(), when=datetime.now(UTC).isoformat(timespec="seconds")
-        )
-        try:
-            folder = self.files.folder(path)
-            if not files_of(folder).all():
-                raise UserError(
-                    f"{path}: found no corpus, queries or qrels, expected corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv, or .csv"
-                )
-            checked = check(folder, known, self.settings, size=rules.sample)
-        except DiskError:
-            raise
-        except (UserError, OSError) as error:
-            return replace(batch, wrong=(" ".join(str(error).split()),), lines=(" ".join(str(error).split()),))
-        batch = replace(
-            batch,
-            wrong=tuple(name_pairs_file(line, folder, path) for line in checked.findings.reasons()),
-            lines=tuple(name_pairs_file(line, folder, path) for line in checked.findings.lines),
-            documents=checked.documents,
-            new=checked.new,
-            duplicates=checked.duplicates,
-            queries=checked.queries,
-            judgments=checked.judgments,
-            negatives=checked.negatives,
-        )
-        if batch.wrong:
-            return batch
-        odd, earlier = duplicates(checked, rules), self.verdict(path)
-        if earlier and (earlier.state, earlier.beside) == ("accepted", batch.beside) and earlier.rules != batch.rules:
-            return replace(batch, state="accepted", odd=earlier.odd, by=earlier.by, shift=earlier.shift)  # its texts were judged then
-        earlier_shifts = _shifts_found(earlier, rules) if earlier else {}
-        for kind, texts in zip(KINDS, (checked.texts, checked.questions), strict=True):
-            if rules.shift is None or len(texts) < rules.least:
-                continue
-            if not (shift := earlier_shifts.get(kind)):
-                if not reference:
-                    reference.append(reference_of(self.project, known, 2 * rules.sample, warn=self.say, processes=self.processes))
-                shift = reference[0].shift(kind, texts)
-            if shift:
-                batch = replace(batch, shift={**batch.shift, kind: asdict(shift)})
-                if _is_odd(shift, rules):
-                    odd.append(f"shift of {kind}: {shift.words}, expected an AUC of at most {rules.shift:g}")
-        if odd and earlier and (earlier.state, earlier.by) == ("accepted", "hand"):
-            return replace(batch, state="accepted", odd=tuple(odd), by="hand")
-        return replace(batch, state="quarantined" if odd else "accepted", odd=tuple(odd))
-
-
-def _last_merged() -> list[str]:
-    """Names of the batches of the last merge here."""
-    return [record["name"] for record in read_json(INTAKE) if record["state"] == "accepted"] if INTAKE.exists() else []
-
-
-def _shifts_found(batch: Batch, rules: Gate) -> dict[str, Shift]:
-    """The shifts that keep a batch out, by kind. They stay found: with each champion's vectors, one near the limit would come and go."""
-    if batch.state != "quarantined":
-        return {}
-    shifts = {kind: Shift(**values) for kind, values in batch.shift.items()}
-    return {kind: shift for kind, shift in shifts.items() if _is_odd(shift, rules) and shift.by != WORDS}
-
-
-def _is_odd(shift: Shift, rules: Gate) -> bool:
-    return rules.shift is not None and shift.auc > rules.shift and shift.p <= rules.p
-
-
-def _files_of(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _stats_of(path: Path) -> str:
-    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in _files_of(path)]
-    return " ".join(f"{name}:{status.st_size}:{status.st_mtime_ns}" for name, status in stats)
 
 
 def _with_paths(inbox: Inbox, batches: Sequence[Batch]) -> list[tuple[Path, Batch]]:

@@ -206,7 +206,9 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
         for field, known in (("init", encoders), ("negatives", negatives)):
             if entry[field] not in known:
                 hint = f"; add mine.{entry[field]}" if field == "negatives" and entry[field] in rounds else ""
-                raise UserError(f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known))}{hint}")
+                raise UserError(
+                    f"{where}: rounds.{name}.{field}: found {entry[field]!r}, expected one of {', '.join(sorted(known - {name}))}{hint}"
+                )
     rerankers, runs = set(entries(sections, "rerankers")), {"bm25", *rounds, *entries(sections, "adore"), *entries(sections, "fuse")}
     systems = {*runs, *entries(sections, "rerank"), *entries(sections, "rescore")}
     fields: dict[str, dict[str, set[Any]]] = {
@@ -226,7 +228,7 @@ def check_references(sections: Mapping[str, Any], where: str) -> None:
             for field, known in references.items():
                 if entry[field] not in known:
                     hint = f"; add mine.{entry[field]}" if known in (negatives, listed) and entry[field] in rounds else ""
-                    names = ", ".join(sorted(known)) or f"the entries of {section if field == 'run' else 'rerankers'} (none yet)"
+                    names = ", ".join(sorted(known - {name})) or f"the entries of {section if field == 'run' else 'rerankers'} (none yet)"
                     raise UserError(f"{where}: {section}.{name}.{field}: found {entry[field]!r}, expected one of {names}{hint}")
     for name, entry in entries(sections, "rescore").items():
         tower = entries(sections, "adore").get(entry["encoder"], {}).get("round", entry["encoder"])

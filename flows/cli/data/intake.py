@@ -42,7 +42,7 @@ def show(context: typer.Context, as_json: Json = False) -> int:
 @app.command(cls=ProjectCommand)
 def check(
     context: typer.Context,
-    batch: Annotated[Path, typer.Argument(help="A folder or a file of pairs that is not in the inbox yet.")],
+    batch: Annotated[Path, typer.Argument(help="A folder or a file of pairs, or the name of a batch in the inbox.")],
     as_json: Json = False,
 ) -> int:
     """Check a batch as the next retraining would; status 1 if it would be quarantined. Nothing is kept."""

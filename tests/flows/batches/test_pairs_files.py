@@ -268,6 +268,8 @@ def test_check_reads_a_file_anywhere(project: Path) -> None:
     assert not [*(project / FOLDER).glob("*/new.csv")], "nothing of it is kept"
     check_folder(RULE, BASE, project, folder=project / "faq.csv")
     assert [*(project / FOLDER).glob("*/faq.csv")], "the data set's own, which others may be reading, is"
+    write(project / "inbox/inside.csv", "question,answer", "one,eins", "two,zwei")
+    assert check_folder(RULE, BASE, project, folder=Path("inside.csv")).documents == 2, "one of the inbox, by its name"
     with pytest.raises(UserError, match="no such folder or file"):
         check_folder(RULE, BASE, project, folder=project / "other.csv")
 

@@ -251,9 +251,11 @@ def test_a_fusion_is_crowned_with_all_that_serves_it(fused: tuple[Path, str]) ->
         assert f"  data      {shown} (" in champion.details(replace(crowned, data={"source": given}))
     assert "  hybrid    first bm25, second a, method linear, weight 0.2" in champion.details(crowned)
     assert champion.choose(folder, "hybrid").commit == commit, "it is found without a revision"
-    with pytest.raises(UserError, match=r"dvc.lock has no encoder b, expected one of a, hybrid$"):
+    with pytest.raises(UserError, match=rf"^dvc\.lock of commit {commit[:12]} has no encoder b, expected one of a, hybrid$"):
         record_of(folder, commit, "b")
-    with pytest.raises(UserError, match=r"dvc.lock: over only reorders what others find, and cannot be served; expected one of a, hybrid$"):
+    with pytest.raises(
+        UserError, match=r"dvc.lock of commit \w{12}: over only reorders what others find, and cannot be served; expected one of a, hybrid$"
+    ):
         champion.choose(folder, "over")
     with pytest.raises(UserError, match=r"^fuse.lone: is made from b, which reorders a run"):
         record_of(folder, commit, "lone")

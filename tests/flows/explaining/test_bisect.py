@@ -14,7 +14,7 @@ from scipy import stats
 from flows.champions import tree
 from flows.champions.champion import Champion
 from flows.explaining import bisect
-from flows.explaining.bisect import Range, Train, model_of, search
+from flows.explaining.bisect import Found, Range, Train, Tried, model_of, search
 from flows.explaining.bisect import text as told_of
 from flows.explaining.runs import Measured
 from flows.explaining.search import Search, paired_difference
@@ -116,6 +116,18 @@ def test_the_seed_noise_that_an_answer_bears_is_told() -> None:
     assert f"moves the mean by less than {abs(found.drop) / 10:.4f}, a tenth of the drop" in told[-2]
 
 
+def test_a_loss_of_several_batches_is_told() -> None:
+    """The search is for one batch; where a prefix costs a part of the drop, beyond the noise, a second one is likely."""
+
+    def told(part: float) -> str:
+        found = Found(2, 0.99, drop=-0.12, error=0.01, queries=80, tried=[Tried(1, -0.001, 0.01), Tried(2, part, 0.01)])
+        return told_of(found, Range(NAMES, 0, 4), what="AP of a", trained=4)
+
+    assert "the first 2 batches cost -0.0600 of -0.1200, so more than one may be bad: leave b01 out, and search again\n" in told(-0.06)
+    for within_noise in (-0.11, -0.12, -0.15, -0.016):
+        assert "more than one" not in told(within_noise)
+
+
 def test_differences_are_paired() -> None:
     mean, error = paired_difference([0.5, 0.75, 1.0], [0.5, 0.5, 0.5])
     assert mean == pytest.approx(0.25)
@@ -165,6 +177,18 @@ def inbox(project: Any) -> Callable[..., Path]:
         return Path(place / name)
 
     return put
+
+
+@pytest.mark.parametrize(
+    ("batches", "good", "first", "note"),
+    [(("b00", "b01"), None, 2, False), (None, None, 0, True), (None, "b02", 3, False), ((), None, 0, False)],
+)
+def test_a_champion_of_other_batches_is_told(batches: tuple[str, ...] | None, good: str | None, first: int, note: bool) -> None:
+    """Those with new ones among them, by name: then all are searched, though the help names those after the champion's."""
+    inbox: Any = SimpleNamespace(batches=dict.fromkeys(NAMES), find=lambda _: SimpleNamespace(batches=batches))
+    found = bisect.range_of(inbox, Champion(3, "a", "promoted", "now", data={"digest": "d"}), good, bad=None)
+    assert (found.good, found.bad) == (first, 16)
+    assert found.note.startswith("champion/3 was not trained on the first few of these batches alone") is note
 
 
 def test_a_source_that_is_not_here_is_as_the_commit_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

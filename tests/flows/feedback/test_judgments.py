@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from flows.batches.merge import merge_folders
@@ -11,6 +12,8 @@ from flows.feedback.judgments import take_in
 from flows.intake.inbox import take_in as take_batches
 from flows.intake.settings import Intake
 from tasks.core.errors import UserError
+from tasks.core.tables.parquet import write_table
+from tasks.core.tables.schemas import QUERIES
 from tasks.failures.suspects import Suspect, write_suspects
 from tasks.prepare.readers.beir import qrels
 
@@ -44,6 +47,24 @@ def test_judged_rows_join_the_data_set(suspects: Path, tmp_path: Path, monkeypat
     assert take_batches(Intake(inbox="inbox", mode="append"), "beir:data set", Path()).spec.startswith("beir:")
     merge_folders([data, Path("inbox/judged")], Path("united"), Path("united.json"))
     assert [tuple(row[1:4]) for row in qrels(Path("united/qrels/dev.tsv"))] == [("q1", "d3", 1), ("q1", "d1", 1), ("q1", "d,2", 0)]
+
+
+@pytest.mark.parametrize(("dev", "test", "refused"), [(["q1"], ["q2"], True), ([], [], False), (["q1", "q2"], ["q2"], False)])
+def test_a_query_of_the_other_split_is_refused(
+    dev: list[str], test: list[str], refused: bool, suspects: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it is in both already, or new: what people typed."""
+    monkeypatch.chdir(tmp_path)
+    for split, ids in (("dev", dev), ("test", test)):
+        rows = [{"id": query, "text": "x", "answers": None} for query in ids]
+        write_table(Path(f"data/corpus/queries/{split}.parquet"), QUERIES, [pa.RecordBatch.from_pylist(rows, QUERIES)])
+    judge(suspects, "1", "0", "1")
+    if not refused:
+        assert take_in(suspects, Path("judged"), "dev") == (3, 0)
+        return
+    with pytest.raises(UserError, match=r"dev\.csv: found query q2, which is in test, expected queries of dev; use --split test$"):
+        take_in(suspects, Path("judged"), "dev")
+    assert not Path("judged").exists()
 
 
 def test_a_spreadsheet_may_write_semicolons(suspects: Path, tmp_path: Path) -> None:

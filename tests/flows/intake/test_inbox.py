@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.intake import inbox
+from flows.intake import inbox, inspection
 from flows.intake.gate import LEAKS, ONE, UNKNOWN
 from flows.intake.inbox import accept, check_folder, list_batches, take_in
 from flows.intake.settings import Gate, Intake
@@ -372,7 +372,7 @@ def test_a_batch_that_was_accepted_by_other_rules_is_checked_again_for_its_form_
     put(there / "3", None, {"q4": "what is TWO"}, train={("q4", "d1"): 1})
     assert {batch.state for batch in again().values()} == {"accepted"}
     assert said == [f"{line}: 1, 2"]
-    monkeypatch.setattr(inbox, "VERSION", inbox.VERSION + 1)
+    monkeypatch.setattr(inspection, "VERSION", inspection.VERSION + 1)
     assert {batch.state for batch in again().values()} == {"accepted"}
     assert said == [f"{line}: 1, 2, 3"]
     (project / "params.yaml").unlink()

@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from flows.batches.known import Known
-from flows.intake import inbox, reference
+from flows.intake import inbox, inspection, reference
 from flows.intake.inbox import take_in
 from flows.intake.reference import Reference
 from flows.intake.settings import Gate, Intake
@@ -121,7 +121,7 @@ def test_a_shift_stays_found_whatever_a_later_champion_makes_of_it(tmp_path: Pat
 
     def take(auc: float, by: str, limit: float = 0.75) -> Batch:
         found = Shift(auc, 0.001, None, 60, 60, by)
-        monkeypatch.setattr(inbox, "reference_of", lambda *_, **__: SimpleNamespace(shift=lambda *_: found))
+        monkeypatch.setattr(inspection, "reference_of", lambda *_, **__: SimpleNamespace(shift=lambda *_: found))
         return take_in(Intake(inbox="inbox", gate=Gate(shift=limit)), "beir:base", tmp_path, say=lambda _: None).batches[0]
 
     assert take(0.8, "words").state == "quarantined"
@@ -155,7 +155,7 @@ def test_two_processes_do_not_read_each_others_texts(tmp_path: Path) -> None:
         def __init__(self, beside: Callable[[], Any]) -> None:
             self.beside = beside
 
-        def run(self, command: Any, *_: Any) -> int:
+        def run(self, command: Any, *_: Any, **__: Any) -> int:
             self.beside()
             texts = json.loads(Path(command[-2]).read_text())
             np.savez(command[-1], **{kind: np.array([[len(text)] for text in some]) for kind, some in texts.items()})

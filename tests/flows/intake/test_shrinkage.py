@@ -69,7 +69,7 @@ def test_what_has_lost_more_is_refused(
 
 
 def test_a_champion_whose_data_are_gone_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def get_out(*_: Any) -> None:
+    def get_out(*_: Any, **__: Any) -> None:
         raise UserError("data/corpus: neither in the cache nor on the remote")
 
     monkeypatch.setattr(champion, "get_out", get_out)

@@ -38,14 +38,14 @@ def test_the_table_of_a_study_is_printed_by_every_run_that_asks_for_it(
     """By the stage itself where it runs, by the run where its table is there already, and never twice."""
     monkeypatch.chdir(tmp_path)
     graph = Graph({name: Stage(name, (), ()) for name in ("train@x", "study@x", "study@y")})
-    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False, None))
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan(graph, frozenset(), None, False, None))
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     for name in ("x", "z"):
         (tmp_path / "data/studies" / name).mkdir(parents=True)
         (tmp_path / "data/studies" / name / "table.md").write_text(f"| trained | served {name} |\n")
     for state, times in {"Cached": 1, "Ran": 0}.items():
-        monkeypatch.setattr(run, "_execute", lambda *_, state=state: dict.fromkeys(graph.stages, Outcome(state)))
+        monkeypatch.setattr(run, "_execute", lambda *_, state=state, **__: dict.fromkeys(graph.stages, Outcome(state)))
         run.run(["study"])
         said = capsys.readouterr().out
         assert said.count("| trained | served x |") == times
@@ -59,10 +59,10 @@ def test_a_quiet_run_with_nothing_to_do_says_nothing_and_leaves_prefect_alone(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(), None, False, None)
-    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
-    monkeypatch.setattr(run, "_execute", lambda *_: WHOLE)
+    monkeypatch.setattr(run, "_execute", lambda *_, **__: WHOLE)
     assert {outcome.state for outcome in run.run(quiet=True).values()} == {"Cached"}
     assert capsys.readouterr().out == ""
     plan = Plan(plan.graph, frozenset({"a"}), None, False, None)
@@ -87,13 +87,13 @@ def test_the_pages_show_more_than_the_targets(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     part, whole = (Graph({name: Stage(name, (), ()) for name in names}) for names in ("a", WHOLE))
     plan = Plan(part, frozenset("a"), None, False, None, shown=whole)
-    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     told: list[Graph] = []
-    monkeypatch.setattr(run.pages, "write", lambda graph, *_, **__: told.append(graph))
+    monkeypatch.setattr(run.measured, "write", lambda graph, *_, **__: told.append(graph))
 
-    def execute(_plan: Plan, _processes: object, _display: object, clock: run.timing.Clock, _gate: object) -> dict[str, Outcome]:
+    def execute(_plan: Plan, _processes: object, _display: object, clock: run.timing.Clock, **_: object) -> dict[str, Outcome]:
         clock.spans.append(run.timing.Span("a", "Ran", 0.0, 1.0, 2.0, ""))
         return {"a": Outcome("Ran")}
 
@@ -110,13 +110,13 @@ def test_finished_work_is_removed_only_after_a_whole_run(tmp_path: Path, monkeyp
     mark_finished(work)
     locks.remember()
     plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(WHOLE), None, False, None)
-    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
 
     def end(targets: list[str], outcomes: dict[str, Outcome]) -> tuple[bool, bool]:
         """Whether the finished work and the memory of dvc.lock exist afterwards."""
-        monkeypatch.setattr(run, "_execute", lambda *_: outcomes)
+        monkeypatch.setattr(run, "_execute", lambda *_, **__: outcomes)
         with suppress(run.StagesFailed):
             run.run(targets)
         return work.exists(), locks.BEFORE.exists()
@@ -137,10 +137,10 @@ def test_a_run_that_cannot_store_what_it_computes_is_refused_before_it_begins(
     Path(denied).mkdir(exist_ok=True)
     plan = Plan(Graph({name: Stage(name, (), ()) for name in WHOLE}), frozenset(), None, False, None)
     monkeypatch.setattr(os, "access", lambda path, _: Path(path).absolute() != Path(denied).absolute())
-    monkeypatch.setattr(run, "make_plan", lambda *_: plan)
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: plan)
     monkeypatch.setattr(run, "cache_folder", lambda: Path(".dvc/cache"))
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
-    monkeypatch.setattr(run, "_execute", lambda *_: WHOLE)
+    monkeypatch.setattr(run, "_execute", lambda *_, **__: WHOLE)
     run.run(quiet=True)
     plan = Plan(plan.graph, frozenset({"a"}), None, False, None)
     with pytest.raises(DiskError, match=rf"{denied}: no permission to write to the cache, where this run would store what it computes; "):

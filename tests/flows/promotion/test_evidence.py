@@ -90,7 +90,7 @@ def test_queries_that_are_newer_than_the_champion(here: Path, monkeypatch: pytes
     same = Parts({"corpus": "data/pseudo"}, {"corpus": "c1"}, {})
     assert evidence.fresh_queries(here, now, same, queries=["q3"], warn=said.append) == set() and not said
 
-    def gone(*_: Any) -> None:
+    def gone(*_: Any, **__: Any) -> None:
         raise UserError("nowhere any more")
 
     monkeypatch.setattr(champion, "get_out", gone)

@@ -25,7 +25,7 @@ class Fake(Processes):
         self.commands: list[list[str]] = []
         self.status = status
 
-    def run(self, command: Any, read: Any, *_: Any) -> int:
+    def run(self, command: Any, read: Any, *_: Any, **__: Any) -> int:
         self.commands.append(list(command))
         if "venv" in command:
             Path(command[-1], "bin").mkdir(parents=True)

@@ -194,7 +194,9 @@ def test_a_model_of_two_generations_is_not_crowned(project: Path) -> None:
     git("commit", "--quiet", "-m", "half a run", folder=project)
     commit = git("rev-parse", "HEAD", folder=project)
     assert "encoder" in record_of(project, commit, "other")["digests"]
-    with pytest.raises(UserError, match=rf"^{commit[:12]}: dvc\.lock: model star: encode@star was made from another data/encoders/star"):
+    with pytest.raises(
+        UserError, match=rf"^dvc\.lock of commit {commit[:12]}: model star: encode@star was made from another data/encoders/star"
+    ):
         record_of(project, commit, "star")
 
 
@@ -204,15 +206,15 @@ def test_the_table_of_a_run_leaves_old_metrics_out(
     """Both those that dvc.lock shows to be old, and those that the run should have measured and did not."""
     metric = (project / "data/metrics/other.json").absolute()
     graph = Graph({"train@other": Stage("train@other", (), ()), "evaluate@other": Stage("evaluate@other", ("train@other",), (metric,))})
-    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False, None))
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan(graph, frozenset(), None, False, None))
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
-    monkeypatch.setattr(run, "_execute", lambda *_: dict.fromkeys(graph.stages, Outcome("Cached")))
+    monkeypatch.setattr(run, "_execute", lambda *_, **__: dict.fromkeys(graph.stages, Outcome("Cached")))
     run.run(["evaluate@other"])
     said = capsys.readouterr().out
     assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
     assert "excluded: hybrid, star, tower (measured before the current data/encoders/star was made)\n" in said
-    monkeypatch.setattr(run, "_execute", lambda *_: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
+    monkeypatch.setattr(run, "_execute", lambda *_, **__: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
     with pytest.raises(run.StagesFailed):
         run.run(["evaluate@other"])
     said = capsys.readouterr().out
@@ -223,10 +225,10 @@ def test_the_table_of_a_run_leaves_old_metrics_out(
 def test_a_run_that_measures_nothing_says_nothing_of_metrics(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """`retemper run prepare`, and a retraining's: a table of the former data set, or a line of what it lacks, is not what was asked."""
     graph = Graph({"prepare": Stage("prepare", (), ())})
-    monkeypatch.setattr(run, "make_plan", lambda *_: Plan(graph, frozenset(), None, False, None))
+    monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan(graph, frozenset(), None, False, None))
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
-    monkeypatch.setattr(run, "_execute", lambda *_: {"prepare": Outcome("Ran")})
+    monkeypatch.setattr(run, "_execute", lambda *_, **__: {"prepare": Outcome("Ran")})
     run.run(["prepare"])
     said = capsys.readouterr().out
     assert "\nprepare  Ran " in said and "excluded" not in said and "0.7000" not in said

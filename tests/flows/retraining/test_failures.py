@@ -22,7 +22,7 @@ def test_an_error_in_the_merged_data_set_names_the_batch(tmp_path: Path, monkeyp
     merge.merge_folders([tmp_path / "batch"], folder / merge.OUT, folder / merge.STAMP)
     problem = Problem("stage", f"prepare: {folder / merge.OUT}/corpus.jsonl:1: wrong", 2)
 
-    def work(*_: Any) -> Any:
+    def work(*_: Any, **__: Any) -> Any:
         raise StagesFailed([problem], 2)
 
     monkeypatch.setattr(retrain, "_retrain_once", work)

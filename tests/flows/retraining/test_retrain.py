@@ -222,7 +222,7 @@ def test_a_batch_in_the_inbox_and_a_webhook_that_is_away(served: Any) -> None:
 def test_whatever_goes_wrong_is_one_line_of_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, said: str
 ) -> None:
-    def work(*_: Any) -> Any:
+    def work(*_: Any, **__: Any) -> Any:
         note = json.loads((tmp_path / history.AT_WORK).read_text())
         assert note["result"] == "killed", "what the next run finds, should this one be killed"
         raise problem

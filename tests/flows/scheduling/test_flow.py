@@ -19,8 +19,8 @@ def test_a_retraining_without_change_is_one_dated_line_and_no_notice(
 ) -> None:
     """Each minute, perhaps."""
 
-    def work(_project: Path, _tree: Any, begun: Any, *given: Any) -> Any:
-        pipeline.run_pipeline(*given)
+    def work(_project: Path, _tree: Any, begun: Any, **given: Any) -> Any:
+        pipeline.run_pipeline(**given)
         return replace(begun, result="unchanged", reason="as it was")
 
     told: list[str] = []

@@ -63,10 +63,10 @@ def test_a_host_is_allowed_by_name_alone(monkeypatch: pytest.MonkeyPatch, name: 
 @pytest.mark.usefixtures("project")
 def test_serve_with_times_schedules_and_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(schedule, "serve", lambda *given: asked.append(given) or 0)
+    monkeypatch.setattr(schedule, "serve", lambda *given, **named: asked.append((*given, named)) or 0)
     assert main(["serve", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
     assert main(["schedule", "--cron", "0 3 * * 1", "--name", "weekly"]) == 0
-    assert asked == [("0 3 * * 1", None, "weekly", None, None, None)] * 2
+    assert asked == [("0 3 * * 1", None, "weekly", {"timezone": None, "follow": None, "pool": None})] * 2
     assert capsys.readouterr().err == ("retemper: serve --cron is retemper schedule now, and will be removed in the next version\n")
 
 
