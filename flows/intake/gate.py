@@ -5,10 +5,10 @@ flows.intake.shift) is a matter of judgment: `retemper intake accept`.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -77,70 +77,109 @@ class Checked:
 
 def check(folder: Path, known: Known, settings: Settings, *, size: int) -> Checked:
     """Read a batch and check it against what is `known`; `size`: of the samples. Raises UserError for files that contradict each other."""
-    files, findings, part = files_of(folder), Findings(), Part()
+    files = files_of(folder)
     if settings.whole:
         (csv_layout if files.csv else beir_layout)(folder, needs_qrels=settings.qrels)
-    reader, texts, questions = Reader(files, known.marks), Sample(size), Sample(size)
-    malformed = _adder(findings, MALFORMED)
+    checking = _Checking(folder, known, settings, files, Reader(files, known.marks))
     for file in files_without_header(files):
-        findings.add(VOID, f"{file}: empty, expected a header and rows below it")
+        checking.findings.add(VOID, f"{file}: empty, expected a header and rows below it")
+    texts, questions = Sample(size), Sample(size)
+    new, duplicates = checking.documents(texts)
+    queries = checking.queries(questions)
+    judgments = {split: checking.judgments(split) for split in files.qrels}
+    negatives = checking.negatives()
+    checking.result(judgments)
+    return Checked(
+        len(checking.part.documents), new, queries, judgments, negatives, duplicates, checking.findings, texts.texts(), questions.texts()
+    )
 
-    ids, contents, new, duplicates = Seen(), Seen(), 0, 0
-    for block in blocks(reader.documents(malformed)):
-        keys, text_keys, whole_texts = part.add_documents(block)
-        is_new = ~known.has_documents(keys)
-        new += int(is_new.sum())
-        duplicates += int((is_new & (known.has_texts(text_keys) | contents.add(text_keys))).sum())
-        for document, repeated in zip(block, ids.add(keys).tolist(), strict=True):
-            _check_id(document, findings, settings, repeated=repeated)
-            if settings.empty and is_blank(document):
-                name = record_label("document", document.id, repr(document.id))
-                findings.add(EMPTY, f"{document.at}: {name} has an empty title and text")
-        texts.add(keys.tolist(), whole_texts)
 
-    query_ids, queries = Seen(), 0
-    for query_block in blocks(reader.queries(malformed)):
-        keys = part.add_queries(query_block)
-        is_repeated = query_ids.add(keys)
-        queries += int((~is_repeated).sum())
-        for query, repeated in zip(query_block, is_repeated.tolist(), strict=True):
-            _check_id(query, findings, settings, repeated=repeated)
-            if settings.empty and is_blank(query):
-                findings.add(EMPTY, f"{query.at}: {record_label('query', query.id, repr(query.id))} has an empty text")
-        questions.add(keys.tolist(), [query.text for query in query_block])
+@dataclass(frozen=True)
+class _Checking:
+    """A batch that is being checked: each method reads a kind of record, adds it to `part`, and what is wrong with it to `findings`."""
 
-    for split in files.qrels:
+    folder: Path
+    known: Known
+    settings: Settings
+    files: Files
+    reader: Reader
+    part: Part = field(default_factory=Part)
+    findings: Findings = field(default_factory=Findings)
+
+    def documents(self, sample: Sample) -> tuple[int, int]:
+        """Check the documents; return how many are new, and how many of those have the title and text of another one."""
+        ids, contents, new, duplicates = Seen(), Seen(), 0, 0
+        for block in blocks(self.reader.documents(self._malformed)):
+            keys, text_keys, texts = self.part.add_documents(block)
+            is_new = ~self.known.has_documents(keys)
+            new += int(is_new.sum())
+            duplicates += int((is_new & (self.known.has_texts(text_keys) | contents.add(text_keys))).sum())
+            for document, repeated in zip(block, ids.add(keys).tolist(), strict=True):
+                _check_id(document, self.findings, self.settings, repeated=repeated)
+                if self.settings.empty and is_blank(document):
+                    name = record_label("document", document.id, repr(document.id))
+                    self.findings.add(EMPTY, f"{document.at}: {name} has an empty title and text")
+            sample.add(keys.tolist(), texts)
+        return new, duplicates
+
+    def queries(self, sample: Sample) -> int:
+        """Check the queries; return how many there are."""
+        ids, count = Seen(), 0
+        for block in blocks(self.reader.queries(self._malformed)):
+            keys = self.part.add_queries(block)
+            is_repeated = ids.add(keys)
+            count += int((~is_repeated).sum())
+            for query, repeated in zip(block, is_repeated.tolist(), strict=True):
+                _check_id(query, self.findings, self.settings, repeated=repeated)
+                if self.settings.empty and is_blank(query):
+                    self.findings.add(EMPTY, f"{query.at}: {record_label('query', query.id, repr(query.id))} has an empty text")
+            sample.add(keys.tolist(), [query.text for query in block])
+        return count
+
+    def judgments(self, split: str) -> int:
+        """Check the judgments of a split; return how many there are."""
         values: list[Values] = []
-        for judged in blocks(reader.judgments(split, malformed)):
-            part.add_judgments(split, judged)
-            values.append(np.array([(judgment.grade, judgment.weight) for judgment in judged]))
-            if settings.unknown:
-                _check_known(judged, known, findings, part=part)
-        for later, first in _contradictions(reader, split, rows=part.judged.get(split, ()), values=values):
+        for block in blocks(self.reader.judgments(split, self._malformed)):
+            self.part.add_judgments(split, block)
+            values.append(np.array([(judgment.grade, judgment.weight) for judgment in block]))
+            if self.settings.unknown:
+                _check_known(block, self.known, self.findings, part=self.part)
+        rows = self.part.judged.get(split, ())
+        for later, first in _contradictions(self.reader, split, rows=rows, values=values):
             name = "weight" if later.grade == first.grade else "grade"
             mismatch = f"{name} {getattr(later, name)} of {later.query} and {later.doc}, {getattr(first, name)} before"
-            findings.add(REPEATED, f"{later.at}: {mismatch}; keep one")
-    sizes = {split: sum(len(rows.docs) for rows in part.judged.get(split, ())) for split in files.qrels}
-    train, negatives = judged_queries(known.parts(folder.name, part), "train"), 0  # prepare reads the negatives of no others
-    for negative_block in blocks(reader.negatives(malformed)):
-        negatives += len(negative_block)
-        documents_known = _have_documents(negative_block, known, part)
-        in_train = np.isin(hashes([negative.query for negative in negative_block]), train)
-        for negative, document_known, is_read in zip(negative_block, documents_known, in_train.tolist(), strict=True):
-            if settings.unknown and settings.negatives and is_read and not document_known:
-                findings.add(UNKNOWN, f"{negative.at}: document {negative.doc!r} is neither in the data set nor in this batch")
-    before, after = foresee(known.parts(), settings), foresee(known.parts(folder.name, part), settings)
-    if settings.leaks == "refuse":
-        _check_leaks(before, after, findings, part=part, folders=[*known.folders, folder])
-    _check_splits(before, after, findings, files=files, folder=folder)
-    if not after.texts and (before.texts or settings.whole):
-        findings.add(VOID, f"{files.documents}: would leave no document with a title or a text, expected at least one")
-    if settings.whole and settings.qrels:
-        needed = {"dev": "to compare a new model with the champion"} | ({"train": "to train on"} if settings.train else {})
-        for split, use in needed.items():
-            if not sizes.get(split):
-                findings.add(VOID, f"{folder / 'qrels'}: found no judgment of {split}, expected some {use}")
-    return Checked(len(part.documents), new, queries, sizes, negatives, duplicates, findings, texts.texts(), questions.texts())
+            self.findings.add(REPEATED, f"{later.at}: {mismatch}; keep one")
+        return sum(len(block.docs) for block in rows)
+
+    def negatives(self) -> int:
+        """Check the negatives, once all else is read; return how many there are. Prepare reads those of training queries alone."""
+        train, count = judged_queries(self.known.parts(self.folder.name, self.part), "train"), 0
+        for block in blocks(self.reader.negatives(self._malformed)):
+            count += len(block)
+            documents_known = _have_documents(block, self.known, self.part)
+            in_train = np.isin(hashes([negative.query for negative in block]), train)
+            for negative, document_known, is_read in zip(block, documents_known, in_train.tolist(), strict=True):
+                if self.settings.unknown and self.settings.negatives and is_read and not document_known:
+                    self.findings.add(UNKNOWN, f"{negative.at}: document {negative.doc!r} is neither in the data set nor in this batch")
+        return count
+
+    def result(self, judgments: Mapping[str, int]) -> None:
+        """Check what the merged data set would be. `judgments`: of the batch, by split."""
+        before = foresee(self.known.parts(), self.settings)
+        after = foresee(self.known.parts(self.folder.name, self.part), self.settings)
+        if self.settings.leaks == "refuse":
+            _check_leaks(before, after, self.findings, part=self.part, folders=[*self.known.folders, self.folder])
+        _check_splits(before, after, self.findings, files=self.files, folder=self.folder)
+        if not after.texts and (before.texts or self.settings.whole):
+            self.findings.add(VOID, f"{self.files.documents}: would leave no document with a title or a text, expected at least one")
+        if self.settings.whole and self.settings.qrels:
+            needed = {"dev": "to compare a new model with the champion"} | ({"train": "to train on"} if self.settings.train else {})
+            for split, use in needed.items():
+                if not judgments.get(split):
+                    self.findings.add(VOID, f"{self.folder / 'qrels'}: found no judgment of {split}, expected some {use}")
+
+    def _malformed(self, line: str) -> None:
+        self.findings.add(MALFORMED, line)
 
 
 def may_arrive_later(reason: str) -> bool:
@@ -239,7 +278,3 @@ def _check_splits(before: Foreseen, after: Foreseen, findings: Findings, *, file
             reason = f"prepare drops all that are relevant ({dropped:,})" if dropped else "every grade is 0 or less"
             line = f"{files.qrels.get(split, folder)}: would leave split {split} without a relevant document, {reason}"
             findings.add(IRRELEVANT, f"{line}; expected a grade above 0, here or in the data set")
-
-
-def _adder(findings: Findings, kind: str) -> Any:
-    return lambda line: findings.add(kind, line)

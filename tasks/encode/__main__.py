@@ -17,18 +17,20 @@ import transformers
 
 from tasks.core.files import folder_digest, new_folder
 from tasks.core.models.bi_encoder import document_folder
-from tasks.core.params.runtime import RUNTIME_FILE, read_runtime
+from tasks.core.params.runtime import RUNTIME_FILE, Runtime, read_runtime
 from tasks.core.params.sections import load
 from tasks.core.retrieval.embeddings import Block, Manifest, shard_name, write_manifest
 from tasks.core.stage.entry import parser, stage
 from tasks.core.stage.progress import Progress
 from tasks.core.stage.scratch import ROOT, code_digest
 from tasks.core.tables.ids import StoredIds
-from tasks.core.tokens.folder import open_tokens
+from tasks.core.tokens.folder import Tokens, open_tokens
 from tasks.core.workers.each import open_workers, worker_files
 from tasks.encode.params import Encode
 from tasks.encode.shards import ShardStore, boundaries, shard_digest
-from tasks.encode.vectors import DocumentTower, Piece, ShardEncoder
+from tasks.encode.vectors import Arithmetic, DocumentTower, Piece, ShardEncoder
+
+INT8_NEEDS = "requires a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
 
 
 def main() -> None:
@@ -39,32 +41,12 @@ def main() -> None:
         tower = DocumentTower(arguments.encoder, params, workers.runtime)
         arithmetic = workers.agreed(tower.arithmetic)
         if params.precision == "int8" and not arithmetic.int8:
-            needs = (
-                "requires a CPU with VNNI or AMX, a BERT, RoBERTa, or XLM-R, and pooling cls, or mean over all tokens, prefixes included"
-            )
-            print(f"encode.precision: int8: {needs}; encoding in {arithmetic.name} instead")
+            print(f"encode.precision: int8: {INT8_NEEDS}; encoding in {arithmetic.name} instead")
         tokens = open_tokens(arguments.tokens)
         weights = folder_digest(document_folder(arguments.encoder))
-        made_by = json.dumps(
-            [
-                weights,
-                tokens.tokenizer,
-                tokens.pad,
-                tokens.max_length,
-                code_digest("encode"),
-                arithmetic.name if arithmetic.int8 else arithmetic.dtype,
-                arithmetic.hardware,
-                params.dtype,
-                arithmetic.batch_tokens,
-                torch.__version__,
-                transformers.__version__,
-            ]
-        )
+        made_by = _made_by(weights, tokens, params, arithmetic)
         store = ShardStore(ROOT / "shards", int(runtime.shard_store_gib * 2**30))
-        size = len(tokens) * arithmetic.width * np.dtype(params.dtype).itemsize
-        if size > store.limit_bytes:
-            held = f"shard_store_gib {runtime.shard_store_gib:g} holds {store.limit_bytes / size:.0%} of {size / 2**30:,.1f} GiB"
-            print(f"{RUNTIME_FILE}: {held} of vectors; a killed encode loses the rest; raise shard_store_gib")
+        _warn_of_small_store(store, len(tokens) * arithmetic.width * np.dtype(params.dtype).itemsize, runtime)
         family = hashlib.sha256(made_by.encode()).hexdigest()[:16]
         cuts = boundaries(StoredIds(arguments.tokens / "ids.parquet"), tokens.owners)
         progress = Progress(f"encode ({arithmetic.device}, {arithmetic.name})", len(tokens), "passages")
@@ -98,6 +80,32 @@ def main() -> None:
             write_manifest(out, manifest, arguments.tokens)
     store.forget(family, runtime.shard_store_days * 86400)
     progress.close()
+
+
+def _made_by(weights: str, tokens: Tokens, params: Encode, arithmetic: Arithmetic) -> str:
+    """All that a shard's vectors depend on besides its texts, as JSON; `weights`: the digest of the tower."""
+    return json.dumps(
+        [
+            weights,
+            tokens.tokenizer,
+            tokens.pad,
+            tokens.max_length,
+            code_digest("encode"),
+            arithmetic.name if arithmetic.int8 else arithmetic.dtype,
+            arithmetic.hardware,
+            params.dtype,
+            arithmetic.batch_tokens,
+            torch.__version__,
+            transformers.__version__,
+        ]
+    )
+
+
+def _warn_of_small_store(store: ShardStore, size: int, runtime: Runtime) -> None:
+    """Say what share of `size` bytes of vectors the store of finished shards can keep, if not all."""
+    if size > store.limit_bytes:
+        held = f"shard_store_gib {runtime.shard_store_gib:g} holds {store.limit_bytes / size:.0%} of {size / 2**30:,.1f} GiB"
+        print(f"{RUNTIME_FILE}: {held} of vectors; a killed encode loses the rest; raise shard_store_gib")
 
 
 def _save(vectors: Block | Path, to: Path, piece: Piece, rows: bytes, store: ShardStore) -> None:

@@ -112,31 +112,9 @@ def _write_queries(
     source: Source, settings: Prepare, folder: Path, tally: Tally, judged: dict[str, Judged], masks: dict[str, npt.NDArray[np.bool_]]
 ) -> dict[str, Ids]:
     """Write the judged queries of every split and return their ids. Qrels of unknown queries are cleared from `masks`."""
-    written = {split: Ids() for split in SPLITS}
-    pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
-    split_hashes: dict[str, list[Hashes]] = {"dev": [], "test": []}  # [queries, 2]: ids and texts
     folder.mkdir()
-    columns: dict[str, pq.ParquetWriter] = {}
-    with ExitStack() as stack:
-        writers = {s: stack.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
-
-        def flush(split: str, minimum: int) -> None:
-            """Write pending rows while there are at least `minimum`, in row groups of BATCH_ROWS, so that equal tables give equal files."""
-            while len(pending[split]) >= minimum:
-                rows, pending[split] = pending[split][:BATCH_ROWS], pending[split][BATCH_ROWS:]
-                written[split].add([query.id for query in rows])
-                if split in split_hashes:
-                    keys = [query.id for query in rows], [plain(query.text) for query in rows]
-                    split_hashes[split].append(np.stack([hashes(column) for column in keys], axis=1))
-                tally.queries[split].add(query.text for query in rows)
-                writers[split].write(batch_of(QUERIES, rows))
-                if column_rows := [(query.id, name, value) for query in rows for name, value in query.columns.items()]:
-                    if split not in columns:
-                        columns[split] = stack.enter_context(_column_writer(folder.parent / "columns" / f"{split}.parquet"))
-                    columns[split].write_table(pa.table(list(zip(*column_rows, strict=True)), schema=COLUMNS))
-
-        held_out = _held_out(source, judged, masks)
-        leaks: list[Query] = []
+    held_out, leaks = _held_out(source, judged, masks), list[Query]()
+    with _QueryTables(folder, tally) as tables:
         for key, read in source.queries.items():
             splits = [key] if key else list(SPLITS)
             judged_ids = {split: _wanted(judged[split], masks[split]) for split in splits}
@@ -151,13 +129,12 @@ def _write_queries(
                         leaked = _leaked(rows, held_out)
                         leaks += compress(rows, leaked)
                         rows = rows if settings.leaks == "allow" else list(compress(rows, ~leaked))
-                    pending[split] += rows
-                    flush(split, BATCH_ROWS)
+                    tables.add(split, rows)
             for split in splits:
-                flush(split, 1)
+                tables.flush(split, 1)
                 masks[split] &= _known(judged[split], "query", seen, empty, settings, tally, masks[split])
             _refuse_repeated(seen, read(), "query")
-    tally.dev_in_test = _in_both(split_hashes["dev"], split_hashes["test"])
+    tally.dev_in_test = _in_both(tables.hashes["dev"], tables.hashes["test"])
     if leaks and settings.leaks == "refuse":
         raise UserError(
             f"{leaks[0].at}: training query {leaks[0].id!r} is also in dev or test, by text or id ({_such(len(leaks), 'queries')}), "
@@ -169,7 +146,41 @@ def _write_queries(
         names = pa.array([query.id for query in leaks])
         masks["train"] &= ~pc.is_in(judged["train"].table["query"], value_set=names).to_numpy()
         tally.dropped["queries of train that are also in dev or test"] += len(leaks)
-    return written
+    return tables.ids
+
+
+class _QueryTables(ExitStack):
+    """The tables of queries by split, and of their own columns; complete when the block ends. `hashes`: [queries, 2], ids and texts."""
+
+    def __init__(self, folder: Path, tally: Tally) -> None:
+        super().__init__()
+        self.ids = {split: Ids() for split in SPLITS}
+        self.hashes: dict[str, list[Hashes]] = {"dev": [], "test": []}
+        self._folder, self._tally = folder, tally
+        self._pending: dict[str, list[Query]] = {split: [] for split in SPLITS}
+        self._writers = {s: self.enter_context(pq.ParquetWriter(folder / f"{s}.parquet", QUERIES, compression="zstd")) for s in SPLITS}
+        self._columns: dict[str, pq.ParquetWriter] = {}
+
+    def add(self, split: str, rows: Sequence[Query]) -> None:
+        """Write queries, in row groups of BATCH_ROWS, so that equal tables give equal files; the rest waits for a `flush`."""
+        self._pending[split] += rows
+        self.flush(split, BATCH_ROWS)
+
+    def flush(self, split: str, minimum: int) -> None:
+        """Write row groups while at least `minimum` rows are waiting."""
+        while len(self._pending[split]) >= minimum:
+            rows, self._pending[split] = self._pending[split][:BATCH_ROWS], self._pending[split][BATCH_ROWS:]
+            ids = [query.id for query in rows]
+            self.ids[split].add(ids)
+            if split in self.hashes:
+                self.hashes[split].append(np.stack([hashes(ids), hashes([plain(query.text) for query in rows])], axis=1))
+            self._tally.queries[split].add(query.text for query in rows)
+            self._writers[split].write(batch_of(QUERIES, rows))
+            if column_rows := [(query.id, name, value) for query in rows for name, value in query.columns.items()]:
+                if split not in self._columns:
+                    path = self._folder.parent / "columns" / f"{split}.parquet"
+                    self._columns[split] = self.enter_context(_column_writer(path))
+                self._columns[split].write_table(pa.table(list(zip(*column_rows, strict=True)), schema=COLUMNS))
 
 
 def _checked(read: Queries, label: str, settings: Prepare, tally: Tally, empty: set[str]) -> Iterator[Query]:
