@@ -70,6 +70,7 @@ def cached_backward(
     gradients; their sum is the whole. Only the first rank leaves gradients of the loss's own weights.
     """
     device, dtype, gang = compute.device, compute.dtype, compute.gang
+    rank, ranks = (0, 1) if gang is None else (gang.rank, gang.size)
     inputs = [side.tower.transformer.get_input_embeddings() for side in sides] if device.type == "cpu" else []
     embeddings = [module for module in inputs if isinstance(module, nn.Embedding)]
     if unpadded is None:
@@ -77,15 +78,10 @@ def cached_backward(
     else:
         for tower in unpadded.values():
             tower.refresh()
-    chunks = make_chunks(sides, unpadded.keys(), batch_tokens, 1 if gang is None else gang.size)
+    chunks = make_chunks(sides, unpadded.keys(), batch_tokens, ranks)
     work = [list(range(len(chunks)))] if gang is None else gang.deal([chunk.size for chunk in chunks])
-    rank = 0 if gang is None else gang.rank
     own_numbers = work[rank]
-    with_graph = {
-        number
-        for place, number in enumerate(own_numbers)
-        if sum(chunks[later].size for later in own_numbers[place:]) <= compute.graph_tokens
-    }
+    with_graph = _last_ones(own_numbers, [chunk.size for chunk in chunks], compute.graph_tokens)
 
     def forward(number: int) -> torch.Tensor:
         chunk = chunks[number]
@@ -122,14 +118,17 @@ def cached_backward(
         gradient = torch.cat([gradients[s].pop() for s, _ in chunk.parts])
         encoded = graphs.pop(number) if number in with_graph else forward(number)
         torch.autograd.backward(encoded, gradient)
-        for word_VH in (
-            embedding.weight for embedding in embeddings
-        ):  # dense from the first chunk on, so that later ones are added in place
-            if word_VH.grad is not None and word_VH.grad.is_sparse:
-                word_VH.grad = word_VH.grad.to_dense()
+        for embedding in embeddings:  # dense from the first chunk on, so that later ones are added in place
+            if embedding.weight.grad is not None and embedding.weight.grad.is_sparse:
+                embedding.weight.grad = embedding.weight.grad.to_dense()
         if chunk.tower in unpadded:
             unpadded[chunk.tower].give_back()
     return {"loss": value.detach(), **metrics}
+
+
+def _last_ones(numbers: Sequence[int], sizes: Sequence[int], tokens: int) -> set[int]:
+    """The last of the chunks `numbers` that have at most `tokens` in all; `sizes`: the tokens of all chunks."""
+    return {number for place, number in enumerate(numbers) if sum(sizes[later] for later in numbers[place:]) <= tokens}
 
 
 def make_chunks(sides: Sequence[Side], unpadded: Collection[Encoder], batch_tokens: int, ranks: int) -> list[Chunk]:

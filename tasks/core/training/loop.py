@@ -190,10 +190,7 @@ def fit(
                     save_checkpoint(scratch / CHECKPOINT, step, history, module, optimizer)
                 if gang is not None:
                     gang.barrier()  # until that is written
-                raise UserError(
-                    f"{what}: step {step}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}, expected finite values; "
-                    f"decrease lr or increase temperature; the last checkpoint is kept ({scratch / CHECKPOINT})"
-                )
+                raise not_finite(metrics, f"{what}: step {step}", scratch / CHECKPOINT)
             optimizer.step()
             if is_plotted(step, schedule.steps):
                 history.append({"step": step, **metrics, "lr": optimizer.param_groups[0]["lr"]})
@@ -208,12 +205,19 @@ def fit(
     if not validation:
         return schedule.steps
     best, value = validation.best(history)
-    kept_step = best if validation.keep_best else step
-    last = history[-1][validation.name]
+    kept_step, last = best if validation.keep_best else step, history[-1][validation.name]
     print(f"{what}: best {validation.name} {value:.4f} after {best} steps, last {last:.4f}; the weights after {kept_step} steps are kept")
     if is_first and kept_step != step:
         _restore(scratch / BEST, best, module, optimizer)
     return kept_step
+
+
+def not_finite(metrics: Metrics, where: str, checkpoint: Path) -> UserError:
+    """The error of a step whose loss or gradient is not finite."""
+    return UserError(
+        f"{where}: loss {metrics['loss']}, gradient norm {metrics['gradient_norm']}, expected finite values; "
+        f"decrease lr or increase temperature; the last checkpoint is kept ({checkpoint})"
+    )
 
 
 def is_plotted(step: int, steps: int) -> bool:
