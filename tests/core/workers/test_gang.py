@@ -12,6 +12,7 @@ import torch
 
 from flows.explaining.runs import OF_MACHINE
 from tasks.core.errors import GpuFailed, MemoryFull, UserError, WorkersLost, user_error
+from tasks.core.machine import devices
 from tasks.core.params.runtime import Runtime
 from tasks.core.workers import each, gang, together
 from tasks.core.workers.cluster import Cluster, Node, Session
@@ -149,7 +150,7 @@ def test_idle_workers_are_told_of_once(capsys: pytest.CaptureFixture[str]) -> No
 def test_gpus_of_workers_are_looked_at_without_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take memory of the first rank's GPU, or all of it in exclusive mode."""
     kinds = ["one, 80 GiB", "one, 80 GiB", "other, 40 GiB"]
-    monkeypatch.setattr(each, "hardware", lambda device: kinds[device.index])
+    monkeypatch.setattr(devices, "hardware", lambda device: kinds[device.index])
     monkeypatch.setattr(each, "compute_dtype", lambda *_: torch.bfloat16)
     begun: list[bool] = []
     monkeypatch.setattr(each, "choose_device", lambda _, begin: begun.append(begin) or torch.device("cuda"))
