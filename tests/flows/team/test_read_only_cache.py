@@ -15,8 +15,8 @@ def test_a_cache_that_may_only_be_read_is_not_the_remotes_fault(command: str, tm
     (cache / "files").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sync, "cache_folder", lambda: cache)
-    said = "ERROR: [Errno 30] Read-only file system"
-    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"test $0 != {command} || {{ echo '{said}'; exit 1; }}"])
+    error = "ERROR: [Errno 30] Read-only file system"
+    monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"test $0 != {command} || {{ echo '{error}'; exit 1; }}"])
     monkeypatch.setattr(sync, "unwritable_folder", lambda _: cache)
     warnings: list[str] = []
     assert not sync.pull(Processes(), "team", ["a"], warn=warnings.append)
