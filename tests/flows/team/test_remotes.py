@@ -28,10 +28,10 @@ DVC = (sys.executable, "-m", "dvc")
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     config, local = Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main.main(arguments)
     error = capsys.readouterr().err
-    assert stopped.value.code == 2
+    assert exit_info.value.code == 2
     assert len(error.splitlines()) == 1, error
     assert (Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()) == (config, local), "nothing was changed"
     return error
