@@ -66,17 +66,17 @@ def test_a_time_belongs_to_what_was_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert environments.of_artifacts(ours)["train@a"] == {"threads": 1}
     digest = entry_digest(ours["train@a"])
     records = makings.read(tmp_path / "cache", [digest, entry_digest(theirs["train@a"])])
-    wanted = {"stage": "train@a", "by": "Ann", "commit": "c1", "at": 14.5, "seconds": 3.5, "at_least": False, "bytes": 0}
-    wanted |= {"round": dict.fromkeys(("steps", "epochs", "batch_queries"))}
-    assert records == {digest: wanted | {"environment": {"threads": 1}, "cost": {"seconds": 2.0}}}
+    expected = {"stage": "train@a", "by": "Ann", "commit": "c1", "at": 14.5, "seconds": 3.5, "at_least": False, "bytes": 0}
+    expected |= {"round": dict.fromkeys(("steps", "epochs", "batch_queries"))}
+    assert records == {digest: expected | {"environment": {"threads": 1}, "cost": {"seconds": 2.0}}}
     assert entry_digest({"a": 1, "b": 2}) == entry_digest({"b": 2, "a": 1})
 
 
 def test_a_truncated_dvc_lock_costs_the_time_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lock = write_lock("1")
-    whole = Path("dvc.lock").read_text()
-    for text in (whole[: whole.index("outs") + 2], "schema: '2.0'\n", ""):
+    content = Path("dvc.lock").read_text()
+    for text in (content[: content.index("outs") + 2], "schema: '2.0'\n", ""):
         Path("dvc.lock").write_text(text)
         Clock(cache=tmp_path).ended(Span("train@a", 10, 11, 14.5, "0", "Ran"))
     Path("dvc.lock").unlink()
