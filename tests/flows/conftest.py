@@ -247,10 +247,10 @@ def toy(_laid_out: Toy, tmp_path: Path) -> Toy:
     return copied(_laid_out, tmp_path / "toy")
 
 
-def copy_database(home: Path, to: Path) -> None:
-    """The database of the Prefect server at `home`, which may be running, for another one at `to`: a new one takes 5 s of CPU."""
-    to.mkdir(parents=True)
-    with closing(sqlite3.connect(home / "prefect.db")) as source, closing(sqlite3.connect(to / "prefect.db")) as target:
+def copy_database(home: Path, new_home: Path) -> None:
+    """Copy the database of the Prefect server at `home`, which may be running, to `new_home`: creating one takes 5 s of CPU."""
+    new_home.mkdir(parents=True)
+    with closing(sqlite3.connect(home / "prefect.db")) as source, closing(sqlite3.connect(new_home / "prefect.db")) as target:
         source.backup(target)
 
 
@@ -261,7 +261,7 @@ def copied(project: Toy, folder: Path, **environment: str) -> Toy:
 
 @pytest.fixture
 def reduced(toy: Toy) -> Toy:
-    """The toy project less round b, whose entry DVC keeps in dvc.lock; committed, nothing run."""
+    """The toy project without round b, whose entry DVC keeps in dvc.lock; committed, nothing run."""
     toy.rounds(a="1")
     (toy.folder / "dvc.lock").write_text("""\
 schema: '2.0'
@@ -292,7 +292,7 @@ def _finished(_laid_out: Toy, tmp_path_factory: pytest.TempPathFactory, server_u
 
 @pytest.fixture
 def finished(_finished: Toy, tmp_path: Path) -> Toy:
-    """A copy of a toy project whose rounds a and b, which differ, have been run; dvc.lock is not committed."""
+    """A copy of a toy project whose two different rounds, a and b, have been run; dvc.lock is not committed."""
     return copied(_finished, tmp_path / "toy")
 
 

@@ -66,7 +66,7 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def prepared(folder: Path, tmp_path: Path, **settings: Any) -> tuple[dict[str, Any], Counter[str]]:
-    """Statistics and negatives by prepare, which refuses whatever is wrong."""
+    """prepare's statistics and counts of negatives; it refuses whatever is wrong."""
     source, parameters = read(parse_dataset(f"beir:{folder}")), Prepare(**settings)
     (target := tmp_path / "prepared").mkdir()
     corpus = write_corpus(source, parameters, target / "corpus")
@@ -123,7 +123,7 @@ def test_flag_embedding_has_ids_of_its_texts(tmp_path: Path, write: Write) -> No
 
 
 def test_texts_without_ids_are_documents_of_the_corpus(tmp_path: Path, write: Write) -> None:
-    """Otherwise a relevant text would be in the corpus twice, once as if nobody had judged it."""
+    """Otherwise a relevant text would be in the corpus twice, once unjudged."""
     corpus = write("corpus.jsonl", passage("d1"), passage("d2", "title"))
     run(tmp_path / "out", write("train.jsonl", {"query": "a", "pos": ["text of d1"], "neg": ["text of d2"]}), corpora=[corpus])
     files = files_of(tmp_path / "out")
@@ -180,7 +180,7 @@ def test_pyserini_keeps_grades(tmp_path: Path, write: Write) -> None:
 
 
 def test_dev_and_test_are_taken_by_a_hash_of_the_text(tmp_path: Path, write: Write) -> None:
-    """The oracle: 32 bits of BLAKE2b, in quarters; the query's id, its case, its blanks, and its place do not matter."""
+    """The oracle: 32 bits of BLAKE2b, in quarters; a query's id, case, white space and position do not matter."""
     rows = [tevatron(f"q{number}", "d1", "d2") for number in range(60)]
     twins = [row | {"query_id": f"twin of {row['query_id']}", "query": row["query"].upper().replace(" ", "  ")} for row in rows]
     expected: dict[str, set[str]] = {"train": set(), "dev": set(), "test": set()}

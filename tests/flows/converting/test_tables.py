@@ -96,6 +96,6 @@ def test_a_corpus_of_other_keys_loses_none_of_them(tmp_path: Path, row: dict[str
 
 
 def test_answers_and_metadata_of_queries_are_kept(tmp_path: Path) -> None:
-    more = {"answers": ["a"], "metadata": {"kind": "new"}}
-    path = write(tmp_path / "queries.jsonl", {"_id": "1", "text": "who is", **more})
-    assert [query.more for query in queries(path)[1]] == [more]
+    extra = {"answers": ["a"], "metadata": {"kind": "new"}}
+    path = write(tmp_path / "queries.jsonl", {"_id": "1", "text": "who is", **extra})
+    assert [query.more for query in queries(path)[1]] == [extra]

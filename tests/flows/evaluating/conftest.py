@@ -18,7 +18,7 @@ from flows.repository.graph import read_graph
 
 @pytest.fixture
 def carried_out(small: Any) -> Callable[[Plan], Path]:
-    """`carried_out(plan)`: the second tree after the plan's stages have run there; `small` is that project from then on."""
+    """`carried_out(plan)`: the second tree, after the plan's stages have run there; from then on `small` is that project."""
 
     def carry_out(plan: Plan) -> Path:
         tree = Path(small.folder.with_name("beside"))

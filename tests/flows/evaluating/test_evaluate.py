@@ -333,9 +333,9 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
     assert "evaluate@warmup | warmup: dev, 10 queries" in out and "summary" not in out
     assert out.splitlines()[-1].endswith("titles off") and f"{metrics['test']['nDCG@10']:.4f}" in out
     assert list(small.folder.glob(".retemper/evaluate/*/shards/*.npy")), "finished shards survive the tree"
-    again = call()
-    assert again[0] == 0 and " | " not in again[1], "nothing runs again"
-    assert again[1].splitlines()[-4:] == out.splitlines()[-4:]
+    second_call = call()
+    assert second_call[0] == 0 and " | " not in second_call[1], "nothing runs again"
+    assert second_call[1].splitlines()[-4:] == out.splitlines()[-4:]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
 def test_what_is_forgotten_stays_out_of_the_projects_own_data(
     small: Any, planned: Any, monkeypatch: pytest.MonkeyPatch, source: str, data: str, left_out: bool
 ) -> None:
-    """Its path is a whole one in the second tree, so it is another word for the same folder."""
+    """In the second tree its path is absolute: another name for the same folder."""
     small.set("dataset.source", source)
     plan, tree = planned(data=data), small.folder.with_name("second")
     (tree / ".retemper").mkdir(parents=True)

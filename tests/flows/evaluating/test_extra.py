@@ -28,7 +28,7 @@ LOCK: dict[str, Any] = {"train@warmup": {"outs": [{"path": "data/encoders/warmup
 
 @pytest.fixture
 def project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A finished project with one further data set: a copy of its own."""
+    """A finished project with one further data set: a copy of its own data."""
     monkeypatch.chdir(small.folder)
     shutil.copytree(small.folder / "beir", small.folder / "copied")
     small.set("extra", {"copied": "beir:copied"})
@@ -48,7 +48,7 @@ def test_on_the_same_data_every_system_has_its_own_figures(project: Any, carried
 
 @pytest.mark.usefixtures("project")
 def test_what_the_figures_depend_on_is_in_the_digest() -> None:
-    """DVC's own word on which stages the run reaches, and which sections and code they track."""
+    """Compared with DVC's view of which stages the run reaches, and which sections and code they track."""
     extra_plan = plan()
     edit.apply(extra_plan.edits, Path("params.yaml"), lambda _: None)
     with Repo() as repo:
@@ -94,7 +94,7 @@ def test_any_change_of_what_is_measured_is_another_digest(project: Any) -> None:
 
 @pytest.fixture
 def runs(project: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """`retemper run` with a main graph that is up to date and second trees that are stood in for; their names as they are made."""
+    """`retemper run` with an up-to-date main graph and fake second trees; returns the names of trees as they are made."""
     names: list[str] = []
 
     @contextmanager

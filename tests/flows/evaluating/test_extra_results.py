@@ -31,7 +31,7 @@ QUERIES = 40
 
 
 def values() -> dict[str, Any]:
-    """star is far above bm25, <b> is above it by as much as only the correction does not take for significant (p .04)."""
+    """star is far above bm25; <b> is above it significantly, but not after the correction (p .04)."""
     draw = np.random.Generator(np.random.PCG64(5))
     low, *noise = draw.uniform(0, 0.5, QUERIES), *draw.normal(0, 1, (2, QUERIES))
     t = [5.0, 2.1]
@@ -99,7 +99,7 @@ def test_the_table_names_what_each_is_above() -> None:
 
 @pytest.mark.usefixtures("written")
 def test_queries_about_one_document_are_drawn_at_once(tmp_path: Path) -> None:
-    """Five queries a document: tests are of one value for each of eight."""
+    """Five queries for each of eight documents: tests use one value for each document."""
     scores = values()
     rows = [[f"q{n}" for n in range(QUERIES)], [f"d{n // 5}" for n in range(QUERIES)], [1] * QUERIES]
     write_table(tmp_path / "tree/qrels/test.parquet", QRELS, [pa.table(rows, schema=QRELS)])

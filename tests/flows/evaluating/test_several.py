@@ -38,7 +38,7 @@ def project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def runs(project: Any, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Second trees are stood in for: each has what the project measured. The plans as they are run; `fail` in a file's name fails one."""
+    """Fake second trees, each with what the project measured; returns the plans that are run. A file `failN` fails the Nth."""
     plans: list[Plan] = []
 
     @contextmanager
@@ -235,7 +235,7 @@ def test_what_was_cut_is_said_once(project: Any, runs: list[Plan]) -> None:
 
 
 def test_as_many_data_sets_are_kept_as_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed evaluation of 18 resumes at the 18th, too."""
+    """A killed evaluation of 18 data sets can resume even at the 18th."""
     monkeypatch.chdir(tmp_path)
     sources = [f"beir:{number}" for number in range(evaluate.DATASETS + 3)]
     folders = [evaluate.make_kept_folder(source, len(sources)) for source in sources]

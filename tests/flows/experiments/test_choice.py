@@ -19,7 +19,7 @@ LAYOUT = table.Layout(caption="", models=("m",), measures=("AP",))
 
 
 def tried(key: str, value: Any, *, name: str = "", commit: str = "", **dev: float) -> Tried:
-    """A run with `key` at `value`, and of each model its nDCG@10 on dev; without any, it is not stored."""
+    """A run with `key` set to `value`, and each model's nDCG@10 on dev; without any, it is not stored."""
     sections: dict[str, Any] = {}
     node = sections
     for part in key.split(".")[:-1]:
@@ -135,7 +135,7 @@ def test_the_command_is_quoted_and_lacks_what_repeats(tmp_path: Path) -> None:
 
 
 def test_the_best_two_are_tested_query_by_query(project: Project) -> None:
-    """Of repetitions, each query's mean."""
+    """Repetitions are averaged query by query."""
     values = [drawn(seed, better) for seed, better in ((1, 0.2), (2, 0.2), (3, 0.17), (4, 0.0))]
     commits = [project.commit({"star": (1e-5, str(number), scores)}) for number, scores in enumerate(values)]
     experiments = [

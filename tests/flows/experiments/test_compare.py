@@ -65,7 +65,7 @@ class Project:
         return self.put(json.dumps(entries).encode(), ".dir")
 
     def commit(self, systems: dict[str, tuple[float, str, dict[str, float]]], runs: Mapping[str, str] | None = None) -> str:
-        """Of each system its lr, the digest of its code, and its values; `runs`: the TREC lines of some."""
+        """`systems`: the lr, code digest and values of each system; `runs`: the TREC lines of some."""
         stages: dict[str, Any] = {}
         for name, (lr, code, scores) in systems.items():
             params = {"data/params.json": {f"rounds.{name}": {"lr": lr}}, "data/code.json": {"train": code}}
@@ -116,7 +116,7 @@ def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys
 
 
 def test_a_champion_is_its_own_model_not_the_best_on_dev(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its selection has chosen star, or a person has, or only star may be served."""
+    """The selection rule or a person chose star, or only star can be served."""
     old, new, best = drawn(1), drawn(2, better=0.1), drawn(3, better=0.4)
     for number, values in enumerate((old, new), 1):
         project.commit({"star": (number * 1e-5, "c1", values), "warmup": (1e-4, "c1", best)})
@@ -250,14 +250,14 @@ def test_the_projects_level_is_used(project: Project, capsys: pytest.CaptureFixt
 
 
 def test_queries_that_share_a_document(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ten documents with four queries each, which gain alike."""
-    old, new = drawn(1), {query: value + 0.05 * (place // 4 % 3) for place, (query, value) in enumerate(drawn(1).items())}
+    """Ten documents with four queries each; the queries of one document gain equally."""
+    old, new = drawn(1), {query: value + 0.05 * (number // 4 % 3) for number, (query, value) in enumerate(drawn(1).items())}
     project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
-    rows = [QUERIES_OF, [f"d{place // 4}" for place in range(40)], [1] * 40]
+    rows = [QUERIES_OF, [f"d{number // 4}" for number in range(40)], [1] * 40]
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table(rows, schema=QRELS)])
     compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["systems"]
-    steps = [0.05 * (place % 3) for place in range(10)]
+    steps = [0.05 * (number % 3) for number in range(10)]
     by_group = stats.ttest_1samp(steps, 0.0).pvalue
     assert (row["groups"], row["p"], row["p_holm"]) == (10, pytest.approx(by_group), pytest.approx(by_group))
     half_width = stats.t.ppf(0.975, 9) * statistics.stdev(steps) / 10**0.5

@@ -70,7 +70,7 @@ def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, message: 
 
 
 def test_git_takes_the_name_of_every_point(tmp_path: Path) -> None:
-    """A point that cannot be stored is found out only after its run."""
+    """Otherwise a point that cannot be stored would fail only after its run."""
     values = ["../models/a", "../models/b", "...", "x.lock", "a@{1}", "~b^c:d?e*[f", "a..b", "beir:../../x/"]
     long = f"{'a' * 86}../b"  # cut within
     result = points(tmp_path, json.dumps({"grid": {"encoder.source": [*values, long]}, "points": {"v1.2-a_b": {"x": 1}}}))

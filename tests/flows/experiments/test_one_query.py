@@ -43,7 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def tokens(lengths: dict[str, list[int]], max_length: int) -> None:
-    """A token folder: of each document the lengths of its passages."""
+    """Write a token folder; `lengths`: each document's passage lengths."""
     folder, sizes = Path("data/tokens/documents"), [size for rows in lengths.values() for size in rows]
     table(str(folder / "ids.parquet"), IDS, [(doc,) for doc in lengths])
     np.zeros(sum(sizes), np.uint16).tofile(folder / "tokens.bin")

@@ -72,19 +72,19 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     assert (tree / "params.yaml").read_text() == expected
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own_cache", [False, True])
+def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own_cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy.folder)
     toy.command(sys.executable, "-m", "dvc", "remote", "add", "-d", "team", "../remote")
     tree = Path(".retemper/sweep/slot-0/up/up/tree-0")
     shutil.copytree(".dvc", tree / ".dvc")
     shutil.copy("params.yaml", tree)
     (tree / "runtime.yaml").write_text("device: cpu\n")  # of a sweep before; here it was removed since
-    worktree.equip(tree, own_cache=own)
+    worktree.equip(tree, own_cache=own_cache)
     assert not (tree / "runtime.yaml").exists()
     with Repo(str(tree)) as repo:
         assert Path(repo.config["remote"]["team"]["url"]) == toy.folder.parent / "remote"
-        assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"
+        assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own_cache else toy.folder) / ".dvc/cache"
 
 
 def test_an_experiment_holds_new_code_and_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each point's run stands in for a person, too, who saves while it is at work: the next point must not see that."""
+    """Each point's run also edits the working tree, as a person might meanwhile: the next point must not see that."""
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         if name.startswith("GIT_"):
@@ -181,7 +181,7 @@ def test_a_sweep_ends_with_its_best_point(
         == 0
     )
     lines = capsys.readouterr().out.splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith("best on dev"))
+    start = next(number for number, line in enumerate(lines) if line.startswith("best on dev"))
     assert lines[start - 1] == ""
     assert lines[start] == "best on dev by nDCG@10: value=3 with 0.7500 (a, mean of 2 runs); next value=2 with 0.5000 (a)"
     assert lines[start + 1].startswith("the best two were not tested against each other: compare "), "the toy keeps no values by query"
@@ -233,8 +233,10 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     )
     before = output("git", "status", "--short"), (finished.folder / "params.yaml").read_text(), (finished.folder / "dvc.lock").read_text()
     environment = {name: value for name, value in finished.environment.items() if not name.startswith("GIT_AUTHOR")}
-    unknown = type(finished)(finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")})
-    process = unknown.start("2", script=SWEEP)  # git knows nobody here
+    anonymous = type(finished)(
+        finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")}
+    )
+    process = anonymous.start("2", script=SWEEP)  # git knows nobody here
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert "3 points, 0 of them stored already" in out

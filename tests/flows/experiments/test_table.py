@@ -102,7 +102,7 @@ def plain(value: str) -> Any:
 
 
 def assigned(sections: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """What edit.apply makes of sections, without reading and writing YAML, which takes its time."""
+    """What edit.apply makes of sections, without the slow reading and writing of YAML."""
     edited = copy.deepcopy(sections)
     for assignment in assignments:
         key, _, value = assignment.partition("=")
@@ -144,7 +144,7 @@ def test_the_sweep_of_few_queries_is_sound(full_params: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: dict[str, Any], checkout: Path) -> None:
-    """Every point passes the checks that a run makes, has what the file says and no other change; targets make the table's models."""
+    """Every point passes a run's checks and changes what the file says, nothing else; targets make the table's models."""
     points, layout, sweep = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), read_yaml(file)
     counts = {
         "table4": 5,
@@ -238,9 +238,9 @@ def test_a_table_with_an_empty_column_is_refused(change: dict[str, tuple[str, ..
         section = {"evaluate": {"measures": ["RR@10", "R@9"]}}
         table.check_layout(layout.model_copy(update={"measures": ("R@9",)}), sections | section, targets, where="p")
         return
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error:
         table.check_layout(layout, sections, targets, where="p")
-    assert str(raised.value).startswith(message)
+    assert str(error.value).startswith(message)
 
 
 def test_repetitions_share_a_row_and_edits_come_last(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     assert cached.retemper("remote", "add", "team", str(team)).status == 0
     subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
     query, document = next(iter(tiny_corpus.qrels["train"].items()))
-    other = next(reversed(tiny_corpus.documents))
+    other_document = next(reversed(tiny_corpus.documents))
     secret, query_text = tiny_corpus.documents[document][1], tiny_corpus.queries["train"][query]
     cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
     cached.write(".retemper/scratch/reranker/texts.bin", secret)
@@ -89,7 +89,7 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     assert document not in Path("forgotten.txt").read_text()
     assert (cached.folder / "data/encoders/warmup").is_dir()
     lines = (cached.folder / "beir/corpus.jsonl").read_text().splitlines()
-    assert len(lines) == 59 and any(f'"{other}"' in line for line in lines)
+    assert len(lines) == 59 and any(f'"{other_document}"' in line for line in lines)
 
     shutil.rmtree(cached.folder / "beir")
     shutil.copytree(tmp_path / "beir", cached.folder / "beir")  # a source that brings it again
@@ -105,7 +105,7 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
 def test_what_cannot_be_written_to_is_refused_before_anything_is_removed(
     cached: Any, tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root is denied nothing, hence the stand-in."""
+    """Root may write anywhere, so permissions are patched."""
     assert cached.retemper("remote", "add", "team", str(tmp_path / "remote")).status == 0
     subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
     (cached.folder / ".dvc/cache/runs").mkdir(exist_ok=True)
@@ -122,7 +122,7 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_removed(
 
 @pytest.mark.parametrize("place", ["corpus", "check"])
 def test_a_killed_forgetting_is_finished_by_the_next(cached: Any, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """Killed where half of a corpus is gone, and before the last look: its source and listing no longer say what the text was."""
+    """Killed when half of a corpus is gone, or before the final check: its source and listing no longer have the text."""
     document = next(iter(tiny_corpus.qrels["train"].values()))
     secret = tiny_corpus.documents[document][1]
     cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
@@ -159,7 +159,7 @@ def test_an_unknown_id_and_an_empty_list_are_one_line(cached: Any) -> None:
 
 
 def put(objects: Path, write: Any, ending: str = "") -> str:
-    """Add an object; its digest."""
+    """Add an object; returns its digest."""
     written = objects / "written"
     write(written)
     oid = file_md5(written) + ending
@@ -301,7 +301,7 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not changed; one that cannot be read ends nothing."""
+    """They are not changed; an unreadable one does not stop the command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("dataset: {source: 'pairs:faq.csv#query=Frage,passage=Antwort'}\n")
     (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
@@ -352,7 +352,7 @@ def test_a_table_with_semicolons_stays_byte_for_byte_but_for_its_rows(tmp_path: 
 
 
 def test_a_header_with_two_delimiters_stops_before_anything_is_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Which cell is the id is not known, so prepare refuses the file, too."""
+    """It is unclear which cell is the id, so prepare refuses the file, too."""
     files = {"corpus.csv": "id,text\nd1,secret\n", "queries.csv": "id;text,body\nd1;secret\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)

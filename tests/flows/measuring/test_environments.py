@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest: str) -> None:
-    """A stage of the flow in `project` that computes with this many threads."""
+    """Run a stage of the flow in `project` with this many threads."""
     monkeypatch.chdir(project)
     for name, value in environments.begin("train@a").items():
         monkeypatch.setenv(name, value)

@@ -24,21 +24,21 @@ def made(stage: str, seconds: float, digest: str) -> dict[str, Any]:
 
 
 def test_resumed_attempts_count() -> None:
-    stopped = [began("t"), ended("t", "Stopped", 4), began("t"), ended("t", "Failed", 2), began("t"), made("t", 3, "d")]
-    assert fold(stopped) == {"d": Measured(9)}
-    again = [*stopped, began("t"), made("t", 1, "e")]
-    assert fold(again) == {"d": Measured(9), "e": Measured(1)}, "set back, the old time returns"
-    killed = [began("t"), began("t"), ended("t", "Stopped", 1), began("t"), made("t", 3, "d")]
-    assert fold(killed) == {"d": Measured(4, at_least=True)}, "the first attempt ended with the flow: its length is unknown"
-    other = [began("t", "old"), ended("t", "Stopped", 4), began("t", "new"), made("t", 3, "d")]
-    assert fold(other) == {"d": Measured(3)}, "other parameters: nothing was resumed"
+    stopped_log = [began("t"), ended("t", "Stopped", 4), began("t"), ended("t", "Failed", 2), began("t"), made("t", 3, "d")]
+    assert fold(stopped_log) == {"d": Measured(9)}
+    remade_log = [*stopped_log, began("t"), made("t", 1, "e")]
+    assert fold(remade_log) == {"d": Measured(9), "e": Measured(1)}, "set back, the old time returns"
+    killed_log = [began("t"), began("t"), ended("t", "Stopped", 1), began("t"), made("t", 3, "d")]
+    assert fold(killed_log) == {"d": Measured(4, at_least=True)}, "the first attempt ended with the flow: its length is unknown"
+    other_log = [began("t", "old"), ended("t", "Stopped", 4), began("t", "new"), made("t", 3, "d")]
+    assert fold(other_log) == {"d": Measured(3)}, "other parameters: nothing was resumed"
     assert fold([began("t", "old"), began("t", "new"), made("t", 3, "d")]) == {"d": Measured(3)}
     assert fold([began("t"), ended("t", "Cached", 1)]) == {}
     assert fold([began("t"), ended("t", "Ran", 1)]) == {}, "dvc.lock could not be read: it is not known what was made"
 
 
 def test_the_log_of_an_earlier_version_is_read() -> None:
-    """It named what was made in a line of its own."""
+    """It named what was made in a separate line."""
     assert fold([began("t"), ended("t", "Ran", 3), {"made": "t", "digest": "d"}]) == {"d": Measured(3)}
 
 
@@ -48,7 +48,7 @@ def write_lock(digest: str) -> Any:
 
 
 def test_a_time_belongs_to_what_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And to nothing that dvc.lock has later, as after a run that was stopped, and a git pull."""
+    """And to nothing that dvc.lock names later, for example after a stopped run and a git pull."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache").mkdir()
     clock = Clock(cache=tmp_path / "cache")

@@ -23,7 +23,7 @@ sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), How(sys.argv[3] == "recompute
 
 
 def test_what_was_not_made_is_not_equal(reduced: Any, tmp_path: Path) -> None:
-    """The clone begins with the revision's own dvc.lock: its entries, least of all those of a removed round, show nothing."""
+    """The clone begins with the revision's own dvc.lock: its entries prove nothing, least of all those of a removed round."""
     script = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(1)"]')
     for mode in ("recompute", "from the cache"):
         result = reduced.call("HEAD", str(tmp_path / mode), mode, script=script)
@@ -33,7 +33,7 @@ def test_what_was_not_made_is_not_equal(reduced: Any, tmp_path: Path) -> None:
 
 
 def test_records_that_were_forgotten_since_are_told_where_a_source_is_not_as_it_was(reduced: Any, tmp_path: Path) -> None:
-    """Its problem alone would be to `restore` what was forgotten."""
+    """The source's error alone would tell the user to `restore` what was forgotten."""
     script = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(2)"]')
     forgotten = reduced.folder / "forgotten.txt"
     for name, message in (("before", ""), ("after", "1 record forgotten since then (forgotten.txt) cannot be made again: ")):

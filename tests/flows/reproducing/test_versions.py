@@ -19,7 +19,7 @@ def test_versions_that_differ_are_named() -> None:
 
 
 class Fake(Processes):
-    """Records commands; `status` of pip."""
+    """Records commands; `status`: pip's exit status."""
 
     def __init__(self, status: int = 0) -> None:
         self.commands: list[list[str]] = []

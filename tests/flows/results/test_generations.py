@@ -203,7 +203,7 @@ def test_a_model_of_two_generations_is_not_crowned(project: Path) -> None:
 def test_the_table_of_a_run_leaves_old_metrics_out(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both those that dvc.lock shows to be old, and those that the run should have measured and did not."""
+    """Both metrics that are old according to dvc.lock, and those that the run should have measured but did not."""
     metric = (project / "data/metrics/other.json").absolute()
     graph = Graph({"train@other": Stage("train@other", (), ()), "evaluate@other": Stage("evaluate@other", ("train@other",), (metric,))})
     monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan(graph, frozenset(), None, False, None))
@@ -223,7 +223,7 @@ def test_the_table_of_a_run_leaves_old_metrics_out(
 
 @pytest.mark.usefixtures("project")
 def test_a_run_that_measures_nothing_says_nothing_of_metrics(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`retemper run prepare`, and a retraining's: a table of the former data set, or a line of what it lacks, is not what was asked."""
+    """As `retemper run prepare`, or a retraining: nobody asked for a table of the former data set, or for what it lacks."""
     graph = Graph({"prepare": Stage("prepare", (), ())})
     monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan(graph, frozenset(), None, False, None))
     monkeypatch.setattr(run, "cache_folder", Path)
@@ -271,7 +271,7 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
 
 
 def test_an_artifact_that_lacks_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """faiss opens an IVF in its file without the last 7 bytes, and finds other documents."""
+    """faiss opens an IVF file that lacks its last 7 bytes, and finds other documents."""
     monkeypatch.chdir(tmp_path)
     index = tmp_path / "data/indexes/star/index.faiss"
     index.parent.mkdir(parents=True)

@@ -12,7 +12,7 @@ from tasks.core.errors import UserError
 
 
 def test_parts_are_those_of_every_training_and_models_follow(cached: Any) -> None:
-    """Against the batches that the stage itself would draw, from the working tree; the replay has only the cache."""
+    """Compared with the batches that the stage itself would draw from the working tree; the replay has only the cache."""
     from tasks.core.params.sections import load
     from tasks.core.tokens.folder import open_tokens
     from tasks.train.batches import draw_batch, read_training_set

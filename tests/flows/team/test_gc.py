@@ -219,13 +219,13 @@ def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp
     assert "removed: 0 objects" in project.gc()
     path = integrity.object_path(project.objects, project.listing)
     path.write_bytes(project.text[:-9])
-    unknown = f"prepare: data/corpus: its listing {project.listing} is missing or corrupt, so which files it needs is unknown"
-    assert project.refused() == f"{unknown}; run retemper run prepare in {here}"
+    message = f"prepare: data/corpus: its listing {project.listing} is missing or corrupt, so which files it needs is unknown"
+    assert project.refused() == f"{message}; run retemper run prepare in {here}"
     project.lock("of_a_removed_round")
     assert project.refused().endswith("; run retemper verify, then dvc fetch --all-commits")
     path.unlink()
     project.lock()
-    assert project.refused() == f"{unknown}; run retemper run prepare in {here}"
+    assert project.refused() == f"{message}; run retemper run prepare in {here}"
 
     remotes.add("team", str(tmp_path / "remote"), [])
     put(tmp_path / "remote/files/md5", project.text, ".dir")
@@ -253,7 +253,7 @@ def test_a_folder_without_files_needs_none(here: Path) -> None:
 
 
 def test_a_truncated_listing_that_reached_the_remote_is_one_line(here: Path, tmp_path: Path) -> None:
-    """Of a folder that nothing needs, but which is young: its files are kept too, and which these are is unknown."""
+    """A recent folder that nothing needs: its files are kept too, but which files they are is unknown."""
     project = Collected(here)
     remotes.add("team", str(tmp_path / "remote"), [])
     listing = integrity.object_path(tmp_path / "remote/files/md5", put(tmp_path / "remote/files/md5", b"[1]", ".dir"))

@@ -210,7 +210,7 @@ def test_the_commit_is_that_of_the_code_that_ran(toy: Any) -> None:
 
 
 def test_the_header_names_no_data_that_the_model_never_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where `prepare` has run on another data set since, or is yet to."""
+    """`prepare` has run on another data set since then, or has yet to."""
     monkeypatch.chdir(tmp_path)
     for words in (("init", "--quiet"), ("commit", "--quiet", "--allow-empty", "-m", "one")):
         git(*words)

@@ -182,7 +182,7 @@ def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
 
 @pytest.mark.heavy
 def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
-    """Each changes a round in its own way, and all push and pull at the same time; nothing is lost or corrupted."""
+    """Clones change a round in five ways, and push and pull at the same time; nothing is lost or corrupted."""
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
     finished.command("git", "add", ".dvc/config", "dvc.lock")
     finished.command("git", "commit", "--quiet", "-m", "a remote, and what was computed")
@@ -299,7 +299,7 @@ def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkey
 
 
 def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, tmp_path: Path, toy: Any) -> None:
-    """Run records lie in folders that a colleague can write to; the outs of a replaced dvc.lock are pushed too."""
+    """Run records are in folders that colleagues can write to; the outs of a replaced dvc.lock are pushed too."""
     cache = tmp_path / "cache"
     remotes.share(cache)
     remotes.add("team", str(tmp_path / "remote"), [])
@@ -339,7 +339,7 @@ def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, t
 def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """DVC trusts a listing that it reads on the remote, and stops at one that is not JSON."""
+    """DVC trusts a listing that it reads from the remote, and fails if it is not JSON."""
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
     for name in ("folder", "whole"):

@@ -99,7 +99,7 @@ def test_a_disk_that_fails_in_a_pull_may_be_the_remotes(tmp_path: Path, monkeypa
 
 
 def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not that it lacks files; and the stages do not ask it."""
+    """The warning does not say that files are missing there; and stages do not contact the remote."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache/files").mkdir(parents=True)
     monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
@@ -119,7 +119,7 @@ def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path
 
 
 def test_a_remote_that_is_gone_lacks_nothing(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """The files that a download did not find are not told to be missing there."""
+    """Files that a download did not find are not reported as missing from the remote."""
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         monkeypatch.setenv(name, value)
@@ -179,7 +179,7 @@ def test_a_refusal_is_told_from_an_unavailable_remote(error: str, fix: str) -> N
 
 
 def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
-    """A run with an unavailable remote, and one once it is back; what the first computed reaches the remote with the second."""
+    """Run while the remote is unavailable, and again once it is back; the second run also pushes what the first computed."""
     away = remote.parent.with_name("away")
     before = list(remote.parent.rglob("*"))
     project.rounds(a="1", b="11")
@@ -226,7 +226,7 @@ def test_a_folder_remote_that_vanishes_is_not_recreated(
 
 
 def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DVC makes the folder again, on the disk beneath the share, and reports success."""
+    """DVC creates the folder again, on the disk under the mount point, and reports success."""
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         monkeypatch.setenv(name, value)
@@ -268,7 +268,7 @@ def test_an_unmarked_remote_gets_the_mark_if_it_holds_artifacts(finished: Any, t
 def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
     finished: Any, tmp_path: Path, executed: Any, read_states: Any, mode: int, verify: str, committed: bool
 ) -> None:
-    """By the first fresh clone that downloads it; the second gets good bytes. DVC alone trusts a remote without `verify`."""
+    """The first clone that downloads it does so; the second gets intact bytes. Plain DVC trusts a remote without `verify`."""
     remote = tmp_path / "remote"
     assert finished.call("remote", "add", "team", str(remote), "--option", f"verify={verify}").returncode == 0
     config = finished.folder / ".dvc/config"
@@ -353,7 +353,7 @@ def s3() -> Iterator[tuple[str, str, str]]:
 def test_wrong_credentials_and_a_missing_bucket(
     finished: Any, s3: tuple[str, str, str], executed: Callable[[dict[str, str]], set[str]], read_states: Callable[[str], dict[str, str]]
 ) -> None:
-    """Status 2 where the remote is added; later a warning, and the run continues. No secret is printed or kept anywhere else."""
+    """Adding the remote ends with status 2; a later run warns and continues. No secret is printed, or stored anywhere else."""
     url, key, secret = s3
 
     def add(bucket: str, secret_key: str) -> Any:

@@ -30,6 +30,6 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: s
 
 
 def test_the_first_answer_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an interval, psutil says 0 to the first question of each thread, and a server has many."""
+    """Without an interval, psutil returns 0 on each thread's first call, and a server has many threads."""
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval=None: 42.0 if interval else 0.0)
     assert " cores 42 % busy, " in describe_load(tmp_path)

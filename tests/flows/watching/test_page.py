@@ -125,7 +125,7 @@ def test_results_of_every_kind_of_system(tmp_path: Path) -> None:
 
 
 def test_curves_and_results_that_are_replaced_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of a training, its folder gets another name; the page answers all the same, with the curves under that name."""
+    """A finished training's folder is renamed; the page still answers, with the curves under the new name."""
     path = tmp_path / "data/curves/a/plots/metrics/train/loss.tsv"
     path.parent.mkdir(parents=True)
     path.write_text("step\tloss\n0\t1.5\n")

@@ -28,7 +28,7 @@ def states(path: Path) -> dict[str, str]:
 
 
 def until(path: Path, **expected: Any) -> None:
-    """Wait until train@a is recorded so."""
+    """Wait until train@a is recorded with these values."""
     deadline = time.monotonic() + 60
     while any(getattr(run.stages[1], name) != value for run in [read(path)] if run for name, value in expected.items()):
         assert time.monotonic() < deadline, expected
@@ -127,20 +127,20 @@ def test_another_version_or_half_a_file_is_none(tmp_path: Path, text: str) -> No
     [{"began": float("nan")}, {"ended": 1e300}, {"born": -1.0}, {"process": -1}, {"stages": [{"name": "a", "began": float("inf")}]}],
 )
 def test_what_no_run_has_written_is_none(tmp_path: Path, fields: dict[str, Any]) -> None:
-    """A time that is none, and a process that is none, ended the page in an error."""
+    """Invalid times and process ids once made the page fail."""
     (tmp_path / "run.json").write_text(json.dumps(asdict(RUN) | fields))
     assert read(tmp_path / "run.json") is None
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
-    """In what was typed, they made the record one that cannot be read."""
+    """Typed in a command, they once made the record unreadable."""
     Recorder(replace(RUN, command="retemper evaluate --data m\udcfcll"), tmp_path / "run.json")
     run = read(tmp_path / "run.json")
     assert run and run.command == "retemper evaluate --data m?ll"
 
 
 def test_what_comes_after_the_end_changes_nothing(tmp_path: Path) -> None:
-    """A thread of a run that has ended may still speak, when another one records there."""
+    """A thread of a finished run may still report after another run has begun recording there."""
     with recording(RUN.stages, tmp_path / "run.json") as recorder:
         pass
     (tmp_path / "run.json").unlink()

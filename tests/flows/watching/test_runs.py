@@ -66,7 +66,7 @@ def test_how_a_run_stands(project: Path, run: RunNow, state: str) -> None:
 
 
 def test_a_command_may_go_on_after_its_run(project: Path) -> None:
-    """As a retraining does, which compares models then. A later run in another folder, whose command has ended, comes after it."""
+    """A retraining, for example, then compares models. It is listed before a later run whose command has ended."""
     ended = replace(OURS, ended=200.0, stages=())
     tree = project / ".retemper/tree/below"
     left(ended, tree)
@@ -81,7 +81,7 @@ def test_a_command_may_go_on_after_its_run(project: Path) -> None:
 
 
 def test_what_a_command_does_before_its_first_run_is_shown_until_that_begins(project: Path) -> None:
-    """As a retraining checks batches, in the tree that has the record of the last one's run."""
+    """A retraining, for example, checks batches, in the tree that has the record of the last retraining's run."""
     former = replace(OURS, began=50.0, ended=60.0, process=2**22 + 7, stages=(StageNow("report", "ran"),))
     checking = replace(OURS, stages=(StageNow("checking batches", "running"),), part=True)
     left(checking, project, BEFORE)
@@ -125,17 +125,17 @@ def test_the_time_left_is_what_stages_may_take() -> None:
     resumed = replace(stages[1], said="train: 39/40 steps, 0.1/s, 0m00s, 0m10s left, loss 0.5")
     assert seconds_left(replace(run, stages=(resumed,)), 105.0) == (10.0, 0), "its own word, though 25 of its estimate are left"
     assert seconds_left(replace(run, stages=(*stages, StageNow("d"))), 110.0) == (27.0, 1), "d is unknown"
-    unknown = replace(resumed, estimate=None)
-    assert seconds_left(replace(run, stages=(unknown,)), 110.0) == (10.0, 0)
-    assert seconds_left(replace(run, stages=(replace(unknown, said="train: 1/4 steps"),)), 110.0) == (0.0, 1)
+    without_estimate = replace(resumed, estimate=None)
+    assert seconds_left(replace(run, stages=(without_estimate,)), 110.0) == (10.0, 0)
+    assert seconds_left(replace(run, stages=(replace(without_estimate, said="train: 1/4 steps"),)), 110.0) == (0.0, 1)
     assert seconds_left(replace(run, stages=(StageNow("a", "skipped"),)), 110.0) == (0.0, 0)
-    alike = (
+    same_kinds = (
         StageNow("train@a", "ran", None, 0.0, 40.0),
         StageNow("train@b", "ran", None, 40.0, 60.0),
         StageNow("train@c"),
         StageNow("mine@c"),
     )
-    assert seconds_left(replace(run, stages=alike), 70.0) == (30.0, 1), "as long as those of its kind; mine is unknown"
+    assert seconds_left(replace(run, stages=same_kinds), 70.0) == (30.0, 1), "as long as those of its kind; mine is unknown"
     assert Seen("this folder", Path(), run, alive=True, recorded_at=100.0).state == "running"
 
 

@@ -177,7 +177,7 @@ def test_a_taken_port_is_one_line(finished: Any) -> None:
 
 
 def test_the_same_port_again_right_after_the_last_server(finished: Any) -> None:
-    """Which closed connections of a page that was open, so that the system still keeps the port for them."""
+    """It closed connections of an open page, so the system still holds the port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
