@@ -137,9 +137,9 @@ class Toy:
 
     def run(self, *arguments: str) -> dict[str, str]:
         """`retemper run`, which must succeed; the state of every stage."""
-        done = self.call("run", *arguments)
-        assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return states(done.stdout)
+        result = self.call("run", *arguments)
+        assert result.returncode == 0, f"status {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return states(result.stdout)
 
     def command(self, *words: str) -> None:
         subprocess.run(words, cwd=self.folder, env=self.environment, check=True, capture_output=True)
@@ -160,16 +160,16 @@ class Toy:
 
     def processes(self) -> list[str]:
         """Command lines of live processes in the folder."""
-        found = []
+        commands = []
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and int(entry.name) != os.getpid() and (entry / "cwd").readlink() == self.folder:
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                     if command and "State:\tZ" not in (entry / "status").read_text():
-                        found.append(command)
+                        commands.append(command)
             except OSError:
                 continue
-        return found
+        return commands
 
     def gone(self, seconds: float = 30) -> bool:
         """Whether all processes in the folder end within `seconds`."""
@@ -188,7 +188,7 @@ def states(output: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def executed() -> Callable[[dict[str, str]], set[str]]:
-    return lambda found: {name for name, state in found.items() if state == "Ran"}
+    return lambda stages: {name for name, state in stages.items() if state == "Ran"}
 
 
 @pytest.fixture(scope="session")
@@ -203,14 +203,14 @@ def toy_environment(
     """An environment without the user's settings; one Prefect home and one prepared Python for the session."""
     home = tmp_path_factory.mktemp("home")
     copy_database(prefect[1], home / "prefect")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DVC", "GIT"))}
-    own = {"DVC_GLOBAL_CONFIG_DIR": str(home / "dvc"), "DVC_NO_ANALYTICS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-    git = {f"GIT_{who}_{what}": "toy@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "DVC", "GIT"))}
+    dvc = {"DVC_GLOBAL_CONFIG_DIR": str(home / "dvc"), "DVC_NO_ANALYTICS": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    git = {f"GIT_{role}_{field}": "toy@example.com" for role in ("AUTHOR", "COMMITTER") for field in ("NAME", "EMAIL")}
     root = Path(__file__).resolve().parents[2]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # `python` is ours, with no environment activated too
     return (
-        kept
-        | own
+        inherited
+        | dvc
         | git
         | prepared_for_toys
         | {"PATH": path, "PREFECT_HOME": str(home / "prefect"), "PYTHONPATH": str(root), "HOME": str(home)}
@@ -247,11 +247,11 @@ def toy(_laid_out: Toy, tmp_path: Path) -> Toy:
     return copied(_laid_out, tmp_path / "toy")
 
 
-def copy_database(home: Path, to: Path) -> None:
-    """The database of the Prefect server at `home`, which may be running, for another one at `to`: a new one takes 5 s of CPU."""
-    to.mkdir(parents=True)
-    with closing(sqlite3.connect(home / "prefect.db")) as made, closing(sqlite3.connect(to / "prefect.db")) as own:
-        made.backup(own)
+def copy_database(home: Path, new_home: Path) -> None:
+    """Copy the database of the Prefect server at `home`, which may be running, to `new_home`: creating one takes 5 s of CPU."""
+    new_home.mkdir(parents=True)
+    with closing(sqlite3.connect(home / "prefect.db")) as source, closing(sqlite3.connect(new_home / "prefect.db")) as target:
+        source.backup(target)
 
 
 def copied(project: Toy, folder: Path, **environment: str) -> Toy:
@@ -261,7 +261,7 @@ def copied(project: Toy, folder: Path, **environment: str) -> Toy:
 
 @pytest.fixture
 def reduced(toy: Toy) -> Toy:
-    """The toy project less round b, whose entry DVC keeps in dvc.lock; committed, nothing run."""
+    """The toy project without round b, whose entry DVC keeps in dvc.lock; committed, nothing run."""
     toy.rounds(a="1")
     (toy.folder / "dvc.lock").write_text("""\
 schema: '2.0'
@@ -292,7 +292,7 @@ def _finished(_laid_out: Toy, tmp_path_factory: pytest.TempPathFactory, server_u
 
 @pytest.fixture
 def finished(_finished: Toy, tmp_path: Path) -> Toy:
-    """A copy of a toy project whose rounds a and b, which differ, have been run; dvc.lock is not committed."""
+    """A copy of a toy project whose two different rounds, a and b, have been run; dvc.lock is not committed."""
     return copied(_finished, tmp_path / "toy")
 
 
@@ -418,9 +418,9 @@ class Retraining:
     def add(self, *values: float, folder: Path | None = None) -> None:
         """Documents with these texts, as the next lines of the source."""
         path = (folder or self.source) / "corpus.jsonl"
-        there = len(path.read_text().splitlines()) if path.exists() else 0
+        count = len(path.read_text().splitlines()) if path.exists() else 0
         with path.open("a") as corpus:
-            corpus.writelines(json.dumps({"_id": f"d{there + n}", "text": str(value)}) + "\n" for n, value in enumerate(values))
+            corpus.writelines(json.dumps({"_id": f"d{count + n}", "text": str(value)}) + "\n" for n, value in enumerate(values))
 
     def act(self, act: str) -> None:
         """What a training does from now on: `hang`, `wait`, `fail`, `linger`, or nothing in particular."""
@@ -441,17 +441,17 @@ class Retraining:
 
     def call(self, *arguments: str, status: int = 0, **environment: str) -> tuple[str, str]:
         """Output and errors of the command, which must end with `status`."""
-        done = retemper(list(arguments), self.folder, self.environment | environment)
-        assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout, done.stderr
+        result = retemper(list(arguments), self.folder, self.environment | environment)
+        assert result.returncode == status, f"status {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout, result.stderr
 
     def retrain(self, status: int = 0, **environment: str) -> str:
         """The last line of a retraining."""
         return self.call("retrain", status=status, **environment)[0].splitlines()[-1]
 
     def git(self, *words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=self.folder, env=self.environment, check=True, capture_output=True, text=True)
-        return done.stdout.rstrip("\n")
+        result = subprocess.run(["git", *words], cwd=self.folder, env=self.environment, check=True, capture_output=True, text=True)
+        return result.stdout.rstrip("\n")
 
     def commit(self) -> None:
         self.git("add", "--all")
@@ -464,25 +464,25 @@ class Retraining:
 
     def processes(self) -> list[str]:
         """Command lines of live processes in the folder or below it."""
-        found = []
+        commands = []
         for entry in Path("/proc").iterdir():
             try:
                 if entry.name.isdigit() and int(entry.name) != os.getpid() and (entry / "cwd").readlink().is_relative_to(self.folder):
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                     if command and "State:\tZ" not in (entry / "status").read_text():
-                        found.append(command)
+                        commands.append(command)
             except OSError:
                 continue
-        return found
+        return commands
 
     def gone(self, seconds: float = 30) -> bool:
         """Whether all processes there end within `seconds`."""
         return self.wait_until(lambda: not self.processes(), seconds)
 
     @staticmethod
-    def wait_until(true: Callable[[], Any], seconds: float) -> bool:
+    def wait_until(condition: Callable[[], Any], seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while not true():
+        while not condition():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
@@ -535,11 +535,11 @@ def retraining(_laid_out: Toy, tmp_path: Path, toy_environment: dict[str, str], 
     (folder / ".gitignore").write_text(".retemper/\n__pycache__/\n")
     environment = {name: value for name, value in toy_environment.items() if not name.startswith(("GIT_AUTHOR", "GIT_COMMITTER"))}
     del environment["PREFECT_HOME"]
-    found = Retraining(folder, source, environment | {"TOY_ACTS": str(tmp_path / "acts")})
-    found.act("")
-    found.add(*[0.5] * 10)
-    found.git("init", "--quiet", "--initial-branch=main")
+    project = Retraining(folder, source, environment | {"TOY_ACTS": str(tmp_path / "acts")})
+    project.act("")
+    project.add(*[0.5] * 10)
+    project.git("init", "--quiet", "--initial-branch=main")
     shutil.copytree(_laid_out.folder / ".dvc", folder / ".dvc")
     shutil.copy(_laid_out.folder / ".dvcignore", folder)
-    found.commit()
-    return found
+    project.commit()
+    return project

@@ -66,13 +66,13 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def prepared(folder: Path, tmp_path: Path, **settings: Any) -> tuple[dict[str, Any], Counter[str]]:
-    """Statistics and negatives by prepare, which refuses whatever is wrong."""
+    """prepare's statistics and counts of negatives; it refuses whatever is wrong."""
     source, parameters = read(parse_dataset(f"beir:{folder}")), Prepare(**settings)
-    (made := tmp_path / "prepared").mkdir()
-    corpus = write_corpus(source, parameters, made / "corpus")
-    (made / "official").mkdir()
-    counts = write_official(source, corpus, made / "corpus/queries/train.parquet", parameters, made / "official")
-    return json.loads((made / "corpus/stats.json").read_text()), counts
+    (target := tmp_path / "prepared").mkdir()
+    corpus = write_corpus(source, parameters, target / "corpus")
+    (target / "official").mkdir()
+    counts = write_official(source, corpus, target / "corpus/queries/train.parquet", parameters, target / "official")
+    return json.loads((target / "corpus/stats.json").read_text()), counts
 
 
 def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
@@ -80,7 +80,7 @@ def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
     dev = write("dev.jsonl", tevatron("q3", "d6", "d7") | {"answers": ["6"]})
     corpus = write("corpus.jsonl", passage("d9", "T"), passage("d2"))
     examples = [("train", train), ("dev", dev)]
-    made = convert(tmp_path / "out", Inputs(examples, corpora=[corpus]), Shares())
+    converted = convert(tmp_path / "out", Inputs(examples, corpora=[corpus]), Shares())
     order = ["d9", "d2", "d1", "d3", '"d4', '"d5', "d6", "d7"]
     assert files_of(tmp_path / "out") == {
         "corpus.jsonl": "".join(
@@ -92,9 +92,9 @@ def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
         "qrels/dev.tsv": "query-id\tcorpus-id\tscore\nq3\td6\t1\n",
         "negatives.tsv": 'query-id\tcorpus-id\nq1\td3\nq1\td2\nq2\td1\nq2\t"""d5"\n',
     }
-    assert made.forms == {corpus: "Tevatron", train: "Tevatron (passages)", dev: "Tevatron (passages)"}
-    assert (made.documents, made.negatives, made.left_out) == (8, 4, {})
-    assert made.queries == made.judgments == {"train": 2, "dev": 1, "test": 0}
+    assert converted.forms == {corpus: "Tevatron", train: "Tevatron (passages)", dev: "Tevatron (passages)"}
+    assert (converted.documents, converted.negatives, converted.left_out) == (8, 4, {})
+    assert converted.queries == converted.judgments == {"train": 2, "dev": 1, "test": 0}
     stats, counts = prepared(tmp_path / "out", tmp_path)
     assert (stats["documents"]["count"], counts["kept"]) == (8, 4)
 
@@ -102,34 +102,34 @@ def test_tevatron_becomes_these_files(tmp_path: Path, write: Write) -> None:
 def test_tevatron_with_ids_and_a_corpus_equals_tevatron_with_passages(tmp_path: Path, write: Write) -> None:
     corpus = write("corpus.jsonl", *map(passage, ("d1", "d2", "d3")))
     rows = {"query_id": "q1", "query": "asks q1", "positive_document_ids": ["d1"], "negative_document_ids": ["d3", "d2"]}
-    made = run(tmp_path / "ids", write("ids.jsonl", rows), corpora=[corpus])
+    converted = run(tmp_path / "ids", write("ids.jsonl", rows), corpora=[corpus])
     run(tmp_path / "passages", write("passages.jsonl", tevatron("q1", "d1", "d3 d2")), corpora=[corpus])
     assert files_of(tmp_path / "ids") == files_of(tmp_path / "passages")
-    assert list(made.forms.values()) == ["Tevatron", "Tevatron (ids)"]
+    assert list(converted.forms.values()) == ["Tevatron", "Tevatron (ids)"]
     with pytest.raises(UserError, match=r"ids.jsonl:1: document 'd1' is not in any corpus.* --corpus$"):
         run(tmp_path / "none", tmp_path / "ids.jsonl")
 
 
 def test_flag_embedding_has_ids_of_its_texts(tmp_path: Path, write: Write) -> None:
     rows = [{"query": "a", "pos": ["x", "y"], "neg": ["z"], "pos_scores": [1, 0.5]}, {"query": "b", "pos": ["z"], "neg": ["x", "x"]}]
-    made = run(tmp_path / "out", write("train.jsonl", *rows))
+    converted = run(tmp_path / "out", write("train.jsonl", *rows))
     a, b, x, y, z = (sha256(text.encode()).hexdigest()[:16] for text in "abxyz")
-    found = files_of(tmp_path / "out")
-    assert [json.loads(line)["_id"] for line in found["corpus.jsonl"].splitlines()] == [x, y, z]
-    assert found["qrels/train.tsv"].splitlines()[1:] == [f"{a}\t{x}\t1", f"{a}\t{y}\t1", f"{b}\t{z}\t1"]
-    assert found["negatives.tsv"].splitlines()[1:] == [f"{a}\t{z}", f"{b}\t{x}"]
-    assert made.forms == {tmp_path / "train.jsonl": "FlagEmbedding"}
+    files = files_of(tmp_path / "out")
+    assert [json.loads(line)["_id"] for line in files["corpus.jsonl"].splitlines()] == [x, y, z]
+    assert files["qrels/train.tsv"].splitlines()[1:] == [f"{a}\t{x}\t1", f"{a}\t{y}\t1", f"{b}\t{z}\t1"]
+    assert files["negatives.tsv"].splitlines()[1:] == [f"{a}\t{z}", f"{b}\t{x}"]
+    assert converted.forms == {tmp_path / "train.jsonl": "FlagEmbedding"}
     assert prepared(tmp_path / "out", tmp_path)[1]["kept"] == 2
 
 
 def test_texts_without_ids_are_documents_of_the_corpus(tmp_path: Path, write: Write) -> None:
-    """Otherwise a relevant text would be in the corpus twice, once as if nobody had judged it."""
+    """Otherwise a relevant text would be in the corpus twice, once unjudged."""
     corpus = write("corpus.jsonl", passage("d1"), passage("d2", "title"))
     run(tmp_path / "out", write("train.jsonl", {"query": "a", "pos": ["text of d1"], "neg": ["text of d2"]}), corpora=[corpus])
-    found = files_of(tmp_path / "out")
-    other = sha256(b"text of d2").hexdigest()[:16]
-    assert [json.loads(line)["_id"] for line in found["corpus.jsonl"].splitlines()] == ["d1", "d2", other]
-    assert found["qrels/train.tsv"].splitlines()[1] == f"{sha256(b'a').hexdigest()[:16]}\td1\t1"
+    files = files_of(tmp_path / "out")
+    other_id = sha256(b"text of d2").hexdigest()[:16]
+    assert [json.loads(line)["_id"] for line in files["corpus.jsonl"].splitlines()] == ["d1", "d2", other_id]
+    assert files["qrels/train.tsv"].splitlines()[1] == f"{sha256(b'a').hexdigest()[:16]}\td1\t1"
 
 
 @pytest.mark.parametrize("kind", ["parquet", "json"])
@@ -137,28 +137,30 @@ def test_sentence_transformers_as_datasets_writes_them(tmp_path: Path, kind: str
     columns = {"anchor": ["a", "a", "b"], "positive": ["x", "y", "z"], "negative_1": ["z", "z", "x"], "negative_2": ["y", "w", "w"]}
     path = tmp_path / f"train.{kind}"
     getattr(datasets.Dataset.from_dict(columns), f"to_{kind}")(path)
-    made = run(tmp_path / "out", path)
+    converted = run(tmp_path / "out", path)
     a, b, w, x, y, z = (sha256(text.encode()).hexdigest()[:16] for text in "abwxyz")
-    found = files_of(tmp_path / "out")
-    assert [json.loads(line)["text"] for line in found["corpus.jsonl"].splitlines()] == list("xzyw")
-    assert found["qrels/train.tsv"].splitlines()[1:] == [f"{a}\t{x}\t1", f"{a}\t{y}\t1", f"{b}\t{z}\t1"]
-    assert found["negatives.tsv"].splitlines()[1:] == [f"{a}\t{z}", f"{a}\t{w}", f"{b}\t{x}", f"{b}\t{w}"]
-    assert made.left_out == {"negatives that are relevant to their query": 1}
-    assert made.forms == {path: "sentence-transformers"}
+    files = files_of(tmp_path / "out")
+    assert [json.loads(line)["text"] for line in files["corpus.jsonl"].splitlines()] == list("xzyw")
+    assert files["qrels/train.tsv"].splitlines()[1:] == [f"{a}\t{x}\t1", f"{a}\t{y}\t1", f"{b}\t{z}\t1"]
+    assert files["negatives.tsv"].splitlines()[1:] == [f"{a}\t{z}", f"{a}\t{w}", f"{b}\t{x}", f"{b}\t{w}"]
+    assert converted.left_out == {"negatives that are relevant to their query": 1}
+    assert converted.forms == {path: "sentence-transformers"}
 
 
 def test_labels_tell_positives_from_negatives(tmp_path: Path, write: Write) -> None:
-    rows = [{"sentence1": one, "sentence2": two, "label": label} for one, two, label in (("a", "x", 1), ("a", "y", 0), ("b", "x", 0))]
-    made = run(tmp_path / "out", write("train.jsonl", *rows))
-    assert (made.documents, made.judgments["train"], made.negatives) == (2, 1, 1)
-    assert made.left_out == {"queries without a relevant document": 1}
+    rows = [
+        {"sentence1": first, "sentence2": second, "label": label} for first, second, label in (("a", "x", 1), ("a", "y", 0), ("b", "x", 0))
+    ]
+    converted = run(tmp_path / "out", write("train.jsonl", *rows))
+    assert (converted.documents, converted.judgments["train"], converted.negatives) == (2, 1, 1)
+    assert converted.left_out == {"queries without a relevant document": 1}
 
 
 def test_tevatron_in_parquet(tmp_path: Path) -> None:
     rows = [tevatron("q1", "d1", "d2"), tevatron("q2", "d2", "d1")]
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "train.parquet")
-    made = run(tmp_path / "out", tmp_path / "train.parquet")
-    assert (made.documents, made.judgments["train"], made.negatives) == (2, 2, 2)
+    converted = run(tmp_path / "out", tmp_path / "train.parquet")
+    assert (converted.documents, converted.judgments["train"], converted.negatives) == (2, 2, 2)
 
 
 def test_pyserini_keeps_grades(tmp_path: Path, write: Write) -> None:
@@ -166,48 +168,48 @@ def test_pyserini_keeps_grades(tmp_path: Path, write: Write) -> None:
     (tmp_path / "topics.tsv").write_text("1\twho\n2\twhat\n3\twhere\n4\tnever judged\n")
     (tmp_path / "train.txt").write_text("1 0 d0 1\n1 0 d1 0\n")
     (tmp_path / "dev.txt").write_text("2\t0\td2\t3\n3 0 d3 0\n")
-    judged = [("train", tmp_path / "train.txt"), ("dev", tmp_path / "dev.txt")]
-    made = run(tmp_path / "out", corpora=[corpus], queries=[tmp_path / "topics.tsv"], qrels=judged)
-    found = files_of(tmp_path / "out")
-    assert found["qrels/train.tsv"].splitlines()[1:] == ["1\td0\t1", "1\td1\t0"]
-    assert found["qrels/dev.tsv"].splitlines()[1:] == ["2\td2\t3"]
-    assert "negatives.tsv" not in found
-    assert list(made.forms.values()) == ["Pyserini", "tab-separated", "TREC qrels", "TREC qrels"]
-    assert made.left_out == {"queries without a relevant document": 2}
+    qrels = [("train", tmp_path / "train.txt"), ("dev", tmp_path / "dev.txt")]
+    converted = run(tmp_path / "out", corpora=[corpus], queries=[tmp_path / "topics.tsv"], qrels=qrels)
+    files = files_of(tmp_path / "out")
+    assert files["qrels/train.tsv"].splitlines()[1:] == ["1\td0\t1", "1\td1\t0"]
+    assert files["qrels/dev.tsv"].splitlines()[1:] == ["2\td2\t3"]
+    assert "negatives.tsv" not in files
+    assert list(converted.forms.values()) == ["Pyserini", "tab-separated", "TREC qrels", "TREC qrels"]
+    assert converted.left_out == {"queries without a relevant document": 2}
     assert prepared(tmp_path / "out", tmp_path)[0]["documents"]["count"] == 4
 
 
 def test_dev_and_test_are_taken_by_a_hash_of_the_text(tmp_path: Path, write: Write) -> None:
-    """The oracle: 32 bits of BLAKE2b, in quarters; the query's id, its case, its blanks, and its place do not matter."""
+    """The oracle: 32 bits of BLAKE2b, in quarters; a query's id, case, white space and position do not matter."""
     rows = [tevatron(f"q{number}", "d1", "d2") for number in range(60)]
     twins = [row | {"query_id": f"twin of {row['query_id']}", "query": row["query"].upper().replace(" ", "  ")} for row in rows]
     expected: dict[str, set[str]] = {"train": set(), "dev": set(), "test": set()}
     for row in rows:
-        place = int.from_bytes(blake2b(row["query"].encode(), digest_size=4, person=b"split").digest(), "big") / 2**32
-        expected["dev" if place < 0.25 else "test" if place < 0.5 else "train"] |= {row["query_id"], f"twin of {row['query_id']}"}
-    made = run(tmp_path / "out", write("train.jsonl", *rows, *twins), shares=Shares(0.25, 0.25))
+        share = int.from_bytes(blake2b(row["query"].encode(), digest_size=4, person=b"split").digest(), "big") / 2**32
+        expected["dev" if share < 0.25 else "test" if share < 0.5 else "train"] |= {row["query_id"], f"twin of {row['query_id']}"}
+    converted = run(tmp_path / "out", write("train.jsonl", *rows, *twins), shares=Shares(0.25, 0.25))
     lines = {split: (tmp_path / f"out/qrels/{split}.tsv").read_text().splitlines()[1:] for split in expected}
-    assert {split: {line.split("\t")[0] for line in some} for split, some in lines.items()} == expected
+    assert {split: {line.split("\t")[0] for line in split_lines} for split, split_lines in lines.items()} == expected
     assert min(map(len, expected.values())) > 10
     rejected = (tmp_path / "out/negatives.tsv").read_text().splitlines()[1:]
     assert {line.split("\t")[0] for line in rejected} == expected["train"], "no query of dev or test has negatives"
-    assert made.leaks == 0
+    assert converted.leaks == 0
     run(tmp_path / "turned", write("turned.jsonl", *twins[::-1], *rows[::-1]), shares=Shares(0.25, 0.25))
-    for split, some in lines.items():
-        assert sorted((tmp_path / f"turned/qrels/{split}.tsv").read_text().splitlines()[1:]) == sorted(some)
+    for split, split_lines in lines.items():
+        assert sorted((tmp_path / f"turned/qrels/{split}.tsv").read_text().splitlines()[1:]) == sorted(split_lines)
 
 
 def test_positives_that_come_later_are_no_negatives(tmp_path: Path, write: Write) -> None:
-    made = run(tmp_path / "out", write("train.jsonl", tevatron("q1", "d1", "d2 d1"), tevatron("q1", "d2", "d3")))
+    converted = run(tmp_path / "out", write("train.jsonl", tevatron("q1", "d1", "d2 d1"), tevatron("q1", "d2", "d3")))
     assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td3\n"
-    assert made.left_out == {"negatives that are relevant to their query": 2}
+    assert converted.left_out == {"negatives that are relevant to their query": 2}
 
 
 def test_negatives_of_dev_are_none_of_train(tmp_path: Path, write: Write) -> None:
     train, dev = write("train.jsonl", tevatron("q1", "d1", "d2")), write("dev.jsonl", tevatron("q1", "d1", "d3"))
-    made = convert(tmp_path / "out", Inputs([("train", train), ("dev", dev)]), ALL_TRAIN)
+    converted = convert(tmp_path / "out", Inputs([("train", train), ("dev", dev)]), ALL_TRAIN)
     assert (tmp_path / "out/negatives.tsv").read_text() == "query-id\tcorpus-id\nq1\td2\n"
-    assert (made.documents, made.leaks) == (3, 1)
+    assert (converted.documents, converted.leaks) == (3, 1)
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path, write: Write) -> None:
@@ -219,9 +221,9 @@ def test_what_is_left_out_is_counted(tmp_path: Path, write: Write) -> None:
         tevatron("q4", "") | {"positive_passages": [empty]},
         tevatron("q5", "d1") | {"negative_passages": [empty]},
     ]
-    made = run(tmp_path / "out", write("train.jsonl", *rows))
+    converted = run(tmp_path / "out", write("train.jsonl", *rows))
     assert [json.loads(line)["_id"] for line in (tmp_path / "out/corpus.jsonl").read_text().splitlines()] == ["d1", "d2", "d3"]
-    assert made.left_out == {
+    assert converted.left_out == {
         "documents without title and text": 1,
         "negatives without text": 1,
         "pairs with a document without text": 1,
@@ -301,11 +303,11 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_shares() -> None:
     path = Path("x")
-    train, all_of_them = Inputs([("train", path)]), Inputs([("train", path), ("dev", path)], qrels=[("test", path)])
+    train, all_splits = Inputs([("train", path)]), Inputs([("train", path), ("dev", path)], qrels=[("test", path)])
     assert shares_of(train, None, None) == Shares(0.1, 0.1)
     assert shares_of(train, 0.5, 0) == Shares(0.5, 0)
-    assert shares_of(all_of_them, None, None) == Shares()
-    assert shares_of(all_of_them, 0, None) == Shares()
+    assert shares_of(all_splits, None, None) == Shares()
+    assert shares_of(all_splits, 0, None) == Shares()
     assert shares_of(Inputs([("test", path)]), None, None) == Shares()
     for inputs, dev, test, message in (
         (train, 1.0, None, "--dev-share: found 1, expected a number from 0 to below 1"),
@@ -313,19 +315,19 @@ def test_shares() -> None:
         (train, None, -0.1, "--test-share: found -0.1"),
         (train, 0.5, 0.5, "--dev-share and --test-share: found 0.5 and 0.5, expected a sum below 1"),
         (train, 0.95, None, "found 0.95 and 0.1, expected a sum below 1"),
-        (all_of_them, 0.1, None, "--dev-share: found files of dev too, expected a share only if"),
+        (all_splits, 0.1, None, "--dev-share: found files of dev too, expected a share only if"),
         (Inputs([("test", path)]), 0.1, None, "--dev-share: found no training file"),
     ):
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as error:
             shares_of(inputs, dev, test)
-        assert message in str(told.value)
+        assert message in str(error.value)
 
 
 def test_splits_of_qrels() -> None:
     assert parse_qrels("validation=a=b") == ("dev", Path("a=b"))
-    for given in ("dev", "dev=", "eval=x", "=x"):
-        with pytest.raises(UserError, match=f"--qrels {given}: expected SPLIT=FILE"):
-            parse_qrels(given)
+    for option in ("dev", "dev=", "eval=x", "=x"):
+        with pytest.raises(UserError, match=f"--qrels {option}: expected SPLIT=FILE"):
+            parse_qrels(option)
 
 
 def test_inputs_that_make_no_sense_are_refused(tmp_path: Path, write: Write) -> None:
@@ -343,11 +345,11 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"query_id": 1, "query": "who", "positive_document_ids": [7]}) + "\n")
     tracemalloc.start()
     try:
-        made = run(tmp_path / "out", tmp_path / "train.jsonl", corpora=[tmp_path / "corpus.jsonl"])
+        converted = run(tmp_path / "out", tmp_path / "train.jsonl", corpora=[tmp_path / "corpus.jsonl"])
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert made.documents == 300
+    assert converted.documents == 300
     assert peak < 1e6, "of 3 MB"
 
 

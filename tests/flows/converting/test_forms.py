@@ -22,15 +22,15 @@ def read(row: dict[str, Any]) -> Example:
 
 
 def text(*texts: str) -> list[Passage]:
-    return [Passage(None, "", one) for one in texts]
+    return [Passage(None, "", body) for body in texts]
 
 
 def test_tevatron_with_passages() -> None:
-    more = TEVATRON | {"negative_passages": [{"docid": 5, "text": "five"}, {"docid": "6", "title": None, "text": "six"}]}
-    assert form(more).name == "Tevatron (passages)"
-    assert read(more) == Example(AT, "3", "who", [Passage("d1", "T", "one")], [Passage("5", "", "five"), Passage("6", "", "six")])
-    without = {key: value for key, value in TEVATRON.items() if key != "negative_passages"}
-    assert read(without).negatives == []
+    with_negatives = TEVATRON | {"negative_passages": [{"docid": 5, "text": "five"}, {"docid": "6", "title": None, "text": "six"}]}
+    assert form(with_negatives).name == "Tevatron (passages)"
+    assert read(with_negatives) == Example(AT, "3", "who", [Passage("d1", "T", "one")], [Passage("5", "", "five"), Passage("6", "", "six")])
+    without_negatives = {key: value for key, value in TEVATRON.items() if key != "negative_passages"}
+    assert read(without_negatives).negatives == []
 
 
 @pytest.mark.parametrize("name", ["query_text", "query"])
@@ -86,14 +86,14 @@ def test_sentence_transformers(row: dict[str, Any], positives: list[str], negati
     ],
 )
 def test_other_keys_are_refused(keys: list[str], message: str) -> None:
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         form_of(AT, keys)
-    assert message in str(told.value)
-    assert "\n" not in str(told.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("first", "changed", "message"),
+    ("first", "change", "message"),
     [
         (TEVATRON, {"query_id": None}, "found no query_id, expected a string or an integer; fix the file"),
         (TEVATRON, {"query_id": True}, "found query_id True, expected a string or an integer"),
@@ -135,11 +135,11 @@ def test_other_keys_are_refused(keys: list[str], message: str) -> None:
         ({"anchor": "a", "positive": "b", "label": 1}, {"label": 2}, "found label 2"),
     ],
 )
-def test_a_wrong_row_is_refused(first: dict[str, Any], changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as told:
-        form(first).read(AT, first | changed)
-    assert str(told.value).startswith(f"{AT}: ")
-    assert message in str(told.value)
+def test_a_wrong_row_is_refused(first: dict[str, Any], change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        form(first).read(AT, first | change)
+    assert str(error.value).startswith(f"{AT}: ")
+    assert message in str(error.value)
 
 
 def test_another_name_for_negatives_is_refused() -> None:

@@ -27,9 +27,9 @@ def test_parquet_is_read_in_batches_and_only_where_wanted(tmp_path: Path) -> Non
     path = tmp_path / "train"
     pq.write_table(pa.table({"a": list(range(count)), "image": [b"x"] * count, "b": [["t"]] * count}), path)
     assert keys(path, "x") == (f"{path}:1", ["a", "image", "b"])
-    found = list(rows(path, "x", ("b", "a", "none")))
-    assert len(found) == count
-    assert found[-1] == (f"{path}:{count}", {"a": count - 1, "b": ["t"]})
+    result = list(rows(path, "x", ("b", "a", "none")))
+    assert len(result) == count
+    assert result[-1] == (f"{path}:{count}", {"a": count - 1, "b": ["t"]})
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_parquet_is_read_in_batches_and_only_where_wanted(tmp_path: Path) -> Non
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, raw: bytes, message: str) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(raw)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         list(rows(path, "keys", ()) if keys(path, "keys") else ())
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
 def test_corrupt_parquet_names_the_row(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from tasks.core.errors import UserError
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with new_store(tmp_path) as made:
-        yield made
+    with new_store(tmp_path) as opened:
+        yield opened
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
 
@@ -27,7 +27,9 @@ def pair(store: Store, query: str, doc: str, split: str = "train", grade: int = 
 def test_documents_are_written_once_in_the_order_first_seen(tmp_path: Path) -> None:
     with new_store(tmp_path) as store:
         store.index_texts()
-        numbers = [store.document("f:1", Passage(*given)) for given in (("b", "T", "ü"), ("a", "", "ü"), ("b", "T", "ü"), ("a", "", None))]
+        numbers = [
+            store.document("f:1", Passage(*fields)) for fields in (("b", "T", "ü"), ("a", "", "ü"), ("b", "T", "ü"), ("a", "", None))
+        ]
         assert numbers[0] == numbers[2] != numbers[1] == numbers[3]
         assert store.document("f:2", Passage(None, "", "ü")) == numbers[1], "a text without an id is the document that has it"
         assert store.document("f:2", Passage(None, "", "new")) not in numbers

@@ -30,8 +30,8 @@ def write(path: Path, *rows: dict[str, Any]) -> Path:
 )
 def test_a_corpus(tmp_path: Path, row: dict[str, Any], form: str, passage: Passage) -> None:
     path = write(tmp_path / "corpus.jsonl", row)
-    found = documents(path)
-    assert (found[0], list(found[1])) == (form, [(f"{path}:1", passage)])
+    result = documents(path)
+    assert (result[0], list(result[1])) == (form, [(f"{path}:1", passage)])
 
 
 def test_a_corpus_in_parquet(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_a_corpus_in_parquet(tmp_path: Path) -> None:
 def test_queries(tmp_path: Path, text: str, form: str) -> None:
     path = tmp_path / "queries"
     path.write_text(text)
-    found = queries(path)
-    assert (found[0], list(found[1])) == (form, [Query(f"{path}:1", "7", "who is"), Query(f"{path}:3", "q8", " what ")])
+    result = queries(path)
+    assert (result[0], list(result[1])) == (form, [Query(f"{path}:1", "7", "who is"), Query(f"{path}:3", "q8", " what ")])
 
 
 def test_qrels(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_qrels(tmp_path: Path) -> None:
 def test_wrong_lines_are_refused(tmp_path: Path, read: Any, text: str, message: str) -> None:
     path = tmp_path / "x"
     path.write_text(text)
-    with pytest.raises(UserError) as told:
-        found = read(path)
-        list(found[1] if isinstance(found, tuple) else found)
-    assert message in str(told.value)
+    with pytest.raises(UserError) as error:
+        result = read(path)
+        list(result[1] if isinstance(result, tuple) else result)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("row", [{"doc_id": "1", "title": "T", "text": "x"}, {"title": "T", "text": "x"}])
@@ -96,6 +96,6 @@ def test_a_corpus_of_other_keys_loses_none_of_them(tmp_path: Path, row: dict[str
 
 
 def test_answers_and_metadata_of_queries_are_kept(tmp_path: Path) -> None:
-    more = {"answers": ["a"], "metadata": {"kind": "new"}}
-    path = write(tmp_path / "queries.jsonl", {"_id": "1", "text": "who is", **more})
-    assert [query.more for query in queries(path)[1]] == [more]
+    extra = {"answers": ["a"], "metadata": {"kind": "new"}}
+    path = write(tmp_path / "queries.jsonl", {"_id": "1", "text": "who is", **extra})
+    assert [query.more for query in queries(path)[1]] == [extra]

@@ -18,25 +18,25 @@ from flows.repository.graph import read_graph
 
 @pytest.fixture
 def carried_out(small: Any) -> Callable[[Plan], Path]:
-    """`carried_out(plan)`: the second tree after the plan's stages have run there; `small` is that project from then on."""
+    """`carried_out(plan)`: the second tree, after the plan's stages have run there; from then on `small` is that project."""
 
     def carry_out(plan: Plan) -> Path:
-        beside = Path(small.folder.with_name("beside"))
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
+        tree = Path(small.folder.with_name("beside"))
+        shutil.rmtree(tree, ignore_errors=True)
+        tree.mkdir()
         for name in ("params.yaml", "dvc.yaml", "runtime.yaml"):
-            shutil.copy(small.folder / name, beside)
-        edit.apply(plan.edits, beside / "params.yaml", lambda _: None)
-        with chdir(beside):
+            shutil.copy(small.folder / name, tree)
+        edit.apply(plan.edits, tree / "params.yaml", lambda _: None)
+        with chdir(tree):
             check_file()
             repo = Repo.init(no_scm=True)
-            known = {node.addressing: node.cmd.split()[2:] for node in repo.index.stages}
+            commands = {node.addressing: node.cmd.split()[2:] for node in repo.index.stages}
             names = list(read_graph(repo).upstream_of(plan.targets).stages)
             repo.close()
-        small.folder = beside
-        for module, *arguments in (known[name] for name in names):
-            done = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
-            assert done.status == 0, (module, done)
-        return beside
+        small.folder = tree
+        for module, *arguments in (commands[name] for name in names):
+            result = small.call(import_module(f"{module}.__main__").main, [module, *arguments])
+            assert result.status == 0, (module, result)
+        return tree
 
     return carry_out

@@ -44,8 +44,8 @@ def planned(small: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., evalua
 def evaluated(planned: Callable[..., evaluate.Plan], carried_out: Callable[[evaluate.Plan], Path]) -> Callable[..., Any]:
     """What that command measures, in a second tree beside the project."""
 
-    def measured(*given: Any, **named: Any) -> Any:
-        plan = planned(*given, **named)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        plan = planned(*args, **kwargs)
         return json.loads((carried_out(plan) / f"data/metrics/{plan.name}.json").read_text())
 
     return measured
@@ -53,38 +53,38 @@ def evaluated(planned: Callable[..., evaluate.Plan], carried_out: Callable[[eval
 
 def test_a_model_is_evaluated_in_its_own_shape_with_its_own_prompts(small: Any, evaluated: Any) -> None:
     project = small.folder
-    own, encoder = json.loads(small.read("data/metrics/warmup.json")), folder_digest(project / "data/encoders/warmup")
+    metrics, encoder = json.loads(small.read("data/metrics/warmup.json")), folder_digest(project / "data/encoders/warmup")
     small.set("base", {"pooling": "cls", "head": "linear_norm", "similarity": "cosine", "seed": 1})
     small.set("tokenize.query_prefix", "another model's: ")
-    assert evaluated() == own
+    assert evaluated() == metrics
     assert folder_digest(project.with_name("beside") / "data/encoders/warmup") == encoder, "so kept shards of its vectors are found"
     small.folder = project
-    assert evaluated(Settings({"query": "a chancellor of West Germany ", "document": None}, PLAIN)) != own
+    assert evaluated(Settings({"query": "a chancellor of West Germany ", "document": None}, PLAIN)) != metrics
 
 
 def test_a_model_of_two_towers_is_evaluated_as_it_is(small: Any, evaluated: Any) -> None:
-    own, encoder = json.loads(small.read("data/metrics/tower.json")), folder_digest(small.folder / "data/encoders/tower")
-    assert evaluated(model="data/encoders/tower") == own
+    metrics, encoder = json.loads(small.read("data/metrics/tower.json")), folder_digest(small.folder / "data/encoders/tower")
+    assert evaluated(model="data/encoders/tower") == metrics
     assert folder_digest(small.folder / "data/encoders/tower") == encoder
 
 
 def test_how_texts_were_put_is_told(small: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(small.folder)
-    told = evaluate.describe_texts(Path("data"), Shown(False, False, ONE))
-    assert re.fullmatch(r"queries of at most \d+ tokens, prefix ''; documents of at most 24 tokens, prefix ''; titles off", told)
-    told_too = f"{told}; identical ids excluded; test: relevant from grade 2"
-    assert evaluate.describe_texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == told_too
+    line = evaluate.describe_texts(Path("data"), Shown(False, False, ONE))
+    assert re.fullmatch(r"queries of at most \d+ tokens, prefix ''; documents of at most 24 tokens, prefix ''; titles off", line)
+    longer_line = f"{line}; identical ids excluded; test: relevant from grade 2"
+    assert evaluate.describe_texts(Path("data"), Shown(False, True, {"dev": 1, "test": 2})) == longer_line
 
 
 def test_lengths_titles_and_tolerance_are_the_evaluations_own(small: Any, evaluated: Any) -> None:
-    project, params, own = small.folder, small.read("params.yaml"), evaluated()
+    project, params, metrics = small.folder, small.read("params.yaml"), evaluated()
     small.folder = project
     corpus, qrels = small.read("beir/corpus.jsonl"), small.read("beir/qrels/test.tsv")
     small.write("beir/corpus.jsonl", corpus + b'{"_id": "void", "title": "", "text": ""}\n')
     small.write("beir/qrels/test.tsv", qrels + b"nobody\tnowhere\t1\n")
-    assert evaluated(Settings(PLAIN, PLAIN, drop=True)) == own, "what is dropped changes nothing"
+    assert evaluated(Settings(PLAIN, PLAIN, drop=True)) == metrics, "what is dropped changes nothing"
     small.folder = project
-    assert evaluated(Settings(PLAIN, {"query": 5, "document": 30}, titles=True, drop=True)) != own
+    assert evaluated(Settings(PLAIN, {"query": 5, "document": 30}, titles=True, drop=True)) != metrics
     meta = {kind: json.loads(next(small.folder.glob(f"data/tokens/{kind}/**/meta.json")).read_text()) for kind in ("queries", "documents")}
     assert (meta["queries"]["max_length"], meta["documents"]["max_length"]) == (5, 30)
     assert (project / "params.yaml").read_bytes() == params
@@ -97,18 +97,18 @@ def test_lengths_that_the_model_does_not_take(small: Any, planned: Any) -> None:
     assert {"tokenize.query_length=32", "tokenize.document_length=512"} <= set(plan.edits)
     with pytest.raises(UserError, match=r"^--document-length: found 600, expected at most 512, the model's limit; decrease it$"):
         planned(Settings(PLAIN, {"query": None, "document": 600}))
-    done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--query-length", "2")
-    assert (done.status, done.err) == (2, "retemper: --query-length 2: expected at least 3 tokens, including special ones\n")
+    result = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--query-length", "2")
+    assert (result.status, result.err) == (2, "retemper: --query-length 2: expected at least 3 tokens, including special ones\n")
 
 
 def test_the_command_line_hands_them_over(small: Any, planned: Any, monkeypatch: Any) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr(evaluate, "evaluate", lambda *arguments, **_: given.append(arguments[2]) or 0)
+    settings: list[Any] = []
+    monkeypatch.setattr(evaluate, "evaluate", lambda *arguments, **_: settings.append(arguments[2]) or 0)
     flags = ["--document-length", "128", "--no-titles", "--drop", "--ignore-identical-ids", "--relevance", "2", "3"]
-    done = small.retemper("evaluate", "--model", "m", "--data", "demo", *flags)
-    assert done.status == 0, done
-    assert given == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, [2, 3])]
-    edits = planned(given[0]).edits
+    result = small.retemper("evaluate", "--model", "m", "--data", "demo", *flags)
+    assert result.status == 0, result
+    assert settings == [Settings(PLAIN, {"query": None, "document": 128}, False, True, True, [2, 3])]
+    edits = planned(settings[0]).edits
     dropped = {'prepare.unknown_documents="drop"', 'prepare.empty_texts="drop"'}
     assert dropped | {"text.titles=false", "tokenize.document_length=128", "retrieve.ignore_identical_ids=true"} <= set(edits)
     assert 'evaluate.relevance={"dev": 2, "test": 3}' in edits
@@ -121,25 +121,25 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
     monkeypatch.chdir(small.folder)
     small.set("evaluate.relevance", {"dev": 1, "test": 2})
     small.set("dataset.source", "beir:beir")
-    for same in ("beir:beir", "beir:./beir", f"beir:{small.folder / 'beir'}"):
-        assert evaluate.resolve_settings(AS_IS, same) == Shown(False, False, {"dev": 1, "test": 2})
+    for source in ("beir:beir", "beir:./beir", f"beir:{small.folder / 'beir'}"):
+        assert evaluate.resolve_settings(AS_IS, source) == Shown(False, False, {"dev": 1, "test": 2})
     assert evaluate.resolve_settings(AS_IS, "beir:elsewhere") == evaluate.resolve_settings(AS_IS, "irds:beir") == Shown(False, False, ONE)
-    for relevance, least in (([3], {"dev": 3, "test": 3}), ([1, 3], {"dev": 1, "test": 3})):
-        given = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=relevance)
-        assert evaluate.resolve_settings(given, "beir:beir") == Shown(True, True, least)
+    for relevance, grades in (([3], {"dev": 3, "test": 3}), ([1, 3], {"dev": 1, "test": 3})):
+        settings = Settings(PLAIN, PLAIN, titles=True, ignore_identical_ids=True, relevance=relevance)
+        assert evaluate.resolve_settings(settings, "beir:beir") == Shown(True, True, grades)
     small.set("evaluate.relevance", 2)
     small.set("evaluate.measures", ["nDCG@10", "RR@10", "AP", "AP(rel=1)"])
     assert evaluate.resolve_settings(Settings(PLAIN, PLAIN, relevance=[2]), "demo").relevance == {"dev": 2, "test": 2}
     with pytest.raises(UserError, match=r"^--relevance \(a grade that suits evaluate.measures\): .*'AP\(rel=1\)' is listed twice"):
         evaluate.resolve_settings(AS_IS, "demo")
-    for wrong in ("0", "1 0", "1 2 3"):
-        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", *wrong.split())
-        line = f"retemper: --relevance {wrong}: expected a grade of at least 1, or one for dev and one for test\n"
-        assert (done.status, done.err) == (2, line)
+    for option in ("0", "1 0", "1 2 3"):
+        result = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "demo", "--relevance", *option.split())
+        line = f"retemper: --relevance {option}: expected a grade of at least 1, or one for dev and one for test\n"
+        assert (result.status, result.err) == (2, line)
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "words"),
+    ("model", "data", "message"),
     [
         ("data/encoders/warmup", "beir:nowhere", "nowhere: not found, expected a BEIR folder with corpus.jsonl"),
         ("data/encoders/warmup", "tsv:beir", "dataset 'tsv:beir': unknown kind 'tsv', expected"),
@@ -154,18 +154,18 @@ def test_the_projects_least_grades_are_those_of_its_own_data(small: Any, monkeyp
         ("nobody/no-such-model", "beir:beir", "encoder nobody/no-such-model: not on this machine, and the download failed"),
     ],
 )
-def test_a_mistake_is_one_line_before_a_second_tree_is_made(small: Any, model: str, data: str, words: str) -> None:
-    done = small.retemper("evaluate", "--model", model, "--data", data)
-    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
-    assert done.err.startswith(f"retemper: {words}")
+def test_a_mistake_is_one_line_before_a_second_tree_is_made(small: Any, model: str, data: str, message: str) -> None:
+    result = small.retemper("evaluate", "--model", model, "--data", data)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert result.err.startswith(f"retemper: {message}")
     assert not list(small.folder.glob(".retemper/evaluate*"))
 
 
 def test_names_of_models_are_fit_for_a_round(planned: Any, small: Any) -> None:
     for folder, name in {"base": "model_base", "2026-03 Best!": "model_2026_03_best", "warmup": "warmup"}.items():
-        place = small.folder / "saved" / folder
-        shutil.copytree(small.folder / "data/encoders/warmup", place)
-        plan = planned(model=str(place))
+        path = small.folder / "saved" / folder
+        shutil.copytree(small.folder / "data/encoders/warmup", path)
+        plan = planned(model=str(path))
         assert (plan.name, plan.targets) == (name, [f"evaluate@{name}"])
         empty: dict[str, Any] = {section: {} for section in evaluate.EMPTY}
         check(read_yaml(small.folder / "params.yaml") | empty | {"rounds": {name: evaluate.AS_IT_IS}})
@@ -190,18 +190,18 @@ def test_a_fusion_of_two_encoders_is_evaluated(small: Any, evaluated: Any) -> No
     record = {"first": "tower", "second": "warmup", "method": "rrf", "k": 7, "measure": "nDCG@10", "chosen_on": "dev", "grid": []}
     small.write("data/runs/two/fusion.json", json.dumps(record))
     evaluated(model="two")
-    there = {name: small.read(f"data/runs/{name}/test.trec") for name in ("tower", "warmup", "two")}
-    assert there["tower"] == (project / "data/runs/tower/test.trec").read_bytes()
-    assert there["warmup"] == (project / "data/runs/warmup/test.trec").read_bytes()
-    assert b" two" in there["two"] and json.loads(small.read("data/runs/two/fusion.json"))["k"] == 7
+    runs = {name: small.read(f"data/runs/{name}/test.trec") for name in ("tower", "warmup", "two")}
+    assert runs["tower"] == (project / "data/runs/tower/test.trec").read_bytes()
+    assert runs["warmup"] == (project / "data/runs/warmup/test.trec").read_bytes()
+    assert b" two" in runs["two"] and json.loads(small.read("data/runs/two/fusion.json"))["k"] == 7
 
 
 def test_how_a_fusion_got_its_weight_is_told(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(small.folder)
     sections, record = read_yaml(Path("params.yaml")), json.loads(small.read("data/runs/hybrid/fusion.json"))
-    for chosen_on, told in {"dev": "as chosen on this project's dev", None: "not chosen: this project has no dev"}.items():
+    for chosen_on, origin in {"dev": "as chosen on this project's dev", None: "not chosen: this project has no dev"}.items():
         small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": chosen_on}))
-        assert evaluate.describe_system("hybrid", sections) == f"hybrid: linear of bm25 and tower, weight 0.25, {told}"
+        assert evaluate.describe_system("hybrid", sections) == f"hybrid: linear of bm25 and tower, weight 0.25, {origin}"
     small.write("data/runs/hybrid/fusion.json", json.dumps(record | {"weight": 0.25, "chosen_on": "params.yaml"}))
     assert evaluate.describe_system("hybrid", sections).endswith("weight 0.25, as in params.yaml")
     sections["fuse"]["hybrid"]["weight"] = 0.5
@@ -211,9 +211,9 @@ def test_how_a_fusion_got_its_weight_is_told(small: Any, monkeypatch: pytest.Mon
 
 def test_a_fusion_that_cannot_be_evaluated(small: Any) -> None:
     def line(name: str) -> str:
-        done = small.retemper("evaluate", "--model", name, "--data", "beir:beir")
-        assert (done.status, done.err.count("\n")) == (2, 1)
-        return str(done.err)
+        result = small.retemper("evaluate", "--model", name, "--data", "beir:beir")
+        assert (result.status, result.err.count("\n")) == (2, 1)
+        return str(result.err)
 
     assert "fuse.three: is made from crossed, which reorders a run and cannot be searched for a new query" in line("three")
     small.set("fuse.hybrid.method", "rrf")
@@ -234,7 +234,7 @@ def commit(project: Path) -> None:
 
 def test_why_a_run_failed_is_one_line_and_its_tree_is_gone(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(small.folder)
-    ended: list[tuple[int, list[Problem]]] = [
+    outcomes: list[tuple[int, list[Problem]]] = [
         (2, [Problem("invalid", "a: b", 2)]),
         (1, [Problem("stage", "encode@warmup: failed with status 1; its log: .retemper/logs/encode@warmup.log", 1)]),
         (2, []),
@@ -249,27 +249,27 @@ def test_why_a_run_failed_is_one_line_and_its_tree_is_gone(small: Any, monkeypat
         )
         for line in ("encode@warmup | at work", "encode@warmup Failed in 1 s", "retemper: warning: hot", "retemper: c: d"):
             show(line)
-        return ended.pop(0)
+        return outcomes.pop(0)
 
     monkeypatch.setattr(evaluate, "run_in", run_in)
     expected = [(2, "a: b"), (1, "encode@warmup: failed with status 1; its output is above"), (1, "c: d"), (1, "c: d")]
     for status, line in expected:
-        done = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "beir", "--out", "found.json")
-        assert (done.status, done.out) == (status, "encode@warmup | at work\n")
-        assert done.err == f"retemper: warning: hot\nretemper: {line}\n"
+        result = small.retemper("evaluate", "--model", "data/encoders/warmup", "--data", "beir", "--out", "found.json")
+        assert (result.status, result.out) == (status, "encode@warmup | at work\n")
+        assert result.err == f"retemper: warning: hot\nretemper: {line}\n"
         assert not list(small.folder.glob(".retemper/evaluate-*")) and not (small.folder / "found.json").exists()
 
 
 def test_what_evaluations_keep_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    kept = []
+    folders = []
     for number in range(evaluate.DATASETS + 2):
         (tmp_path / f"tree{number}").mkdir()
-        kept.append(evaluate.make_kept_folder(f"beir:{number}"))
-        evaluate.link_kept(kept[-1], tmp_path / f"tree{number}")
+        folders.append(evaluate.make_kept_folder(f"beir:{number}"))
+        evaluate.link_kept(folders[-1], tmp_path / f"tree{number}")
         (tmp_path / f"tree{number}/.retemper/shards/x.npy").touch()
-        os.utime(kept[-1], (number, number))
-    assert [place.exists() for place in kept] == [False, False] + [True] * evaluate.DATASETS
+        os.utime(folders[-1], (number, number))
+    assert [folder.exists() for folder in folders] == [False, False] + [True] * evaluate.DATASETS
     (tmp_path / "again").mkdir()
     evaluate.link_kept(evaluate.make_kept_folder("beir:./3"), tmp_path / "again")
     assert (tmp_path / "again/.retemper/shards/x.npy").exists(), "the same data, however its folder is spelled"
@@ -281,17 +281,17 @@ def test_what_is_kept_of_this_data_outlives_folders_of_the_future(tmp_path: Path
     for number in range(evaluate.DATASETS + 1):
         (evaluate.KEPT / str(number)).mkdir(parents=True)
         os.utime(evaluate.KEPT / str(number), (2**33 + number, 2**33 + number))
-    ours = evaluate.make_kept_folder("beir:x")
-    assert set(evaluate.KEPT.iterdir()) == {ours, *(evaluate.KEPT / str(number) for number in range(2, evaluate.DATASETS + 1))}
+    folder = evaluate.make_kept_folder("beir:x")
+    assert set(evaluate.KEPT.iterdir()) == {folder, *(evaluate.KEPT / str(number) for number in range(2, evaluate.DATASETS + 1))}
 
 
 def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They share scratch files."""
-    first, told = locks.wait_and_hold(tmp_path / "lock"), list[str]()
+    first, lines = locks.wait_and_hold(tmp_path / "lock"), list[str]()
     first.__enter__()
 
     def line(text: str) -> None:
-        told.append(text)
+        lines.append(text)
         first.__exit__(None, None, None)
 
     monkeypatch.setattr(evaluate, "_second_run", lambda *_, **__: iter([tmp_path]))
@@ -299,7 +299,7 @@ def test_evaluations_of_one_data_set_run_one_at_a_time(tmp_path: Path, monkeypat
     display: Any = SimpleNamespace(line=line)
     with evaluate.second_run(plan, tmp_path, processes=Processes(), display=display) as tree:
         assert tree == tmp_path
-    assert told == ["another evaluation on this data is in progress; waiting for it to end"]
+    assert lines == ["another evaluation on this data is in progress; waiting for it to end"]
 
 
 def test_an_evaluation_is_an_ordinary_run_beside_the_project(
@@ -307,15 +307,15 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
 ) -> None:
     commit(small.folder)
     small.set("tokenize.query_prefix", "uncommitted: ")
-    own, before = json.loads(small.read("data/metrics/warmup.json")), small.state()
+    metrics, before = json.loads(small.read("data/metrics/warmup.json")), small.state()
 
-    def call(*more: str) -> tuple[int, str, str]:
-        command = ["evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", *more]
+    def call(*options: str) -> tuple[int, str, str]:
+        command = ["evaluate", "--model", "data/encoders/warmup", "--data", "beir:beir", *options]
         with locks.hold_run_lock(small.folder / locks.RUN_LOCK):  # a run is in progress here
-            done = retemper(command, small.folder, toy_environment | prepared | {"PREFECT_API_URL": server_url})
+            result = retemper(command, small.folder, toy_environment | prepared | {"PREFECT_API_URL": server_url})
         assert small.state() == before, "data/, dvc.lock, params.yaml and all else stay as they are"
         assert not list(small.folder.glob(".retemper/evaluate-*"))
-        return done.returncode, done.stdout, done.stderr
+        return result.returncode, result.stdout, result.stderr
 
     status, _, err = call("--relevance", "1", "2")
     assert (status, err.count("\n")) == (2, 1)
@@ -323,34 +323,36 @@ def test_an_evaluation_is_an_ordinary_run_beside_the_project(
     assert not list(small.folder.glob(".retemper/evaluate/*/shards/*")), "it was refused before anything was encoded"
     status, out, err = call("--out", str(small.folder.parent / "found.json"), "--mteb", str(small.folder.parent / "mteb.json"))
     assert (status, err) == (0, ""), out + err
-    assert json.loads((small.folder.parent / "found.json").read_text()) == own
-    told = json.loads((small.folder.parent / "mteb.json").read_text())
-    assert told["task_name"] == "beir"
-    assert told["dataset_revision"] == json.loads(small.read("data/source.json"))["dataset"]["digest"]
-    assert {split: scores[0]["main_score"] for split, scores in told["scores"].items()} == {name: own[name]["nDCG@10"] for name in own}
+    assert json.loads((small.folder.parent / "found.json").read_text()) == metrics
+    task = json.loads((small.folder.parent / "mteb.json").read_text())
+    assert task["task_name"] == "beir"
+    assert task["dataset_revision"] == json.loads(small.read("data/source.json"))["dataset"]["digest"]
+    assert {split: scores[0]["main_score"] for split, scores in task["scores"].items()} == {
+        name: metrics[name]["nDCG@10"] for name in metrics
+    }
     assert "evaluate@warmup | warmup: dev, 10 queries" in out and "summary" not in out
-    assert out.splitlines()[-1].endswith("titles off") and f"{own['test']['nDCG@10']:.4f}" in out
+    assert out.splitlines()[-1].endswith("titles off") and f"{metrics['test']['nDCG@10']:.4f}" in out
     assert list(small.folder.glob(".retemper/evaluate/*/shards/*.npy")), "finished shards survive the tree"
-    again = call()
-    assert again[0] == 0 and " | " not in again[1], "nothing runs again"
-    assert again[1].splitlines()[-4:] == out.splitlines()[-4:]
+    second_call = call()
+    assert second_call[0] == 0 and " | " not in second_call[1], "nothing runs again"
+    assert second_call[1].splitlines()[-4:] == out.splitlines()[-4:]
 
 
 @pytest.mark.parametrize(
-    ("own", "data", "left_out"), [("beir:beir", "beir:beir", True), ("beir:./beir", "beir:beir", True), ("demo", "beir:beir", False)]
+    ("source", "data", "left_out"), [("beir:beir", "beir:beir", True), ("beir:./beir", "beir:beir", True), ("demo", "beir:beir", False)]
 )
 def test_what_is_forgotten_stays_out_of_the_projects_own_data(
-    small: Any, planned: Any, monkeypatch: pytest.MonkeyPatch, own: str, data: str, left_out: bool
+    small: Any, planned: Any, monkeypatch: pytest.MonkeyPatch, source: str, data: str, left_out: bool
 ) -> None:
-    """Its path is a whole one in the second tree, so it is another word for the same folder."""
-    small.set("dataset.source", own)
+    """In the second tree its path is absolute: another name for the same folder."""
+    small.set("dataset.source", source)
     plan, tree = planned(data=data), small.folder.with_name("second")
     (tree / ".retemper").mkdir(parents=True)
     for name in ("make_worktree", "temp_tree"):
         monkeypatch.setattr(evaluate, name, lambda *_: tree)
     for name in ("carry_changes", "read_changes", "remove_worktree", "commit_of", "write_source"):
         monkeypatch.setattr(evaluate, name, lambda *_: None)
-    monkeypatch.setattr(evaluate, "equip", lambda there: (there / "forgotten.txt").touch())
+    monkeypatch.setattr(evaluate, "equip", lambda folder: (folder / "forgotten.txt").touch())
     shutil.copy(small.folder / "params.yaml", tree)
     monkeypatch.setattr(evaluate, "_run", lambda *_, **__: (tree / "dvc.lock").write_text("x") and None)
     display: Any = None

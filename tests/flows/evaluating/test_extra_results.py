@@ -31,11 +31,13 @@ QUERIES = 40
 
 
 def values() -> dict[str, Any]:
-    """star is far above bm25, <b> is above it by as much as only the correction does not take for significant (p .04)."""
+    """star is far above bm25; <b> is above it significantly, but not after the correction (p .04)."""
     draw = np.random.Generator(np.random.PCG64(5))
     low, *noise = draw.uniform(0, 0.5, QUERIES), *draw.normal(0, 1, (2, QUERIES))
     t = [5.0, 2.1]
-    gains = [(one - one.mean()) / one.std(ddof=1) * 0.05 + size * 0.05 / QUERIES**0.5 for one, size in zip(noise, t, strict=True)]
+    gains = [
+        (sample - sample.mean()) / sample.std(ddof=1) * 0.05 + size * 0.05 / QUERIES**0.5 for sample, size in zip(noise, t, strict=True)
+    ]
     return {"bm25": low, "star": low + gains[0], "<b>": low + gains[1]}
 
 
@@ -47,10 +49,10 @@ def write(tree: Path) -> None:
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for system, column in values().items():
-        place = tmp_path / "tree/values" / system
-        place.mkdir(parents=True)
+        folder = tmp_path / "tree/values" / system
+        folder.mkdir(parents=True)
         table = pa.table({"query": [f"q{n}" for n in range(QUERIES)], "AP": column / 2, "nDCG@10": column})
-        pq.write_table(table, place / "test.parquet")
+        pq.write_table(table, folder / "test.parquet")
         (tmp_path / "tree/metrics").mkdir(exist_ok=True)
         means = {"test": {"AP": column.mean() / 2, "nDCG@10": column.mean()}}
         (tmp_path / f"tree/metrics/{system}.json").write_text(json.dumps(means))
@@ -59,52 +61,52 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_two_systems_are_tested_with_holms_correction(written: Path) -> None:
-    told = json.loads((written / "significance.json").read_text())
-    found = {(pair["system"], pair["baseline"]): pair for pair in told["splits"]["test"]["pairs"]}
-    given = values()
-    raw = {pair: float(stats.ttest_rel(given[pair[0]], given[pair[1]]).pvalue) for pair in found}
+    report = json.loads((written / "significance.json").read_text())
+    pairs = {(pair["system"], pair["baseline"]): pair for pair in report["splits"]["test"]["pairs"]}
+    scores = values()
+    raw = {pair: float(stats.ttest_rel(scores[pair[0]], scores[pair[1]]).pvalue) for pair in pairs}
     assert set(raw) == {("star", "bm25"), ("<b>", "bm25"), ("<b>", "star")}
     expected, highest = {}, 0.0
     for step, pair in enumerate(sorted(raw, key=raw.__getitem__)):
         highest = max(highest, min(1.0, (3 - step) * raw[pair]))
         expected[pair] = highest
-    for pair, one in found.items():
-        assert one["p"] == pytest.approx(raw[pair], abs=0) and one["p_holm"] == pytest.approx(expected[pair], abs=0)
-        assert one["difference"] == pytest.approx(np.mean(given[pair[0]] - given[pair[1]]))
-        assert one["significant"] == (expected[pair] <= 0.05)
+    for pair, row in pairs.items():
+        assert row["p"] == pytest.approx(raw[pair], abs=0) and row["p_holm"] == pytest.approx(expected[pair], abs=0)
+        assert row["difference"] == pytest.approx(np.mean(scores[pair[0]] - scores[pair[1]]))
+        assert row["significant"] == (expected[pair] <= 0.05)
     assert raw["<b>", "bm25"] < 0.05 < expected["<b>", "bm25"]
-    assert found["star", "bm25"]["significant"]
+    assert pairs["star", "bm25"]["significant"]
 
 
 @pytest.mark.usefixtures("written")
 def test_the_table_names_what_each_is_above() -> None:
-    made, means = extra_results.load("nq"), {name: one.mean() for name, one in values().items()}
-    header, rows = made.rows("test", "star")
-    assert (made.splits, made.queries("test")) == (["test"], "40 queries")
+    results, means = extra_results.load("nq"), {name: column.mean() for name, column in values().items()}
+    header, rows = results.rows("test", "star")
+    assert (results.splits, results.queries("test")) == (["test"], "40 queries")
     assert header == ["system", "nDCG@10", "above", "AP"]
     assert rows == [
         ["a bm25", f"{means['bm25']:.4f}", "", f"{means['bm25'] / 2:.4f}"],
         ["b star *", f"{means['star']:.4f}", "a", f"{means['star'] / 2:.4f}"],
         ["c <b>", f"{means['<b>']:.4f}", "", f"{means['<b>'] / 2:.4f}"],
     ]
-    text = extra_results.text(made, "star")
+    text = extra_results.text(results, "star")
     assert text.startswith("extra.nq: beir:some/nq, 1,234 documents, zero-shot\ntest, 40 queries\n")
     assert "(paired two-sided t-tests over groups of queries that share relevant documents, Holm over 3 pairs, level 0.05)" in text
     assert "*: star, the best on the main data set, where it was chosen" in text
     assert "not measured here: crossed" in text
-    assert "the best on" not in extra_results.text(made, "elsewhere")
+    assert "the best on" not in extra_results.text(results, "elsewhere")
 
 
 @pytest.mark.usefixtures("written")
 def test_queries_about_one_document_are_drawn_at_once(tmp_path: Path) -> None:
-    """Five queries a document: tests are of one value for each of eight."""
-    given = values()
+    """Five queries for each of eight documents: tests use one value for each document."""
+    scores = values()
     rows = [[f"q{n}" for n in range(QUERIES)], [f"d{n // 5}" for n in range(QUERIES)], [1] * QUERIES]
     write_table(tmp_path / "tree/qrels/test.parquet", QRELS, [pa.table(rows, schema=QRELS)])
     write(tmp_path / "tree")
     split = json.loads((tmp_path / "data/extra/nq/significance.json").read_text())["splits"]["test"]
-    test = stats.ttest_1samp((given["star"] - given["bm25"]).reshape(8, 5).mean(axis=1), 0.0)
-    pair = next(one for one in split["pairs"] if (one["system"], one["baseline"]) == ("star", "bm25"))
+    test = stats.ttest_1samp((scores["star"] - scores["bm25"]).reshape(8, 5).mean(axis=1), 0.0)
+    pair = next(pair for pair in split["pairs"] if (pair["system"], pair["baseline"]) == ("star", "bm25"))
     assert (split["groups"], pair["p"]) == (8, pytest.approx(test.pvalue))
     assert (pair["low"], pair["high"]) == pytest.approx(tuple(test.confidence_interval(0.95)))
     assert "\ntest, 40 queries in 8 groups\n" in extra_results.text(extra_results.load("nq"), "star")
@@ -112,16 +114,16 @@ def test_queries_about_one_document_are_drawn_at_once(tmp_path: Path) -> None:
 
 def test_letters_of_more_systems_than_the_alphabet_has_are_told_apart() -> None:
     systems = [f"s{number}" for number in range(27)]
-    pairs = [{"system": "s0", "baseline": one, "significant": True, "difference": 0.1} for one in ("s26", "s1")]
+    pairs = [{"system": "s0", "baseline": system, "significant": True, "difference": 0.1} for system in ("s26", "s1")]
     about = {"systems": systems, "metric": "AP"}
-    made = extra_results.Made("nq", about, {one: {"test": {"AP": 0.5}} for one in systems}, {"splits": {"test": {"pairs": pairs}}})
-    assert made.rows("test", "s0")[1][0][2] == "b aa"
+    results = extra_results.Made("nq", about, {system: {"test": {"AP": 0.5}} for system in systems}, {"splits": {"test": {"pairs": pairs}}})
+    assert results.rows("test", "s0")[1][0][2] == "b aa"
 
 
 def test_mtebs_json_leaves_out_what_mteb_would_count_otherwise(written: Path) -> None:
-    told = json.loads((written / "mteb/star.json").read_text())
-    assert (told["task_name"], told["dataset_revision"]) == ("nq", "r")
-    assert told["scores"]["test"][0]["ndcg_at_10"] == pytest.approx(values()["star"].mean())
+    task = json.loads((written / "mteb/star.json").read_text())
+    assert (task["task_name"], task["dataset_revision"]) == ("nq", "r")
+    assert task["scores"]["test"][0]["ndcg_at_10"] == pytest.approx(values()["star"].mean())
 
 
 @pytest.mark.usefixtures("written")

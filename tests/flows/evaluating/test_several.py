@@ -22,8 +22,8 @@ AS_IS = Settings(PLAIN, PLAIN)
 MODELS = {"init": "data/encoders/init", "warmup": "data/encoders/warmup", "bm25": "bm25"}
 
 
-def options(name: str, *given: str) -> list[str]:
-    return [word for one in given for word in (name, one)]
+def options(name: str, *values: str) -> list[str]:
+    return [word for value in values for word in (name, value)]
 
 
 @pytest.fixture
@@ -38,18 +38,18 @@ def project(small: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def runs(project: Any, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Second trees are stood in for: each has what the project measured. The plans as they are run; `fail` in a file's name fails one."""
-    made: list[Plan] = []
+    """Fake second trees, each with what the project measured; returns the plans that are run. A file `failN` fails the Nth."""
+    plans: list[Plan] = []
 
     @contextmanager
     def second_run(plan: Plan, *_: Any, **__: Any) -> Iterator[Path]:
-        made.append(plan)
-        tree = project.folder / f"tree{len(made)}"
+        plans.append(plan)
+        tree = project.folder / f"tree{len(plans)}"
         source = next(edit for edit in plan.edits if edit.startswith("dataset.source"))
-        for place in ("metrics", "values", "corpus", "tokens"):
-            shutil.copytree(project.folder / "data" / place, tree / "data" / place)
+        for name in ("metrics", "values", "corpus", "tokens"):
+            shutil.copytree(project.folder / "data" / name, tree / "data" / name)
         (tree / "data/source.json").write_text(json.dumps({"dataset": {"digest": f"digest of {Path(source).name[:-1]}"}}))
-        failed = project.folder / f"fail{len(made)}"
+        failed = project.folder / f"fail{len(plans)}"
         for system in failed.read_text().split() if failed.exists() else ():
             (tree / f"data/metrics/{system}.json").unlink()
         if "old" in source:
@@ -60,7 +60,7 @@ def runs(project: Any, monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
             raise RunFailed(Problem("stage", "encode: failed", 1))
 
     monkeypatch.setattr(several, "second_run", second_run)
-    return made
+    return plans
 
 
 def grouped(models: dict[str, str], settings: Settings = AS_IS) -> list[several.Group]:
@@ -68,22 +68,22 @@ def grouped(models: dict[str, str], settings: Settings = AS_IS) -> list[several.
 
 
 def test_models_of_one_tokenizer_share_a_run_and_have_their_own_figures(project: Any, carried_out: Callable[[Plan], Path]) -> None:
-    own = {name: json.loads(project.read(f"data/metrics/{name}.json")) for name in ("init", "warmup", "tower", "bm25")}
+    metrics = {name: json.loads(project.read(f"data/metrics/{name}.json")) for name in ("init", "warmup", "tower", "bm25")}
     (group,) = grouped({"w": "data/encoders/warmup", "bm25": "bm25", "i": "data/encoders/init", "t": "data/encoders/tower"})
     assert dict(group.systems) == {"w": "w", "i": "i", "t": "t", "bm25": "bm25"}
     shown = evaluate.resolve_settings(AS_IS, "beir:copied")
     tree = carried_out(group.plan("beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=shown))
     measured = {file.stem: json.loads(file.read_text()) for file in (tree / "data/metrics").glob("*.json")}
-    assert measured == {"i": own["init"], "w": own["warmup"], "t": own["tower"], "bm25": own["bm25"]}
+    assert measured == {"i": metrics["init"], "w": metrics["warmup"], "t": metrics["tower"], "bm25": metrics["bm25"]}
 
 
 def test_bm25_alone_is_measured(project: Any, carried_out: Callable[[Plan], Path]) -> None:
-    own = json.loads(project.read("data/metrics/bm25.json"))
+    metrics = json.loads(project.read("data/metrics/bm25.json"))
     plan = evaluate.make_plan(
         "bm25", "beir:copied", read_yaml(Path("params.yaml")), settings=AS_IS, shown=evaluate.resolve_settings(AS_IS, "beir:copied")
     )
     tree = carried_out(plan)
-    assert json.loads((tree / "data/metrics/bm25.json").read_text()) == own
+    assert json.loads((tree / "data/metrics/bm25.json").read_text()) == metrics
     assert not (tree / "data/encoders").exists() and not (tree / "data/tokens").exists(), "no encoder is read"
     assert evaluate.describe_texts(tree / "data", evaluate.resolve_settings(AS_IS, "beir:copied")) == "titles off"
     assert evaluate.describe_model("bm25", read_yaml(Path("params.yaml"))) == ["bm25: k1 0.9, b 0.4"]
@@ -92,23 +92,23 @@ def test_bm25_alone_is_measured(project: Any, carried_out: Callable[[Plan], Path
 def test_a_model_that_reads_other_tokens_has_a_run_of_its_own(project: Any) -> None:
     for name in ("prompted", "shorter", "other"):
         shutil.copytree(project.folder / "data/encoders/warmup", project.folder / "saved" / name)
-    configured = project.folder / "saved/prompted/config_sentence_transformers.json"
-    told = json.loads(configured.read_text()) if configured.exists() else {}
-    project.write(str(configured.relative_to(project.folder)), json.dumps(told | {"prompts": {"query": "q: ", "document": ""}}))
+    config_file = project.folder / "saved/prompted/config_sentence_transformers.json"
+    config = json.loads(config_file.read_text()) if config_file.exists() else {}
+    project.write(str(config_file.relative_to(project.folder)), json.dumps(config | {"prompts": {"query": "q: ", "document": ""}}))
     for name, change in (("shorter", {"model_max_length": 40}), ("other", {"note": "another"})):
         file = f"saved/{name}/tokenizer_config.json"
         project.write(file, json.dumps(json.loads(project.read(file)) | change))
-    given = MODELS | {name: f"saved/{name}" for name in ("prompted", "shorter", "other")} | {"hybrid": "hybrid"}
-    assert [list(group.systems) for group in grouped(given)] == [
+    models = MODELS | {name: f"saved/{name}" for name in ("prompted", "shorter", "other")} | {"hybrid": "hybrid"}
+    assert [list(group.systems) for group in grouped(models)] == [
         ["init", "warmup", "bm25"],
         ["prompted"],
         ["shorter"],
         ["other"],
         ["hybrid"],
     ]
-    same = Settings({"query": "x", "document": None}, PLAIN)
-    assert list(grouped(given, same)[0].systems) == ["init", "warmup", "prompted", "bm25"]
-    assert [group.lock for group in grouped(given)] == ["several-0", "prompted", "shorter", "other", "hybrid"]
+    settings = Settings({"query": "x", "document": None}, PLAIN)
+    assert list(grouped(models, settings)[0].systems) == ["init", "warmup", "prompted", "bm25"]
+    assert [group.lock for group in grouped(models)] == ["several-0", "prompted", "shorter", "other", "hybrid"]
     assert [list(group.systems) for group in grouped({"hybrid": "hybrid", "bm25": "bm25"})] == [["hybrid"], ["bm25"]]
 
 
@@ -124,7 +124,7 @@ def test_systems_of_a_run_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "expected"),
+    ("sources", "expected"),
     [
         (["/a/nfcorpus", "/a/scifact"], ["nfcorpus", "scifact"]),
         (["/old/x/scifact", "/new/x/scifact", "/new/fiqa"], ["old/x/scifact", "new/x/scifact", "fiqa"]),
@@ -134,62 +134,62 @@ def test_systems_of_a_run_have_names_of_their_own() -> None:
         (["demo", "/x/demo/"], ["demo", "x/demo"]),
     ],
 )
-def test_short_names_tell_apart(places: list[str], expected: list[str]) -> None:
-    assert several.labels(places, [f"given {number}" for number in range(len(places))]) == expected
+def test_short_names_tell_apart(sources: list[str], expected: list[str]) -> None:
+    assert several.labels(sources, [f"given {number}" for number in range(len(sources))]) == expected
 
 
 def test_a_table_of_all(project: Any, runs: list[Plan]) -> None:
     flags = options("--model", *MODELS.values()) + options("--data", "beir:beir", "beir:copied", "beir:old/beir")
     before = project.state()
-    done = project.retemper("evaluate", *flags, "--out", "../found.json", "--mteb", "../mteb")
-    assert (done.status, done.err, len(runs)) == (0, "", 3)
-    own = {name: json.loads(project.read(f"data/metrics/{name}.json")) for name in MODELS}
-    rows = [line.split() for line in done.out.splitlines()]
+    result = project.retemper("evaluate", *flags, "--out", "../found.json", "--mteb", "../mteb")
+    assert (result.status, result.err, len(runs)) == (0, "", 3)
+    metrics = {name: json.loads(project.read(f"data/metrics/{name}.json")) for name in MODELS}
+    rows = [line.split() for line in result.out.splitlines()]
     labels = ["project/beir", "copied", "old/beir"]
     heads = [(label, split) for label in labels for split in ("dev", "test") if (label, split) != ("old/beir", "test")]
     table = {(row[0], row[1]): row for row in rows if tuple(row[:2]) in heads}
     assert list(table) == heads
     for (_, split), row in table.items():
         figures = [float(cell.rstrip("*+-")) for cell in row[2:] if "." in cell]
-        assert figures == [round(own[name][split]["nDCG@10"], 4) for name in MODELS]
+        assert figures == [round(metrics[name][split]["nDCG@10"], 4) for name in MODELS]
         assert row[2] == str(pq.read_table(project.folder / f"data/values/init/{split}.parquet").num_rows)
-    means = {name: (2 * own[name]["test"]["nDCG@10"] + own[name]["dev"]["nDCG@10"]) / 3 for name in MODELS}
-    told = next(row for row in rows if row[:1] == ["mean"])
-    assert [float(cell.rstrip("*+-")) for cell in told if "." in cell] == [round(mean, 4) for mean in means.values()]
-    assert "mean: unweighted, over 3 data sets: test, but dev of old/beir, which has no test" in done.out
+    means = {name: (2 * metrics[name]["test"]["nDCG@10"] + metrics[name]["dev"]["nDCG@10"]) / 3 for name in MODELS}
+    mean_row = next(row for row in rows if row[:1] == ["mean"])
+    assert [float(cell.rstrip("*+-")) for cell in mean_row if "." in cell] == [round(mean, 4) for mean in means.values()]
+    assert "mean: unweighted, over 3 data sets: test, but dev of old/beir, which has no test" in result.out
 
-    found = json.loads((project.folder.parent / "found.json").read_text())
-    assert found["metrics"]["copied"] == own and list(found["models"].items()) == list(MODELS.items())
-    assert found["data"]["copied"] == {"source": "beir:copied", "revision": "digest of copied"}
-    assert found["mean"]["models"]["bm25"]["nDCG@10"] == pytest.approx(means["bm25"]) and found["failed"] == {}
+    report = json.loads((project.folder.parent / "found.json").read_text())
+    assert report["metrics"]["copied"] == metrics and list(report["models"].items()) == list(MODELS.items())
+    assert report["data"]["copied"] == {"source": "beir:copied", "revision": "digest of copied"}
+    assert report["mean"]["models"]["bm25"]["nDCG@10"] == pytest.approx(means["bm25"]) and report["failed"] == {}
     files = {str(file.relative_to(project.folder.parent / "mteb")) for file in (project.folder.parent / "mteb").rglob("*.json")}
     assert files == {f"{model}/{label.replace('/', '__')}.json" for model in MODELS for label in labels}
     task = json.loads((project.folder.parent / "mteb/init/copied.json").read_text())
-    assert task["scores"]["test"][0]["main_score"] == own["init"]["test"]["nDCG@10"] and task["dataset_revision"] == "digest of copied"
-    unlike = {name: digest for name, digest in project.state().items() if name not in before and not name.startswith("tree")}
-    assert not unlike, "the project stays as it is"
+    assert task["scores"]["test"][0]["main_score"] == metrics["init"]["test"]["nDCG@10"] and task["dataset_revision"] == "digest of copied"
+    added = {name: digest for name, digest in project.state().items() if name not in before and not name.startswith("tree")}
+    assert not added, "the project stays as it is"
 
 
 def test_one_that_fails_leaves_the_others_and_the_status_says_so(project: Any, runs: list[Plan]) -> None:
     project.write("fail1", "init warmup bm25")
     project.write("fail2", "warmup")
     flags = options("--model", *MODELS.values()) + options("--data", "beir:beir", "beir:copied", "beir:old/beir")
-    done = project.retemper("evaluate", *flags, "--out", "found.json")
+    result = project.retemper("evaluate", *flags, "--out", "found.json")
     lines = [f"retemper: init, warmup, bm25 on beir:{name}: encode: failed" for name in ("beir", "copied")]
-    assert (done.status, done.err.splitlines(), len(runs)) == (1, lines, 3)
-    found = json.loads(project.read("found.json"))
-    assert {label: list(models) for label, models in found["metrics"].items()} == {"copied": ["init", "bm25"], "old/beir": list(MODELS)}
-    assert list(found["failed"]) == [f"init, warmup, bm25 on beir:{name}" for name in ("beir", "copied")]
-    assert found["data"]["project/beir"]["revision"] is None and found["mean"]["models"] == {}, "one set alone has every model"
-    assert "mean" not in done.out.split()
+    assert (result.status, result.err.splitlines(), len(runs)) == (1, lines, 3)
+    report = json.loads(project.read("found.json"))
+    assert {label: list(models) for label, models in report["metrics"].items()} == {"copied": ["init", "bm25"], "old/beir": list(MODELS)}
+    assert list(report["failed"]) == [f"init, warmup, bm25 on beir:{name}" for name in ("beir", "copied")]
+    assert report["data"]["project/beir"]["revision"] is None and report["mean"]["models"] == {}, "one set alone has every model"
+    assert "mean" not in result.out.split()
     for number in (4, 5, 6):
         project.write(f"fail{number}", "init warmup bm25")
-    done = project.retemper("evaluate", *flags)
-    assert (done.status, done.err.count("\n")) == (1, 3) and "nDCG@10" not in done.out
+    result = project.retemper("evaluate", *flags)
+    assert (result.status, result.err.count("\n")) == (1, 3) and "nDCG@10" not in result.out
 
 
 @pytest.mark.parametrize(
-    ("models", "data", "words"),
+    ("models", "data", "message"),
     [
         ((), ("beir:nowhere",), "nowhere: not found, expected a BEIR folder with corpus.jsonl"),
         ((), ("tsv:beir",), "dataset 'tsv:beir': unknown kind 'tsv', expected"),
@@ -204,24 +204,24 @@ def test_one_that_fails_leaves_the_others_and_the_status_says_so(project: Any, r
     ],
 )
 def test_a_mistake_is_one_line_before_anything_runs(
-    project: Any, runs: list[Plan], models: tuple[str, ...], data: tuple[str, ...], words: str
+    project: Any, runs: list[Plan], models: tuple[str, ...], data: tuple[str, ...], message: str
 ) -> None:
     shutil.copytree(project.folder / "beir", project.folder / "unjudged")
     for split in ("dev", "test"):
         (project.folder / f"unjudged/qrels/{split}.tsv").unlink()
-    given = (*options("--model", "data/encoders/init", *models), *options("--data", "beir:beir", "beir:copied", *data))
-    done = project.retemper("evaluate", *given)
-    assert (done.status, done.out, done.err.count("\n"), runs) == (2, "", 1, [])
-    assert done.err.startswith(f"retemper: {words}")
+    arguments = (*options("--model", "data/encoders/init", *models), *options("--data", "beir:beir", "beir:copied", *data))
+    result = project.retemper("evaluate", *arguments)
+    assert (result.status, result.out, result.err.count("\n"), runs) == (2, "", 1, [])
+    assert result.err.startswith(f"retemper: {message}")
 
 
 def test_a_place_for_several_results(project: Any, runs: list[Plan]) -> None:
-    given = ("evaluate", "--model", "data/encoders/init", "--data", "beir:beir", "--data", "beir:copied")
-    done = project.retemper(*given, "--mteb", "params.yaml")
+    arguments = ("evaluate", "--model", "data/encoders/init", "--data", "beir:beir", "--data", "beir:copied")
+    result = project.retemper(*arguments, "--mteb", "params.yaml")
     line = "retemper: --mteb params.yaml: found a file, expected a folder: several models or data sets have a file each\n"
-    assert (done.status, done.err, runs) == (2, line, [])
+    assert (result.status, result.err, runs) == (2, line, [])
     project.set("evaluate.measures", ["nDCG@10", "RR@10"])
-    assert project.retemper(*given, "--mteb", ".").status == 0, "a folder that is there"
+    assert project.retemper(*arguments, "--mteb", ".").status == 0, "a folder that is there"
     assert json.loads(project.read("init/copied.json"))["task_name"] == "copied"
 
 
@@ -235,13 +235,13 @@ def test_what_was_cut_is_said_once(project: Any, runs: list[Plan]) -> None:
 
 
 def test_as_many_data_sets_are_kept_as_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed evaluation of 18 resumes at the 18th, too."""
+    """A killed evaluation of 18 data sets can resume even at the 18th."""
     monkeypatch.chdir(tmp_path)
-    sets = [f"beir:{number}" for number in range(evaluate.DATASETS + 3)]
-    kept = [evaluate.make_kept_folder(one, len(sets)) for one in sets]
-    assert all(place.exists() for place in kept)
+    sources = [f"beir:{number}" for number in range(evaluate.DATASETS + 3)]
+    folders = [evaluate.make_kept_folder(source, len(sources)) for source in sources]
+    assert all(folder.exists() for folder in folders)
     evaluate.make_kept_folder("beir:0", 1)
-    assert sum(place.exists() for place in kept) == evaluate.DATASETS, "an evaluation of fewer keeps as many as ever"
+    assert sum(folder.exists() for folder in folders) == evaluate.DATASETS, "an evaluation of fewer keeps as many as ever"
 
 
 def test_a_partial_run_keeps_what_it_finished(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,12 +257,12 @@ def test_a_partial_run_keeps_what_it_finished(project: Any, monkeypatch: pytest.
         (project.folder.with_name("tree") / ".retemper").mkdir(parents=True, exist_ok=True)
         shutil.rmtree(project.folder.with_name("tree") / ".retemper")
         shutil.copy(project.folder / "params.yaml", project.folder.with_name("tree"))
-        read: list[Path] = []
-        kept = project.folder.with_name(f"kept{partial}")
+        trees: list[Path] = []
+        folder = project.folder.with_name(f"kept{partial}")
         plan = Plan("several-0", ["evaluate@x"], ["evaluate.relevance=1"], [], partial)
-        with pytest.raises(RunFailed, match="no"), evaluate.second_run(plan, kept, processes=Processes(), display=display) as tree:
-            read.append(tree)
-        assert (bool(read), (kept / "several-0.lock").exists()) == (partial, partial)
+        with pytest.raises(RunFailed, match="no"), evaluate.second_run(plan, folder, processes=Processes(), display=display) as tree:
+            trees.append(tree)
+        assert (bool(trees), (folder / "several-0.lock").exists()) == (partial, partial)
 
 
 def test_a_run_that_could_not_begin_is_a_problem_of_its_own(project: Any, runs: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +270,6 @@ def test_a_run_that_could_not_begin_is_a_problem_of_its_own(project: Any, runs: 
         raise UserError("data/source.json: unreadable")
 
     monkeypatch.setattr(several, "second_run", refuse)
-    done = project.retemper("evaluate", "--model", "data/encoders/init", *options("--data", "beir:beir", "beir:copied"))
+    result = project.retemper("evaluate", "--model", "data/encoders/init", *options("--data", "beir:beir", "beir:copied"))
     lines = [f"retemper: init on beir:{name}: data/source.json: unreadable" for name in ("beir", "copied")]
-    assert (done.status, done.err.splitlines(), runs) == (2, lines, [])
+    assert (result.status, result.err.splitlines(), runs) == (2, lines, [])

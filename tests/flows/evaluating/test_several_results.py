@@ -20,18 +20,20 @@ def values(seed: int) -> dict[str, Any]:
     """Of init, star far above it, and bm25 above it by as much as only Holm's correction does not take for significant (p .04)."""
     draw = np.random.Generator(np.random.PCG64(seed))
     low, *noise = draw.uniform(0, 0.5, 40), *draw.normal(0, 1, (2, 40))
-    gains = [(one - one.mean()) / one.std(ddof=1) * 0.05 + t * 0.05 / 40**0.5 for one, t in zip(noise, (-5.0, 2.1), strict=True)]
+    gains = [
+        (sample - sample.mean()) / sample.std(ddof=1) * 0.05 + t * 0.05 / 40**0.5 for sample, t in zip(noise, (-5.0, 2.1), strict=True)
+    ]
     return {"init": low, "star": low + gains[0], "bm25": low + gains[1]}
 
 
-def found(seed: int, splits: tuple[str, ...], models: tuple[str, ...] = tuple(MODELS), groups: dict[str, str] | None = None) -> Results:
-    each = {split: values(seed + place) for place, split in enumerate(splits)}
+def results(seed: int, splits: tuple[str, ...], models: tuple[str, ...] = tuple(MODELS), groups: dict[str, str] | None = None) -> Results:
+    scores = {split: values(seed + number) for number, split in enumerate(splits)}
     return Results(
         {
-            model: {split: {"AP": each[split][model].mean() / 2, "nDCG@10": each[split][model].mean()} for split in splits}
+            model: {split: {"AP": scores[split][model].mean() / 2, "nDCG@10": scores[split][model].mean()} for split in splits}
             for model in models
         },
-        {model: {split: dict(zip(QUERIES, each[split][model].tolist(), strict=True)) for split in splits} for model in models},
+        {model: {split: dict(zip(QUERIES, scores[split][model].tolist(), strict=True)) for split in splits} for model in models},
         {model: f"titles {'on' if seed == 9 else 'off'}" for model in models if model != "bm25"},
         {split: groups or {} for split in ("dev", "test")},
         "r",
@@ -43,19 +45,19 @@ def table(**sets: Results) -> Table:
 
 
 def test_every_model_is_tested_against_the_first_with_holms_correction() -> None:
-    given, told = values(1), several_results.record(table(nq=found(1, ("test",))), {})["tests"]
-    assert (told["against"], told["alpha"], list(told["data"]["nq"])) == ("init", 0.05, ["test"])
-    raw = {name: float(stats.ttest_rel(given[name], given["init"]).pvalue) for name in ("star", "bm25")}
+    scores, tests = values(1), several_results.record(table(nq=results(1, ("test",))), {})["tests"]
+    assert (tests["against"], tests["alpha"], list(tests["data"]["nq"])) == ("init", 0.05, ["test"])
+    raw = {name: float(stats.ttest_rel(scores[name], scores["init"]).pvalue) for name in ("star", "bm25")}
     assert raw["star"] < 0.025 < raw["bm25"] < 0.05
     expected = {"star": 2 * raw["star"], "bm25": raw["bm25"]}
-    for name, one in told["data"]["nq"]["test"].items():
-        assert one["p"] == pytest.approx(raw[name]) and one["p_holm"] == pytest.approx(expected[name])
-        assert one["difference"] == pytest.approx(float(np.mean(given[name] - given["init"])))
-        assert one["significant"] and one["queries"] == one["groups"] == 40
+    for name, test in tests["data"]["nq"]["test"].items():
+        assert test["p"] == pytest.approx(raw[name]) and test["p_holm"] == pytest.approx(expected[name])
+        assert test["difference"] == pytest.approx(float(np.mean(scores[name] - scores["init"])))
+        assert test["significant"] and test["queries"] == test["groups"] == 40
 
 
 def test_the_table_as_it_is_printed() -> None:
-    shown = several_results.text(table(nq=found(1, ("dev", "test")), fiqa=found(9, ("dev",))), PLAIN, None)
+    output = several_results.text(table(nq=results(1, ("dev", "test")), fiqa=results(9, ("dev",))), PLAIN, None)
     rows = []
     for label, split, seed in (("nq", "dev", 1), ("nq", "test", 2), ("fiqa", "dev", 9)):
         means = [values(seed)[model].mean() for model in MODELS]
@@ -74,21 +76,21 @@ def test_the_table_as_it_is_printed() -> None:
         "init, star on fiqa: titles on",
         "bm25: k1 1.2, b 0.75",
     ]
-    assert shown.splitlines() == expected
+    assert output.splitlines() == expected
 
 
 def test_a_terminal_gets_lines_that_fit() -> None:
-    shown = several_results.text(table(nq=found(1, ("test",))), PLAIN, 40)
-    assert max(map(len, shown.splitlines()[1:7])) <= 40 and "init" in shown
+    output = several_results.text(table(nq=results(1, ("test",))), PLAIN, 40)
+    assert max(map(len, output.splitlines()[1:7])) <= 40 and "init" in output
 
 
 def test_one_model_has_no_marks_and_one_data_set_no_mean() -> None:
-    one = found(1, ("test",), ("init",))
-    shown = several_results.text(
-        Table({"init": "m"}, {"nq": "x", "fiqa": "y"}, {"nq": one, "fiqa": one}, "nDCG@10", tested.Tested()), PLAIN, None
+    init = results(1, ("test",), ("init",))
+    output = several_results.text(
+        Table({"init": "m"}, {"nq": "x", "fiqa": "y"}, {"nq": init, "fiqa": init}, "nDCG@10", tested.Tested()), PLAIN, None
     )
     mean = f"{values(1)['init'].mean():.4f}"
-    assert shown.splitlines() == [
+    assert output.splitlines() == [
         "nDCG@10, zero-shot",
         "data  split  queries    init",
         f"nq    test        40  {mean}",
@@ -97,36 +99,38 @@ def test_one_model_has_no_marks_and_one_data_set_no_mean() -> None:
         "mean: unweighted, over test of 2 data sets",
         "titles off",
     ]
-    assert "mean" not in several_results.text(table(nq=found(1, ("dev", "test"))), PLAIN, None)
+    assert "mean" not in several_results.text(table(nq=results(1, ("dev", "test"))), PLAIN, None)
 
 
 def test_groups_are_shown_where_queries_share_documents() -> None:
-    pairs = {query: QUERIES[place // 2 * 2] for place, query in enumerate(QUERIES)}
-    shown = several_results.text(table(nq=found(1, ("test",), groups=pairs)), PLAIN, None).splitlines()
-    assert shown[1].split()[:4] == ["data", "split", "queries", "groups"] and shown[2].split()[2:4] == ["40", "20"]
-    all_of_one = table(nq=found(1, ("test",), groups=dict.fromkeys(QUERIES, "q00")))
-    told = several_results.text(all_of_one, PLAIN, None)
+    pairs = {query: QUERIES[number // 2 * 2] for number, query in enumerate(QUERIES)}
+    lines = several_results.text(table(nq=results(1, ("test",), groups=pairs)), PLAIN, None).splitlines()
+    assert lines[1].split()[:4] == ["data", "split", "queries", "groups"] and lines[2].split()[2:4] == ["40", "20"]
+    one_group = table(nq=results(1, ("test",), groups=dict.fromkeys(QUERIES, "q00")))
+    output = several_results.text(one_group, PLAIN, None)
     line = "nq, test: all 40 queries share relevant documents, so nothing can be tested unless report.draws is queries"
-    assert line in told.splitlines() and " -" not in told.splitlines()[2] and "+" not in told.splitlines()[2]
+    assert line in output.splitlines() and " -" not in output.splitlines()[2] and "+" not in output.splitlines()[2]
 
 
 def test_a_model_that_failed_leaves_a_gap_and_the_mean_is_over_what_all_have() -> None:
-    given = table(nq=found(1, ("test",)), fiqa=found(2, ("test",), ("init", "bm25")), scifact=found(3, ("test",)))
-    given = Table(
+    comparison = table(nq=results(1, ("test",)), fiqa=results(2, ("test",), ("init", "bm25")), scifact=results(3, ("test",)))
+    comparison = Table(
         MODELS,
-        {**given.data, "arguana": "beir:x/arguana"},
-        {**given.results, "last": found(4, ("test",), ("star", "bm25"))},
+        {**comparison.data, "arguana": "beir:x/arguana"},
+        {**comparison.results, "last": results(4, ("test",), ("star", "bm25"))},
         "nDCG@10",
         tested.Tested(),
     )
-    told = several_results.record(given, {"star on beir:x/fiqa": Problem("stage", "encode: failed", 1)})
+    report = several_results.record(comparison, {"star on beir:x/fiqa": Problem("stage", "encode: failed", 1)})
     means = {model: (values(1)[model].mean() + values(3)[model].mean()) / 2 for model in MODELS}
-    assert {model: one["nDCG@10"] for model, one in told["mean"]["models"].items()} == pytest.approx(means)
-    assert {model: one["AP"] * 2 for model, one in told["mean"]["models"].items()} == pytest.approx(means)
-    assert told["mean"]["splits"] == {"nq": "test", "scifact": "test"} and told["failed"] == {"star on beir:x/fiqa": "encode: failed"}
-    assert list(told["tests"]["data"]["fiqa"]["test"]) == ["bm25"] and "last" not in told["tests"]["data"], "not without the first model"
-    assert told["data"]["arguana"] == {"source": "beir:x/arguana", "revision": None}
-    shown = several_results.text(given, PLAIN, None)
-    assert "mean: unweighted, over test of 2 data sets; without fiqa, arguana, where a model failed" in shown
-    row = next(line.split() for line in shown.splitlines() if line.startswith("fiqa"))
+    assert {model: figures["nDCG@10"] for model, figures in report["mean"]["models"].items()} == pytest.approx(means)
+    assert {model: figures["AP"] * 2 for model, figures in report["mean"]["models"].items()} == pytest.approx(means)
+    assert report["mean"]["splits"] == {"nq": "test", "scifact": "test"} and report["failed"] == {"star on beir:x/fiqa": "encode: failed"}
+    assert list(report["tests"]["data"]["fiqa"]["test"]) == ["bm25"] and "last" not in report["tests"]["data"], (
+        "not without the first model"
+    )
+    assert report["data"]["arguana"] == {"source": "beir:x/arguana", "revision": None}
+    output = several_results.text(comparison, PLAIN, None)
+    assert "mean: unweighted, over test of 2 data sets; without fiqa, arguana, where a model failed" in output
+    row = next(line.split() for line in output.splitlines() if line.startswith("fiqa"))
     assert [cell.rstrip("*+") for cell in row[3:]] == [f"{values(2)[model].mean():.4f}" for model in ("init", "bm25")]

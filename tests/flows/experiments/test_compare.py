@@ -52,33 +52,33 @@ class Project:
         path.write_bytes(content)
         return digest
 
-    def values(self, found: dict[str, float]) -> str:
+    def values(self, scores: dict[str, float]) -> str:
         path = self.folder / "values.parquet"
-        table = pa.table({"query": list(found), "RR@10": list(found.values())}, schema=value_schema(["RR@10"]))
+        table = pa.table({"query": list(scores), "RR@10": list(scores.values())}, schema=value_schema(["RR@10"]))
         write_table(path, value_schema(["RR@10"]), [table])
-        entry = [{"md5": self.put(path.read_bytes()), "relpath": "dev.parquet"}]
+        entries = [{"md5": self.put(path.read_bytes()), "relpath": "dev.parquet"}]
         path.unlink()
-        return self.put(json.dumps(entry).encode(), ".dir")
+        return self.put(json.dumps(entries).encode(), ".dir")
 
     def run(self, lines: str) -> str:
-        entry = [{"md5": self.put(lines.encode()), "relpath": "dev.trec"}]
-        return self.put(json.dumps(entry).encode(), ".dir")
+        entries = [{"md5": self.put(lines.encode()), "relpath": "dev.trec"}]
+        return self.put(json.dumps(entries).encode(), ".dir")
 
     def commit(self, systems: dict[str, tuple[float, str, dict[str, float]]], runs: Mapping[str, str] | None = None) -> str:
-        """Of each system its lr, the digest of its code, and its values; `runs`: the TREC lines of some."""
+        """`systems`: the lr, code digest and values of each system; `runs`: the TREC lines of some."""
         stages: dict[str, Any] = {}
-        for name, (lr, code, found) in systems.items():
+        for name, (lr, code, scores) in systems.items():
             params = {"data/params.json": {f"rounds.{name}": {"lr": lr}}, "data/code.json": {"train": code}}
             stages[f"train@{name}"] = {"cmd": "train", "params": params, "outs": [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]}
-            metrics = self.put(json.dumps({"dev": {"RR@10": sum(found.values()) / len(found)}}).encode())
+            metrics = self.put(json.dumps({"dev": {"RR@10": sum(scores.values()) / len(scores)}}).encode())
             outs = [
-                {"path": f"data/values/{name}", "md5": self.values(found)},
+                {"path": f"data/values/{name}", "md5": self.values(scores)},
                 {"path": f"data/metrics/{name}.json", "hash": "md5", "md5": metrics},
             ]
             if runs and name in runs:
                 outs.append({"path": f"data/runs/{name}", "md5": self.run(runs[name])})
-            read = [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]
-            stages[f"evaluate@{name}"] = {"cmd": f"evaluate {name}", "deps": read, "outs": outs}
+            deps = [{"path": f"data/encoders/{name}", "md5": f"{lr}{code}"}]
+            stages[f"evaluate@{name}"] = {"cmd": f"evaluate {name}", "deps": deps, "outs": outs}
         for file, content in (("dvc.lock", {"schema": "2.0", "stages": stages}), ("dvc.yaml", GRAPH), ("params.yaml", PARAMS)):
             with (self.folder / file).open("w") as handle:
                 YAML().dump(content, handle)
@@ -109,14 +109,14 @@ def test_two_commits_and_the_one_parameter_that_differs(project: Project, capsys
     assert (row["low"], row["high"]) == (pytest.approx(interval.low), pytest.approx(interval.high))
     assert row["differs"] == ["rounds.star.lr: 5e-05 -> 1e-05"]
     compare(["HEAD~1", "HEAD"], "dev", None, shown=1, as_json=False)
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     gains = max(QUERIES_OF, key=lambda query: new[query] - old[query])
-    assert "HEAD (star): rounds.star.lr: 5e-05 -> 1e-05" in shown
-    assert f"HEAD (star) gains: {old[gains]:.3f} -> {new[gains]:.3f}  {gains}" in shown
+    assert "HEAD (star): rounds.star.lr: 5e-05 -> 1e-05" in output
+    assert f"HEAD (star) gains: {old[gains]:.3f} -> {new[gains]:.3f}  {gains}" in output
 
 
 def test_a_champion_is_its_own_model_not_the_best_on_dev(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its selection has chosen star, or a person has, or only star may be served."""
+    """The selection rule or a person chose star, or only star can be served."""
     old, new, best = drawn(1), drawn(2, better=0.1), drawn(3, better=0.4)
     for number, values in enumerate((old, new), 1):
         project.commit({"star": (number * 1e-5, "c1", values), "warmup": (1e-4, "c1", best)})
@@ -133,20 +133,20 @@ def test_dvc_metrics_diff_has_the_same_means_and_difference(project: Project, ca
     compare(["HEAD~1:star", "HEAD:star"], "dev", None, shown=0, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["systems"]
     with Repo() as repo:
-        told = repo.metrics.diff(a_rev="HEAD~1", b_rev="HEAD")["diff"]
-    assert list(told) == ["data/metrics/star.json"], "what is the same is not listed"
-    found = told["data/metrics/star.json"]["dev.RR@10"]
-    assert (found["old"], found["new"]) == (pytest.approx(row["first_mean"]), pytest.approx(row["mean"]))
-    assert found["diff"] == pytest.approx(row["difference"])
+        diff = repo.metrics.diff(a_rev="HEAD~1", b_rev="HEAD")["diff"]
+    assert list(diff) == ["data/metrics/star.json"], "what is the same is not listed"
+    figures = diff["data/metrics/star.json"]["dev.RR@10"]
+    assert (figures["old"], figures["new"]) == (pytest.approx(row["first_mean"]), pytest.approx(row["mean"]))
+    assert figures["diff"] == pytest.approx(row["difference"])
 
 
 def test_models_and_code_of_one_working_tree(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-5, "c2", {q: v for q, v in drawn(4).items() if q != "q00"})})
     assert main(["compare", "star", "warmup", "--queries", "0"]) == 0
-    shown = capsys.readouterr().out
-    assert "warmup: rounds.MODEL.lr: 5e-05 -> 1e-05; code: train\n" in shown
-    assert "warmup: lacks 1 of the queries of star\n" in shown
-    assert "warmup gains" not in shown
+    output = capsys.readouterr().out
+    assert "warmup: rounds.MODEL.lr: 5e-05 -> 1e-05; code: train\n" in output
+    assert "warmup: lacks 1 of the queries of star\n" in output
+    assert "warmup gains" not in output
 
 
 def test_a_stage_that_both_go_through_is_of_neither_alone() -> None:
@@ -154,8 +154,8 @@ def test_a_stage_that_both_go_through_is_of_neither_alone() -> None:
         return Side(model, {}, {stage: {} for stage in stages}, model)
 
     shared = ("prepare", "train@warmup", "encode@warmup")
-    made = (*shared, "mine@warmup", "train@star", "encode@star", "retrieve@star")
-    warmup, star, reranked = side("warmup", *shared, "retrieve@warmup"), side("star", *made), side("ce", *made, "rerank@ce")
+    star_stages = (*shared, "mine@warmup", "train@star", "encode@star", "retrieve@star")
+    warmup, star, reranked = side("warmup", *shared, "retrieve@warmup"), side("star", *star_stages), side("ce", *star_stages, "rerank@ce")
     assert list(differences(warmup, star)) == ["stages that only one of the two has: encode@star, mine@warmup, train@star"], (
         "retrieve is a step of both"
     )
@@ -179,14 +179,17 @@ def test_p_values_are_holms_over_all(project: Project, capsys: pytest.CaptureFix
     run.write_text("".join(f"{query} Q0 d1 1 2.0 x\n{query} Q0 d0 2 1.0 x\n" for query in QUERIES_OF[:30]))
     qrels = [(query, "d0", 1) for query in QUERIES_OF]
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table([list(c) for c in zip(*qrels, strict=True)], schema=QRELS)])
-    asked = [(query, f"what is \x1b[2J{query}", []) for query in QUERIES_OF]
-    write_table(Path("data/corpus/queries/dev.parquet"), QUERIES, [pa.table([list(c) for c in zip(*asked, strict=True)], schema=QUERIES)])
+    queries = [(query, f"what is \x1b[2J{query}", []) for query in QUERIES_OF]
+    write_table(Path("data/corpus/queries/dev.parquet"), QUERIES, [pa.table([list(c) for c in zip(*queries, strict=True)], schema=QUERIES)])
     compare(["star", "warmup", str(run)], "dev", None, shown=1, as_json=True)
-    one, other = json.loads(capsys.readouterr().out)["systems"]
-    assert other["differs"] == ["how a run file was made is not recorded"]
-    assert other["mean"] == pytest.approx(0.5 * 30 / 40), "a query that the run lacks counts 0"
-    smaller, larger = sorted((one["p"], other["p"]))
-    assert sorted((one["p_holm"], other["p_holm"])) == [pytest.approx(min(1, 2 * smaller)), pytest.approx(max(larger, min(1, 2 * smaller)))]
+    warmup, run_file = json.loads(capsys.readouterr().out)["systems"]
+    assert run_file["differs"] == ["how a run file was made is not recorded"]
+    assert run_file["mean"] == pytest.approx(0.5 * 30 / 40), "a query that the run lacks counts 0"
+    smaller, larger = sorted((warmup["p"], run_file["p"]))
+    assert sorted((warmup["p_holm"], run_file["p_holm"])) == [
+        pytest.approx(min(1, 2 * smaller)),
+        pytest.approx(max(larger, min(1, 2 * smaller))),
+    ]
     compare(["star", "warmup"], "dev", None, shown=1, as_json=False)
     assert "what is \\x1b[2Jq" in capsys.readouterr().out
 
@@ -205,21 +208,21 @@ def test_size_power_and_too_few_queries(project: Project, capsys: pytest.Capture
     )
     assert row["power"] < 0.8 and row["needed"] > 40
     compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
-    shown = capsys.readouterr().out
-    assert row["warning"] and f"{row['warning']}\n" in shown
-    assert f" {row['detectable']:.4f} " in shown
-    assert "paired two-sided t-tests over the queries in common" in shown
+    output = capsys.readouterr().out
+    assert row["warning"] and f"{row['warning']}\n" in output
+    assert f" {row['detectable']:.4f} " in output
+    assert "paired two-sided t-tests over the queries in common" in output
 
 
 def test_the_projects_test_is_used(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
     old = drawn(1)
-    new = {query: value + (0.01 if place < 8 else 0) for place, (query, value) in enumerate(old.items())}  # 8 of 40 differ, all for it
+    new = {query: value + (0.01 if number < 8 else 0) for number, (query, value) in enumerate(old.items())}  # 8 of 40 differ, all for it
     project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
     params = project.folder / "params.yaml"
     params.write_text(params.read_text().replace("metric: RR@10", "metric: RR@10\n  test: permutation"))
     compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["test"], told["systems"][0]["p"]) == ("permutation", 2 / 2**8)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["test"], report["systems"][0]["p"]) == ("permutation", 2 / 2**8)
     params.write_text(params.read_text().replace("permutation", "wilcoxon"))
     with pytest.raises(UserError, match=r"params.yaml: report.test: found 'wilcoxon'"):
         compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
@@ -231,11 +234,11 @@ def test_the_projects_level_is_used(project: Project, capsys: pytest.CaptureFixt
     params = project.folder / "params.yaml"
     params.write_text(params.read_text().replace("metric: RR@10", "metric: RR@10\n  alpha: 0.01"))
     compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    (row,) = told["systems"]
+    report = json.loads(capsys.readouterr().out)
+    (row,) = report["systems"]
     result = stats.ttest_rel(list(new.values()), list(old.values()))
     interval = result.confidence_interval(0.99)
-    assert (told["alpha"], row["low"], row["high"]) == (0.01, pytest.approx(interval.low), pytest.approx(interval.high))
+    assert (report["alpha"], row["low"], row["high"]) == (0.01, pytest.approx(interval.low), pytest.approx(interval.high))
     critical, shift = stats.t.ppf(0.995, 39), abs(row["d"]) * 40**0.5
     assert row["power"] == pytest.approx(float(stats.nct.sf(critical, 39, shift) + stats.nct.cdf(-critical, 39, shift)))
     assert 0.01 < result.pvalue < 0.05 and row["warning"]
@@ -247,18 +250,18 @@ def test_the_projects_level_is_used(project: Project, capsys: pytest.CaptureFixt
 
 
 def test_queries_that_share_a_document(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ten documents with four queries each, which gain alike."""
-    old, new = drawn(1), {query: value + 0.05 * (place // 4 % 3) for place, (query, value) in enumerate(drawn(1).items())}
+    """Ten documents with four queries each; the queries of one document gain equally."""
+    old, new = drawn(1), {query: value + 0.05 * (number // 4 % 3) for number, (query, value) in enumerate(drawn(1).items())}
     project.commit({"star": (1.0, "c", old), "warmup": (1.0, "c", new)})
-    rows = [QUERIES_OF, [f"d{place // 4}" for place in range(40)], [1] * 40]
+    rows = [QUERIES_OF, [f"d{number // 4}" for number in range(40)], [1] * 40]
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table(rows, schema=QRELS)])
     compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["systems"]
-    steps = [0.05 * (place % 3) for place in range(10)]
+    steps = [0.05 * (number % 3) for number in range(10)]
     by_group = stats.ttest_1samp(steps, 0.0).pvalue
     assert (row["groups"], row["p"], row["p_holm"]) == (10, pytest.approx(by_group), pytest.approx(by_group))
-    half = stats.t.ppf(0.975, 9) * statistics.stdev(steps) / 10**0.5
-    assert (row["low"], row["high"]) == pytest.approx((statistics.mean(steps) - half, statistics.mean(steps) + half))
+    half_width = stats.t.ppf(0.975, 9) * statistics.stdev(steps) / 10**0.5
+    assert (row["low"], row["high"]) == pytest.approx((statistics.mean(steps) - half_width, statistics.mean(steps) + half_width))
     effect = statistics.variance(steps) / 10 / (statistics.variance([new[query] - old[query] for query in QUERIES_OF]) / 40)
     assert row["design_effect"] == pytest.approx(effect) and effect > 3
     compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
@@ -267,16 +270,16 @@ def test_queries_that_share_a_document(project: Project, capsys: pytest.CaptureF
         f"(design effect {effect:.1f})\n"
     )
     assert line in capsys.readouterr().out
-    one = pa.table([rows[0], ["d0"] * 40, [1] * 40], schema=QRELS)
-    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [one])
+    table = pa.table([rows[0], ["d0"] * 40, [1] * 40], schema=QRELS)
+    write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [table])
     compare(["star", "warmup"], "dev", None, shown=0, as_json=False)
     assert "warmup: all 40 queries share relevant documents, so nothing can be tested unless report.draws is" in capsys.readouterr().out
     params = project.folder / "params.yaml"
     params.write_text(params.read_text().replace("metric: RR@10", "metric: RR@10\n  draws: queries"))
     compare(["star", "warmup"], "dev", None, shown=0, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["systems"]
-    alone = stats.ttest_rel([new[query] for query in QUERIES_OF], [old[query] for query in QUERIES_OF]).pvalue
-    assert (row["groups"], row["p"]) == (40, pytest.approx(alone))
+    by_query = stats.ttest_rel([new[query] for query in QUERIES_OF], [old[query] for query in QUERIES_OF]).pvalue
+    assert (row["groups"], row["p"]) == (40, pytest.approx(by_query))
 
 
 def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
@@ -290,8 +293,8 @@ def test_fewer_mistakes_are_better(project: Project, capsys: pytest.CaptureFixtu
     (row,) = json.loads(capsys.readouterr().out)["systems"]
     assert (row["first_mean"], row["mean"], row["better"], row["worse"]) == (0.5, 0.0, 1, 0)
     compare(["one", "two"], "dev", "PairwiseErrors@5", shown=1, as_json=False)
-    shown = capsys.readouterr().out
-    assert "two gains: 1.000 -> 0.000  q1" in shown and "two losses" not in shown
+    output = capsys.readouterr().out
+    assert "two gains: 1.000 -> 0.000  q1" in output and "two losses" not in output
     with pytest.raises(UserError, match=r"--measure: found Coverage@5, which reads documents"):
         compare(["one", "two"], "dev", "Coverage@5", shown=1, as_json=True)
 
@@ -311,9 +314,9 @@ def test_mistakes_are_one_line(project: Project, names: list[str], line: str) ->
     project.commit({"star": (5e-5, "c1", drawn(1))})
     Path("run.trec").write_text("elsewhere Q0 d0 1 1.0 x\n")
     write_table(Path("data/corpus/qrels/dev.parquet"), QRELS, [pa.table([["q00"], ["d0"], [1]], schema=QRELS)])
-    with pytest.raises(UserError, match=line) as refused:
+    with pytest.raises(UserError, match=line) as refusal:
         compare(names, "dev", None, shown=0, as_json=False)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_what_cannot_be_compared(project: Project) -> None:
@@ -336,15 +339,15 @@ def test_what_cannot_be_compared(project: Project) -> None:
 @pytest.mark.parametrize("damage", ["other figures", "half of it", ""])
 def test_a_corrupt_object_of_the_cache_counts_as_missing(project: Project, damage: str) -> None:
     project.commit({"star": (5e-5, "c1", drawn(1)), "warmup": (1e-5, "c1", drawn(2))})
-    (entry,) = (one["outs"] for name, one in read_lock().items() if name == "evaluate@star")
-    values, metrics = (intact_path(project.objects, one["md5"]) for one in entry)
-    other = intact_path(project.objects, project.values(drawn(3)))
-    assert values and metrics and other
+    (outs,) = (stage["outs"] for name, stage in read_lock().items() if name == "evaluate@star")
+    values, metrics = (intact_path(project.objects, out["md5"]) for out in outs)
+    other_values = intact_path(project.objects, project.values(drawn(3)))
+    assert values and metrics and other_values
     table = object_path(project.objects, listing(project.objects, object_id(values))["dev.parquet"])
-    better = object_path(project.objects, listing(project.objects, object_id(other))["dev.parquet"]).read_bytes()
-    figures = {"other figures": (better, b'{"dev": {"RR@10": 1.0}}'), "half of it": (table.read_bytes()[:99], b'{"dev": {"RR')}
-    wrong = figures.get(damage, (b"", b""))
-    for path, content in zip((table, metrics), wrong, strict=True):
+    other_table = object_path(project.objects, listing(project.objects, object_id(other_values))["dev.parquet"]).read_bytes()
+    figures = {"other figures": (other_table, b'{"dev": {"RR@10": 1.0}}'), "half of it": (table.read_bytes()[:99], b'{"dev": {"RR')}
+    contents = figures.get(damage, (b"", b""))
+    for path, content in zip((table, metrics), contents, strict=True):
         path.write_bytes(content)
     with pytest.raises(UserError, match="compare star: data/values/star is missing from this clone's cache, or corrupt"):
         compare(["star", "warmup"], "dev", None, shown=0, as_json=False)

@@ -16,7 +16,7 @@ def points(tmp_path: Path, text: str) -> list[Point]:
 
 
 def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
-    found = points(
+    result = points(
         tmp_path,
         """
         set: {bm25.k1: 1.2}
@@ -29,16 +29,16 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
             prepare.unknown_documents: "null"
         """,
     )
-    assert [point.name for point in found] == [
+    assert [point.name for point in result] == [
         "lr_1e-05-window_1_20",
         "lr_1e-05-window_null",
         "lr_5e-05-window_1_20",
         "lr_5e-05-window_null",
         "costa",
     ]
-    assert found[0].assignments == ("bm25.k1=1.2", "rounds.star.lr=1e-05", "rounds.star.window=[1, 20]")
-    assert found[1].assignments[-1] == "rounds.star.window=null"
-    assert found[-1].assignments == (
+    assert result[0].assignments == ("bm25.k1=1.2", "rounds.star.lr=1e-05", "rounds.star.window=[1, 20]")
+    assert result[1].assignments[-1] == "rounds.star.window=null"
+    assert result[-1].assignments == (
         "bm25.k1=1.2",
         'pretrain.costa={"init": "base", "objective": "costa"}',
         "rounds.warmup.init=costa",
@@ -48,7 +48,7 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "expected grid"),
         ("gird: {a: [1]}", "found gird"),
@@ -64,16 +64,16 @@ def test_the_points_of_a_grid_and_named_ones(tmp_path: Path) -> None:
         ("grid: {a: [1]}\npoints: {a_1: {a: 2}}", "two points have that name"),
     ],
 )
-def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         points(tmp_path, text)
 
 
 def test_git_takes_the_name_of_every_point(tmp_path: Path) -> None:
-    """A point that cannot be stored is found out only after its run."""
+    """Otherwise a point that cannot be stored would fail only after its run."""
     values = ["../models/a", "../models/b", "...", "x.lock", "a@{1}", "~b^c:d?e*[f", "a..b", "beir:../../x/"]
     long = f"{'a' * 86}../b"  # cut within
-    found = points(tmp_path, json.dumps({"grid": {"encoder.source": [*values, long]}, "points": {"v1.2-a_b": {"x": 1}}}))
-    assert [point.name for point in found][:2] == ["source_models_a", "source_models_b"]
-    for point in found:
+    result = points(tmp_path, json.dumps({"grid": {"encoder.source": [*values, long]}, "points": {"v1.2-a_b": {"x": 1}}}))
+    assert [point.name for point in result][:2] == ["source_models_a", "source_models_b"]
+    for point in result:
         subprocess.run(["git", "check-ref-format", f"refs/exps/ab/{point.name}-012345"], check=True)

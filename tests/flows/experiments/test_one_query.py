@@ -42,14 +42,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return project
 
 
-def tokens(lengths: dict[str, list[int]], most: int) -> None:
-    """A token folder: of each document the lengths of its passages."""
+def tokens(lengths: dict[str, list[int]], max_length: int) -> None:
+    """Write a token folder; `lengths`: each document's passage lengths."""
     folder, sizes = Path("data/tokens/documents"), [size for rows in lengths.values() for size in rows]
     table(str(folder / "ids.parquet"), IDS, [(doc,) for doc in lengths])
     np.zeros(sum(sizes), np.uint16).tofile(folder / "tokens.bin")
     np.save(folder / "offsets.npy", np.cumsum([0, *sizes]))
     np.save(folder / "owners.npy", np.repeat(np.arange(len(lengths), dtype=np.int32), [len(rows) for rows in lengths.values()]))
-    meta = {"dtype": "uint16", "pad": 0, "max_length": most, "prefix": "", "tokenizer": "x"}
+    meta = {"dtype": "uint16", "pad": 0, "max_length": max_length, "prefix": "", "tokenizer": "x"}
     (folder / "meta.json").write_text(json.dumps(meta))
 
 
@@ -57,9 +57,9 @@ def tokens(lengths: dict[str, list[int]], most: int) -> None:
 def test_lists_values_and_ranks_of_relevant_documents(capsys: pytest.CaptureFixture[str]) -> None:
     tokens({"d02": [5], "d11": [8, 8], "d13": [8]}, 8)
     assert main(["compare", "star", "HEAD:warmup", "--query", "q1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["split"], told["measure"], told["query"], told["text"]) == ("dev", "RR@10", "q1", "what \x1b[2J is")
-    star, warmup = told["systems"]
+    report = json.loads(capsys.readouterr().out)
+    assert (report["split"], report["measure"], report["query"], report["text"]) == ("dev", "RR@10", "q1", "what \x1b[2J is")
+    star, warmup = report["systems"]
     assert (star["name"], star["value"], star["listed"]) == ("star", pytest.approx(1 / 3), 12)
     assert [(hit["rank"], hit["score"], hit["id"]) for hit in star["top"]] == [(n + 1, 20 - n, f"d{n:02}") for n in range(10)]
     assert [(hit["id"], hit["grade"]) for hit in star["top"] if hit["relevant"]] == [("d02", 1)]
@@ -70,10 +70,10 @@ def test_lists_values_and_ranks_of_relevant_documents(capsys: pytest.CaptureFixt
         ("d13", 0, False), ("gone", 1, True), ("d02", 1, True),
     ]  # fmt: skip
     assert warmup["top"][1]["text"] is None
-    assert [(one["id"], one["grade"], one["ranks"]) for one in told["relevant"]] == [
+    assert [(document["id"], document["grade"], document["ranks"]) for document in report["relevant"]] == [
         ("d11", 2, [12, None]), ("d02", 1, [3, 3]), ("gone", 1, [None, 2]),
     ]  # fmt: skip
-    assert [(one["tokens"], one["full"]) for one in told["relevant"]] == [(16, True), (5, False), (None, None)]
+    assert [(document["tokens"], document["full"]) for document in report["relevant"]] == [(16, True), (5, False), (None, None)]
 
 
 @pytest.mark.usefixtures("project")
@@ -98,8 +98,8 @@ def test_a_run_file_and_a_system_that_finds_nothing(capsys: pytest.CaptureFixtur
     assert (star["listed"], star["top"], own["value"]) == (0, [], 0.5)
     assert [(hit["id"], hit["score"]) for hit in own["top"]] == [("d01", 1.5), ("d00", 1.5), ("d04", 1.0)], "trec_eval's order"
     show(["star", "own.trec"], "q3", split="dev", measure=None, as_json=False)
-    shown = capsys.readouterr().out
-    assert "star\nfinds nothing" in shown and "not measured" in shown and "no document is judged relevant (grade 1 or more)" in shown
+    output = capsys.readouterr().out
+    assert "star\nfinds nothing" in output and "not measured" in output and "no document is judged relevant (grade 1 or more)" in output
 
 
 def test_a_revision_of_another_corpus_is_told(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,8 +125,8 @@ def test_a_revision_of_another_corpus_is_told(project: Project, capsys: pytest.C
 def test_an_unknown_query_is_one_line(query: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["compare", "star", "warmup", "--query", query])
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", f"retemper: {line}\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"retemper: {line}\n")
 
 
 @pytest.mark.usefixtures("project")

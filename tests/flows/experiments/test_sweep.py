@@ -31,19 +31,19 @@ sys.exit(sweep(Path("grid.yaml"), int(sys.argv[1]), False, run, lambda sections:
 
 
 def test_a_table_shows_where_parameters_differ_and_test_only_when_asked() -> None:
-    def one(name: str, value: object, dev: float) -> store.Experiment:
+    def experiment(name: str, value: object, dev: float) -> store.Experiment:
         params = {"report.metric": "RR@10", "a.b": value, "same": 1}
         return store.Experiment(name, "", "", "", params, {"star": {"dev": {"RR@10": dev}, "test": {"RR@10": 0.75}}})
 
-    found = [one("x", 1e-5, 0.25), one("y", [1, 2], 0.5)]
-    lines = store.table(found, test=False).splitlines()
+    experiments = [experiment("x", 1e-5, 0.25), experiment("y", [1, 2], 0.5)]
+    lines = store.table(experiments, test=False).splitlines()
     assert lines[0] == "RR@10"
     assert [line.split() for line in lines[1:]] == [
         ["experiment", "a.b", "dev", "star"],
         ["x", "1e-05", "0.2500"],
         ["y", "[1,", "2]", "0.5000"],
     ]
-    assert "0.7500" in store.table(found, test=True)
+    assert "0.7500" in store.table(experiments, test=True)
     assert store.flatten({"a": {"b": {}, "c": 1}, "d": 2}) == {"a.b": {}, "a.c": 1, "d": 2}
 
 
@@ -51,40 +51,40 @@ def test_a_worktree_that_was_spoilt_is_made_anew(toy: Any, monkeypatch: pytest.M
     monkeypatch.chdir(toy.folder)
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
         monkeypatch.setenv(name, toy.environment[name])
-    commit, place = git("rev-parse", "HEAD"), Path(".retemper/sweep/slot-0/up/up/tree-0")
+    commit, path = git("rev-parse", "HEAD"), Path(".retemper/sweep/slot-0/up/up/tree-0")
     hook = Path(".git/hooks/post-checkout")  # as `dvc install` makes it; git checkout then ends with its status
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
-    tree = worktree.make_worktree(place, commit)
+    tree = worktree.make_worktree(path, commit)
     (toy.folder / ".git/worktrees/tree-0/index.lock").write_text("")
     (tree / "step.py").write_text("spoilt")
-    assert worktree.make_worktree(place, commit) == tree, "the lock of a dead git goes"
+    assert worktree.make_worktree(path, commit) == tree, "the lock of a dead git goes"
     assert (tree / "step.py").read_text() == (toy.folder / "step.py").read_text()
     (tree / ".git").write_text("gitdir: nowhere\n")
-    worktree.make_worktree(place, commit)
+    worktree.make_worktree(path, commit)
     assert git("status", "--short", folder=tree) == ""
     for setting in ("diff.noprefix=true", "diff.external=false", "color.ui=always"):
         toy.command("git", "config", *setting.split("="))
     toy.rounds(a="5", b="6")
-    wanted = (toy.folder / "params.yaml").read_text()
+    expected = (toy.folder / "params.yaml").read_text()
     worktree.carry_changes(worktree.read_changes(commit), tree)
-    assert (tree / "params.yaml").read_text() == wanted
+    assert (tree / "params.yaml").read_text() == expected
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own_cache", [False, True])
+def test_a_remote_that_is_a_folder_is_found_from_every_tree(toy: Any, own_cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(toy.folder)
     toy.command(sys.executable, "-m", "dvc", "remote", "add", "-d", "team", "../remote")
     tree = Path(".retemper/sweep/slot-0/up/up/tree-0")
     shutil.copytree(".dvc", tree / ".dvc")
     shutil.copy("params.yaml", tree)
     (tree / "runtime.yaml").write_text("device: cpu\n")  # of a sweep before; here it was removed since
-    worktree.equip(tree, own_cache=own)
+    worktree.equip(tree, own_cache=own_cache)
     assert not (tree / "runtime.yaml").exists()
     with Repo(str(tree)) as repo:
         assert Path(repo.config["remote"]["team"]["url"]) == toy.folder.parent / "remote"
-        assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own else toy.folder) / ".dvc/cache"
+        assert Path(repo.cache.local_cache_dir) == (tree.absolute() if own_cache else toy.folder) / ".dvc/cache"
 
 
 def test_an_experiment_holds_new_code_and_no_byte_code(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +97,8 @@ def test_an_experiment_holds_new_code_and_no_byte_code(toy: Any, monkeypatch: py
         Path(name).write_text("")
     Path("dvc.yaml").write_text(Path("dvc.yaml").read_text().replace("deps: [step.py]", "deps: [step.py, code]"))
     commit = store.save(Path.cwd(), lock.commit_of("HEAD"), "x", inputs="", files=[])
-    stored = git("ls-tree", "-r", "--name-only", commit, "code", "tasks").splitlines()
-    assert stored == ["code/__init__.py", "code/deep/b.py", "tasks/new.py"]
+    files = git("ls-tree", "-r", "--name-only", commit, "code", "tasks").splitlines()
+    assert files == ["code/__init__.py", "code/deep/b.py", "tasks/new.py"]
 
 
 def test_an_experiment_shows_no_round_that_was_removed(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,16 +122,16 @@ def test_changes_are_carried_byte_by_byte(toy: Any, monkeypatch: pytest.MonkeyPa
     text = Path("step.py").read_bytes()
     Path("step.py").write_bytes(b"# one\r\n# two\r\n" + text)
     toy.command("git", "commit", "--quiet", "-am", "made on Windows")
-    changed = b"# one\r\n# another, by \xe9\r\n" + text
-    Path("step.py").write_bytes(changed)
+    content = b"# one\r\n# another, by \xe9\r\n" + text
+    Path("step.py").write_bytes(content)
     commit = lock.commit_of("HEAD")
     tree = worktree.make_worktree(Path(".retemper/sweep/slot-0/up/up/tree-0"), commit)
     worktree.carry_changes(worktree.read_changes(commit), tree)
-    assert (tree / "step.py").read_bytes() == changed
+    assert (tree / "step.py").read_bytes() == content
 
 
 def test_every_point_has_what_the_tree_held_when_the_sweep_began(toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each point's run stands in for a person, too, who saves while it is at work: the next point must not see that."""
+    """Each point's run also edits the working tree, as a person might meanwhile: the next point must not see that."""
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         if name.startswith("GIT_"):
@@ -181,7 +181,7 @@ def test_a_sweep_ends_with_its_best_point(
         == 0
     )
     lines = capsys.readouterr().out.splitlines()
-    start = next(place for place, line in enumerate(lines) if line.startswith("best on dev"))
+    start = next(number for number, line in enumerate(lines) if line.startswith("best on dev"))
     assert lines[start - 1] == ""
     assert lines[start] == "best on dev by nDCG@10: value=3 with 0.7500 (a, mean of 2 runs); next value=2 with 0.5000 (a)"
     assert lines[start + 1].startswith("the best two were not tested against each other: compare "), "the toy keeps no values by query"
@@ -233,8 +233,10 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     )
     before = output("git", "status", "--short"), (finished.folder / "params.yaml").read_text(), (finished.folder / "dvc.lock").read_text()
     environment = {name: value for name, value in finished.environment.items() if not name.startswith("GIT_AUTHOR")}
-    unknown = type(finished)(finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")})
-    process = unknown.start("2", script=SWEEP)  # git knows nobody here
+    anonymous = type(finished)(
+        finished.folder, {name: value for name, value in environment.items() if not name.startswith("GIT_COMMITTER")}
+    )
+    process = anonymous.start("2", script=SWEEP)  # git knows nobody here
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert "3 points, 0 of them stored already" in out
@@ -245,21 +247,21 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     )
     assert (finished.folder / "data/encoders/b").read_text().startswith("2(")
 
-    again = finished.call("1", script=SWEEP)
-    assert again.returncode == 0
-    assert "3 points, 3 of them stored already" in again.stdout
-    assert "at work" not in again.stdout
-    assert again.stdout.splitlines()[-6].split()[:2] == ["experiment", "rounds.b.value"]
-    assert again.stdout.splitlines()[-1] == "best on dev by nDCG@10: none, all 3 settings have 0.5000"
+    result = finished.call("1", script=SWEEP)
+    assert result.returncode == 0
+    assert "3 points, 3 of them stored already" in result.stdout
+    assert "at work" not in result.stdout
+    assert result.stdout.splitlines()[-6].split()[:2] == ["experiment", "rounds.b.value"]
+    assert result.stdout.splitlines()[-1] == "best on dev by nDCG@10: none, all 3 settings have 0.5000"
 
-    shown = {
+    experiments = {
         entry["name"]: entry
         for revision in json.loads(output(*dvc, "exp", "show", "--json"))
         for entry in (revision.get("experiments") or [])
     }
-    assert sorted(name.rpartition("-")[0] for name in shown) == ["more", "value_2", "value_7"]
-    more = next(name for name in shown if name.startswith("more"))
-    metrics = shown[more]["revs"][0]["data"]["metrics"]
+    assert sorted(name.rpartition("-")[0] for name in experiments) == ["more", "value_2", "value_7"]
+    more = next(name for name in experiments if name.startswith("more"))
+    metrics = experiments[more]["revs"][0]["data"]["metrics"]
     assert metrics["data/metrics/c.json"]["data"]["dev"]["nDCG@10"] == 0.5
 
     remote = tmp_path / "origin.git"
@@ -277,7 +279,7 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
 
 
 @pytest.mark.parametrize(
-    ("text", "edits", "told"),
+    ("text", "edits", "message"),
     [
         ("grid: {first: [x, y]}", ["first=z"], "points first_x and first_y are the same: first=z overrides first=x; remove one"),
         ("grid: {rounds.a: [{value: 3}, {value: 5}]}", ["rounds.a.value=4"], r"are the same: rounds.a.value=4 overrides rounds.a=\{"),
@@ -298,12 +300,12 @@ def test_a_sweep_is_stored_as_experiments_and_leaves_the_tree_alone(finished: An
     ],
 )
 def test_points_that_are_not_what_they_say_never_run(
-    toy: Any, monkeypatch: pytest.MonkeyPatch, text: str, edits: list[str], told: str
+    toy: Any, monkeypatch: pytest.MonkeyPatch, text: str, edits: list[str], message: str
 ) -> None:
     monkeypatch.chdir(toy.folder)
     (toy.folder / "grid.yaml").write_text(text)
     run = [sys.executable, "-c", f"open({str(toy.folder / 'ran')!r}, 'w')"]
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         sweep(Path("grid.yaml"), 1, False, run=run, check=lambda _: None, describe=lambda *_: None, edits=edits)
     assert not (toy.folder / "ran").exists()
 
@@ -317,10 +319,10 @@ def test_what_points_share_is_computed_once_where_they_run_side_by_side(served: 
     process = served.start("2", script=SWEEP)
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
-    times = [map(json.loads, path.read_text().splitlines()) for path in served.folder.glob(".retemper/sweep/slot-*/up/up/tree-*/times.log")]
-    made = sorted((name, start) for lines in times for name, start, _ in lines)
-    assert [name for name, _ in made] == ["data/corpus", "encoders/a", "encoders/a"]
-    assert len(times) == 2, "each in a tree of its own"
+    logs = [map(json.loads, path.read_text().splitlines()) for path in served.folder.glob(".retemper/sweep/slot-*/up/up/tree-*/times.log")]
+    stages = sorted((name, start) for lines in logs for name, start, _ in lines)
+    assert [name for name, _ in stages] == ["data/corpus", "encoders/a", "encoders/a"]
+    assert len(logs) == 2, "each in a tree of its own"
     assert "executed 2, cached 0" in out
     assert "executed 1, cached 1" in out
 

@@ -23,16 +23,16 @@ ROOT = Path(__file__).resolve().parents[3]
 LAYOUT = table.Layout(caption="Few queries", models=("m",), measures=("RR@10", "R@9"), references=("bm25",), curve="rounds.m.n")
 
 
-def one(**dev: float) -> Experiment:
+def experiment(**dev: float) -> Experiment:
     models = {"m": {"dev": {"RR@10": dev["rr"]} | ({"R@9": dev["r"]} if "r" in dev else {})}, "bm25": {"dev": {"RR@10": 0.25, "R@9": 0.5}}}
     return Experiment("", "", "", "", {}, models)
 
 
 FOUND = [
-    ((("objective", "costa"), ("n", "500")), one(rr=0.1, r=0.5)),
-    ((("objective", "costa"), ("n", "500")), one(rr=0.3, r=0.5)),
-    ((("objective", "costa"), ("n", "1000")), one(rr=0.4)),
-    ((("objective", "mlm"), ("n", "500")), one(rr=0.15, r=0.25)),
+    ((("objective", "costa"), ("n", "500")), experiment(rr=0.1, r=0.5)),
+    ((("objective", "costa"), ("n", "500")), experiment(rr=0.3, r=0.5)),
+    ((("objective", "costa"), ("n", "1000")), experiment(rr=0.4)),
+    ((("objective", "mlm"), ("n", "500")), experiment(rr=0.15, r=0.25)),
 ]
 
 
@@ -50,24 +50,30 @@ def test_a_row_for_each_setting_with_mean_and_deviation() -> None:
         "Few queries, dev",
         "objective     n  runs             RR@10               R@9",
     ]
-    named = table.collect([((("setting", "base"),), one(rr=0.5))], LAYOUT.model_copy(update={"references": ()}), "dev")
+    named = table.collect([((("setting", "base"),), experiment(rr=0.5))], LAYOUT.model_copy(update={"references": ()}), "dev")
     assert table.rows(named, LAYOUT) == (["setting", "RR@10", "R@9"], [["base", "0.5000*", ""]])
     assert table.rows(table.collect(FOUND, LAYOUT, "test"), LAYOUT)[1][0][2:] == ["", ""], "no test figures, none shown"
 
 
 def test_the_fewest_mistakes_are_the_best() -> None:
     layout = table.Layout(caption="", models=("m",), measures=("Hole@10",))
-    found = [
+    experiments = [
         ((("setting", str(value)),), Experiment("", "", "", "", {}, {"m": {"dev": {"Hole@10": value}}})) for value in (0.25, 0.125, 0.5)
     ]
-    assert table.rows(table.collect(found, layout, "dev"), layout)[1] == [["0.25", "0.2500 "], ["0.125", "0.1250*"], ["0.5", "0.5000 "]]
+    assert table.rows(table.collect(experiments, layout, "dev"), layout)[1] == [
+        ["0.25", "0.2500 "],
+        ["0.125", "0.1250*"],
+        ["0.5", "0.5000 "],
+    ]
 
 
 def test_a_median_is_not_moved_by_one_seed_that_fails() -> None:
-    found = [((("objective", name), ("n", "1")), one(rr=value)) for name, value in [("a", 0.5), ("a", 0.01), ("a", 0.6), ("b", 0.4)]]
+    experiments = [
+        ((("objective", name), ("n", "1")), experiment(rr=value)) for name, value in [("a", 0.5), ("a", 0.01), ("a", 0.6), ("b", 0.4)]
+    ]
     for average, first, second in (("median", "0.5000 (0.0100 to 0.6000)*", "0.4000 "), ("mean", "0.3700 ± 0.3158 ", "0.4000*")):
         layout = LAYOUT.model_copy(update={"measures": ("RR@10",), "average": average, "references": ()})
-        assert [line[-1] for line in table.rows(table.collect(found, layout, "dev"), layout)[1]] == [first, second]
+        assert [line[-1] for line in table.rows(table.collect(experiments, layout, "dev"), layout)[1]] == [first, second]
 
 
 def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: Path, charts_of: Callable[..., Any]) -> None:
@@ -78,10 +84,10 @@ def test_the_figure_has_a_line_for_each_setting_and_a_level_for_bm25(tmp_path: P
     assert '<p class="note">dev; *: the best of its column</p>' in page
     charts = charts_of(page)
     assert len(charts) == 2, "one for each measure"
-    drawn: dict[str, list[Any]] = {}
+    points: dict[str, list[Any]] = {}
     for row in charts[0][1]["data"]["values"]:
-        drawn.setdefault(row["name"], []).append((row["x"], row["y"]))
-    assert drawn == {"costa": [("500", 0.2), ("1000", 0.4)], "mlm": [("500", 0.15)], "bm25": [("500", 0.25), ("1000", 0.25)]}
+        points.setdefault(row["name"], []).append((row["x"], row["y"]))
+    assert points == {"costa": [("500", 0.2), ("1000", 0.4)], "mlm": [("500", 0.15)], "bm25": [("500", 0.25), ("1000", 0.25)]}
     first = next(row for row in charts[0][1]["data"]["values"] if row["name"] == "costa")
     assert (first["high"] - first["low"]) / 2 == pytest.approx(0.1414, abs=1e-4)
     assert first["note"] == "0.2000 ± 0.1414"
@@ -96,13 +102,13 @@ def plain(value: str) -> Any:
 
 
 def assigned(sections: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """What edit.apply makes of sections, without reading and writing YAML, which takes its time."""
-    made = copy.deepcopy(sections)
+    """What edit.apply makes of sections, without the slow reading and writing of YAML."""
+    edited = copy.deepcopy(sections)
     for assignment in assignments:
         key, _, value = assignment.partition("=")
-        *way, last = key.split(".")
-        reduce(dict.__getitem__, way, made)[last] = plain(value)
-    return made
+        *parents, last = key.split(".")
+        reduce(dict.__getitem__, parents, edited)[last] = plain(value)
+    return edited
 
 
 @pytest.mark.parametrize("recipe", ["costa-ablation", "from_scratch"])
@@ -117,9 +123,9 @@ def test_the_sweep_of_start_shares_is_sound(full_params: dict[str, Any]) -> None
     assert layout is not None and list(read_targets(file)) == ["evaluate@warmup"]
     shares = []
     for point in points:
-        made = assigned(full_params, point.assignments)
-        check(made)
-        shares.append(made["rounds"]["warmup"].pop("start_share"))
+        sections = assigned(full_params, point.assignments)
+        check(sections)
+        shares.append(sections["rounds"]["warmup"].pop("start_share"))
     assert shares == [0, 0.1, 0.25, 0.5, 0.75]
 
 
@@ -128,19 +134,19 @@ def test_the_sweep_of_few_queries_is_sound(full_params: dict[str, Any]) -> None:
     points, layout = read_points(file, []), read_layout(file)
     assert layout is not None
     table.check_layout(layout, full_params, list(read_targets(file)), where=str(file))
-    drawn = []
+    draws = []
     for point in points:
-        made = assigned(full_params, point.assignments)
-        check(made)
-        drawn.append((made["rounds"]["warmup"]["train_share"], made["rounds"]["warmup"]["split_seed"]))
-    assert sorted(drawn) == [(share, seed) for share in (0.05, 0.1, 0.25, 0.5, 1) for seed in (0, 1, 2)]
+        sections = assigned(full_params, point.assignments)
+        check(sections)
+        draws.append((sections["rounds"]["warmup"]["train_share"], sections["rounds"]["warmup"]["split_seed"]))
+    assert sorted(draws) == [(share, seed) for share in (0.05, 0.1, 0.25, 0.5, 1) for seed in (0, 1, 2)]
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/recipes/costa-ablation").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: dict[str, Any], checkout: Path) -> None:
-    """Every point passes the checks that a run makes, has what the file says and no other change; targets make the table's models."""
+    """Every point passes a run's checks and changes what the file says, nothing else; targets make the table's models."""
     points, layout, sweep = read_points(file, ["pretrain.costa.steps=2"]), read_layout(file), read_yaml(file)
-    wanted = {
+    counts = {
         "table4": 5,
         "table5": 4,
         "table6": 3,
@@ -152,34 +158,34 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: 
         "reductions": 3,
         "pooling": 4,
     }
-    assert len(points) == wanted[file.stem]
+    assert len(points) == counts[file.stem]
     assert layout is not None
     assert {f"evaluate@{model}" for model in layout.models} <= set(read_targets(file))
     lists = sweep.get("grid", {}) | sweep.get("repeat", {})
-    varied = {*lists, *(key for given in sweep.get("points", {}).values() for key in given)}
+    varied = {*lists, *(key for settings in sweep.get("points", {}).values() for key in settings)}
     assert all(key.startswith(("pretrain.costa.", "rounds.costa_bm25.")) for key in varied), "what the table's model is made by"
-    found, rest, sections = [], [], full_params
+    point_values, remainders, sections = [], [], full_params
     for point in points:
-        made = assigned(sections, point.assignments)
-        check(made)
-        assert made["pretrain"]["costa"]["steps"] == 2
-        assert set(layout.measures) <= set(made["evaluate"]["measures"])
-        assert made["rounds"]["costa_bm25"]["init"] == ("base" if point.name.startswith("encoder_as_it_came") else "costa")
-        named = next((given for name, given in sweep.get("points", {}).items() if ("setting", name) in point.setting), {})
+        params = assigned(sections, point.assignments)
+        check(params)
+        assert params["pretrain"]["costa"]["steps"] == 2
+        assert set(layout.measures) <= set(params["evaluate"]["measures"])
+        assert params["rounds"]["costa_bm25"]["init"] == ("base" if point.name.startswith("encoder_as_it_came") else "costa")
+        named = next((settings for name, settings in sweep.get("points", {}).items() if ("setting", name) in point.setting), {})
         assert set(point.own) == {*named, *lists}
         values = {}
         for key in varied:
-            *way, last = key.split(".")
-            section = reduce(dict.__getitem__, way, made)
+            *parents, last = key.split(".")
+            section = reduce(dict.__getitem__, parents, params)
             assert key not in named or section[last] == named[key]
             assert key not in lists or section[last] in lists[key]
             values[key] = section.pop(last, None)
-        found.append(values)
-        rest.append(made)
+        point_values.append(values)
+        remainders.append(params)
         if file.stem == "table4":
             assert values["pretrain.costa.spans"] * len(values["pretrain.costa.granularities"] or range(4)) == 12
-    assert all(one != other for one, other in combinations(found, 2)), "no two points are one"
-    assert all(made == rest[0] for made in rest), "nothing else is changed"
+    assert all(first != second for first, second in combinations(point_values, 2)), "no two points are one"
+    assert all(params == remainders[0] for params in remainders), "nothing else is changed"
     assert len({point.setting for point in points}) * (3 if file.stem in ("figure4", "objectives") else 1) == len(points)
     shutil.copy(checkout / "params.yaml", tmp_path)
     edit.apply(points[-1].assignments, tmp_path / "params.yaml", check)
@@ -187,7 +193,7 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("grid: {a: [1]}\nsections: [x]", "sections: found"),
         ("grid: {a: [1]}\nsections: nowhere.yaml", "nowhere.yaml: not found"),
@@ -198,15 +204,15 @@ def test_the_sweeps_of_costa_are_sound(file: Path, tmp_path: Path, full_params: 
         ("grid: {a: [1]}\ntable: {caption: x, models: [m], measures: [AP], curve: b}", "table.curve: found 'b', expected a key of grid: a"),
     ],
 )
-def test_a_mistake_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_a_mistake_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text(text)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         print(read_points(file), read_layout(file), read_targets(file))
 
 
 @pytest.mark.parametrize(
-    ("change", "targets", "told"),
+    ("change", "targets", "message"),
     [
         ({}, (), ""),
         ({}, ("evaluate", "evaluate_bm25"), ""),
@@ -224,17 +230,17 @@ def test_a_mistake_is_one_line(tmp_path: Path, text: str, told: str) -> None:
         ({}, ("evaluate@m",), "p: table.references: bm25 is measured by evaluate_bm25, which targets lack"),
     ],
 )
-def test_a_table_with_an_empty_column_is_refused(change: dict[str, tuple[str, ...]], targets: tuple[str, ...], told: str) -> None:
+def test_a_table_with_an_empty_column_is_refused(change: dict[str, tuple[str, ...]], targets: tuple[str, ...], message: str) -> None:
     layout = LAYOUT.model_copy(update={"measures": ("RR@10",), **change})
     sections = {"rounds": {"m": {}}, "adore": {"q": {}}, "rerank": {"r": {}}, "rescore": {"s": {}}, "mine": None}
-    if not told:
+    if not message:
         table.check_layout(layout, sections, targets, where="p")
-        asked = {"evaluate": {"measures": ["RR@10", "R@9"]}}
-        table.check_layout(layout.model_copy(update={"measures": ("R@9",)}), sections | asked, targets, where="p")
+        section = {"evaluate": {"measures": ["RR@10", "R@9"]}}
+        table.check_layout(layout.model_copy(update={"measures": ("R@9",)}), sections | section, targets, where="p")
         return
-    with pytest.raises(UserError) as raised:
+    with pytest.raises(UserError) as error:
         table.check_layout(layout, sections, targets, where="p")
-    assert str(raised.value).startswith(told)
+    assert str(error.value).startswith(message)
 
 
 def test_repetitions_share_a_row_and_edits_come_last(tmp_path: Path) -> None:

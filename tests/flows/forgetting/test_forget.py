@@ -43,12 +43,12 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     assert cached.retemper("remote", "add", "team", str(team)).status == 0
     subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
     query, document = next(iter(tiny_corpus.qrels["train"].items()))
-    other = next(reversed(tiny_corpus.documents))
-    secret, asked = tiny_corpus.documents[document][1], tiny_corpus.queries["train"][query]
+    other_document = next(reversed(tiny_corpus.documents))
+    secret, query_text = tiny_corpus.documents[document][1], tiny_corpus.queries["train"][query]
     cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
     cached.write(".retemper/scratch/reranker/texts.bin", secret)
     cached.write(".retemper/shards/of-someone.npy", b"vectors")
-    cached.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [asked]}}))
+    cached.write(".retemper/reference/reference.json", json.dumps({"texts": {"queries": [query_text]}}))
     cached.write(".retemper/serving/8080/champion-1/index/index.faiss", b"vectors")
     cached.write(".retemper/preview/data/documents.parquet", b"packed")
     cached.write(".retemper/extra/other/shards/0.npy", b"vectors")
@@ -59,19 +59,19 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     shutil.copytree(cached.folder / "beir", tmp_path / "beir")
     assert len(places_of(secret, cached.folder, team)) >= 6
     before = cached.state()
-    looked = cached.retemper("forget", document, query, "--dry-run")
-    assert looked.status == 0, looked
+    dry_run = cached.retemper("forget", document, query, "--dry-run")
+    assert dry_run.status == 0, dry_run
     assert cached.state() == before, "a dry run changes nothing"
-    assert "data/embeddings/warmup" in looked.out and "remote team" in looked.out
-    assert "data/encoders" not in looked.out, "weights are told by what saw the record"
-    assert "train@" in looked.out or "tower" in looked.out
-    refused = cached.retemper("forget", document)
-    assert (refused.status, len(refused.err.strip().splitlines())) == (2, 1)
+    assert "data/embeddings/warmup" in dry_run.out and "remote team" in dry_run.out
+    assert "data/encoders" not in dry_run.out, "weights are told by what saw the record"
+    assert "train@" in dry_run.out or "tower" in dry_run.out
+    result = cached.retemper("forget", document)
+    assert (result.status, len(result.err.strip().splitlines())) == (2, 1)
 
-    done = cached.retemper("forget", document, query, "--yes")
-    assert done.status == 0, done
+    result = cached.retemper("forget", document, query, "--yes")
+    assert result.status == 0, result
     assert places_of(secret, cached.folder, team) == set()
-    assert [name for name in places_of(asked, cached.folder, team) if "queries" in name or name.endswith(".jsonl")] == []
+    assert [name for name in places_of(query_text, cached.folder, team) if "queries" in name or name.endswith(".jsonl")] == []
     for folder in (cached.folder / ".dvc/cache", team):
         for file in (folder / "files/md5").rglob("*"):
             if file.is_file() and file.read_bytes()[:4] == b"PAR1":
@@ -83,13 +83,13 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
     assert not (cached.folder / ".retemper/reference").exists(), "the sample of texts that batches are compared with, and its vectors"
     assert not (cached.folder / ".retemper/serving").exists(), "a server has read it"
     assert not (cached.folder / ".retemper/preview").exists(), "a sample of the corpus"
-    kept = cached.folder / ".retemper/extra/other"
-    assert [path.name for path in kept.iterdir()] == ["systems.lock"], "vectors go, and what tells gc of results stays"
+    extra = cached.folder / ".retemper/extra/other"
+    assert [path.name for path in extra.iterdir()] == ["systems.lock"], "vectors go, and what tells gc of results stays"
     assert read_marks(Path("forgotten.txt")).keys() == {mark("document", document), mark("query", query)}
     assert document not in Path("forgotten.txt").read_text()
     assert (cached.folder / "data/encoders/warmup").is_dir()
     lines = (cached.folder / "beir/corpus.jsonl").read_text().splitlines()
-    assert len(lines) == 59 and any(f'"{other}"' in line for line in lines)
+    assert len(lines) == 59 and any(f'"{other_document}"' in line for line in lines)
 
     shutil.rmtree(cached.folder / "beir")
     shutil.copytree(tmp_path / "beir", cached.folder / "beir")  # a source that brings it again
@@ -97,15 +97,15 @@ def test_no_byte_of_a_record_is_left_and_it_does_not_come_back(cached: Any, tiny
         shutil.rmtree(cached.folder / "data" / out, ignore_errors=True)
     assert "2 records excluded from the source" in cached.stage("prepare").out
     assert document not in pq.read_table(cached.folder / "data/corpus/documents.parquet")["id"].to_pylist()
-    again = cached.retemper("forget", "--yes")
-    assert again.status == 0, again
+    result = cached.retemper("forget", "--yes")
+    assert result.status == 0, result
     assert places_of(secret, cached.folder, team) == set(), "the list alone takes it out of the source again"
 
 
 def test_what_cannot_be_written_to_is_refused_before_anything_is_removed(
     cached: Any, tiny_corpus: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root is denied nothing, hence the stand-in."""
+    """Root may write anywhere, so permissions are patched."""
     assert cached.retemper("remote", "add", "team", str(tmp_path / "remote")).status == 0
     subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet", "--run-cache"], check=True)
     (cached.folder / ".dvc/cache/runs").mkdir(exist_ok=True)
@@ -114,15 +114,15 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_removed(
     before = cached.state()
     for words, denied in ((("gc",), "runs"), (forget, "runs"), (forget, "remote")):
         monkeypatch.setattr(os, "access", lambda path, _, denied=denied: Path(path).name != denied)
-        done = cached.retemper(*words)
-        assert done.status == 2 and "no permission to write to " in done.err, done
-        assert "from which this command removes; nothing was changed; give " in done.err.splitlines()[-1]
-        assert cached.state() == before and "removed:" not in done.out
+        result = cached.retemper(*words)
+        assert result.status == 2 and "no permission to write to " in result.err, result
+        assert "from which this command removes; nothing was changed; give " in result.err.splitlines()[-1]
+        assert cached.state() == before and "removed:" not in result.out
 
 
 @pytest.mark.parametrize("place", ["corpus", "check"])
 def test_a_killed_forgetting_is_finished_by_the_next(cached: Any, tiny_corpus: Any, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """Killed where half of a corpus is gone, and before the last look: its source and listing no longer say what the text was."""
+    """Killed when half of a corpus is gone, or before the final check: its source and listing no longer have the text."""
     document = next(iter(tiny_corpus.qrels["train"].values()))
     secret = tiny_corpus.documents[document][1]
     cached.write(".retemper/logs/odd.log", f"a log that shows {secret}")
@@ -132,10 +132,10 @@ def test_a_killed_forgetting_is_finished_by_the_next(cached: Any, tiny_corpus: A
     class Killed(BaseException):
         pass
 
-    def unlink_or_die(path: Path, *rest: Any, **named: Any) -> None:
+    def unlink_or_die(path: Path, *args: Any, **kwargs: Any) -> None:
         if path.absolute() == table:
             raise Killed
-        unlink(path, *rest, **named)
+        unlink(path, *args, **kwargs)
 
     def die(*_: Any, **__: Any) -> None:
         raise Killed
@@ -145,21 +145,21 @@ def test_a_killed_forgetting_is_finished_by_the_next(cached: Any, tiny_corpus: A
         cached.retemper("forget", document, "--yes")
     assert secret not in (cached.folder / "beir/corpus.jsonl").read_text()
     assert places_of(secret, cached.folder) - {str(cached.folder / forget.FOUND)}
-    done = cached.retemper("forget", "--yes")
-    assert done.status == 0, done
-    assert places_of(secret, cached.folder) == set() and "neither in the cache" not in done.out
+    result = cached.retemper("forget", "--yes")
+    assert result.status == 0, result
+    assert places_of(secret, cached.folder) == set() and "neither in the cache" not in result.out
     assert not forget.FOUND.exists()
 
 
 def test_an_unknown_id_and_an_empty_list_are_one_line(cached: Any) -> None:
-    for arguments, told in ((("zebra",), "zebra: no corpus"), ((), "no record is listed")):
-        done = cached.retemper("forget", *arguments, "--dry-run")
-        assert (done.status, len(done.err.strip().splitlines())) == (2, 1), done
-        assert told in done.err
+    for arguments, message in ((("zebra",), "zebra: no corpus"), ((), "no record is listed")):
+        result = cached.retemper("forget", *arguments, "--dry-run")
+        assert (result.status, len(result.err.strip().splitlines())) == (2, 1), result
+        assert message in result.err
 
 
 def put(objects: Path, write: Any, ending: str = "") -> str:
-    """Add an object; its digest."""
+    """Add an object; returns its digest."""
     written = objects / "written"
     write(written)
     oid = file_md5(written) + ending
@@ -219,21 +219,21 @@ def test_what_was_made_from_a_corpus_with_the_record_holds_it(store: Store) -> N
         entry(False, {"data/tokens/documents": folder_digest({"tokens.bin": "t3"})}, encoders__b="e2", runs__b="r2"),
         entry(False, {"data/encoders/a": "e1"}, metrics__a="m1", runs__elsewhere="r3"),
     ]
-    found = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
-    assert found.oids.keys() == {old, documents_of(store, old), tokens, "t1", "r1"}, (
+    of_document = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
+    assert of_document.oids.keys() == {old, documents_of(store, old), tokens, "t1", "r1"}, (
         "neither weights, nor what they alone made, nor queries"
     )
-    assert (found.texts, found.ids) == ({"secret of one"}, {"d1"})
-    asked = holdings.find(entries, store, {mark("query", "q1")}, kinds=["query"])
-    assert {"t2", tokens, clean, old, new} <= asked.oids.keys()
-    assert not {"t1", "t3", "r1", documents_of(store, old)} & asked.oids.keys(), "documents hold no query"
+    assert (of_document.texts, of_document.ids) == ({"secret of one"}, {"d1"})
+    of_query = holdings.find(entries, store, {mark("query", "q1")}, kinds=["query"])
+    assert {"t2", tokens, clean, old, new} <= of_query.oids.keys()
+    assert not {"t1", "t3", "r1", documents_of(store, old)} & of_query.oids.keys(), "documents hold no query"
 
 
 def test_the_same_id_of_another_projects_data_is_another_record(store: Store) -> None:
     ours, theirs, copy = (corpus(store, {"d1": "ours"} | more) for more in ({}, {"d1": "theirs"}, {"d2": "two"}))
     entries = [entry(True, {}, corpus=ours), entry(False, {}, corpus=theirs), entry(False, {}, pseudo=copy)]
-    found = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
-    assert found.outs == {("data/corpus", ours), ("data/pseudo", copy)}
+    result = holdings.find(entries, store, {mark("document", "d1")}, kinds=["document"])
+    assert result.outs == {("data/corpus", ours), ("data/pseudo", copy)}
     assert holdings.find([entry(True, {}, corpus="gone.dir")], store, {"x"}, kinds=["document"]).unread == ["data/corpus gone.dir"]
 
 
@@ -242,35 +242,35 @@ def test_the_same_text_under_another_id_is_named(store: Store) -> None:
     free = corpus(store, {"d6": "who"})
     entries = [entry(own, {}, corpus=oid) for own, oid in ((True, ours), (True, older), (False, theirs), (True, free))]
     marks = {mark("document", "d1"), mark("document", "d4")}
-    found = holdings.find(entries, store, marks, kinds=["document"])
-    assert holdings.same_texts(entries, store, marks, holdings=found) == ["document:d2", "query:q1"]
-    other = {mark("document", "d3")}
-    assert holdings.same_texts(entries, store, other, holdings=holdings.find(entries, store, other, kinds=["document"])) == []
+    result = holdings.find(entries, store, marks, kinds=["document"])
+    assert holdings.same_texts(entries, store, marks, holdings=result) == ["document:d2", "query:q1"]
+    other_marks = {mark("document", "d3")}
+    assert holdings.same_texts(entries, store, other_marks, holdings=holdings.find(entries, store, other_marks, kinds=["document"])) == []
 
 
 def test_a_corpus_is_read_a_batch_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     oid = corpus(store, {f"d{number}": f"text {number}" for number in range(20_000)})
     monkeypatch.setattr(pq, "read_table", pytest.fail)  # the whole of it in memory
-    found = holdings.holders([entry(True, {}, corpus=oid)], store, {mark("document", "d5"), mark("document", "d19999")})
-    assert (found.ids, found.texts) == ({"d5", "d19999"}, {"text 5", "text 19999"}), "of the first and of the last batch"
+    result = holdings.holders([entry(True, {}, corpus=oid)], store, {mark("document", "d5"), mark("document", "d19999")})
+    assert (result.ids, result.texts) == ({"d5", "d19999"}, {"text 5", "text 19999"}), "of the first and of the last batch"
 
 
 def test_a_corrupt_object_is_read_from_a_remote(store: Store, tmp_path: Path) -> None:
     """A corpus whose documents differ by a byte would seem to hold no record."""
     oid = corpus(store, {"d1": "secret of one"})
-    place, kept = object_path(store.objects, documents_of(store, oid)), tmp_path / "remote"
-    place.rename(kept)
-    write_table(place, DOCUMENTS, [])
+    local_file, remote_file = object_path(store.objects, documents_of(store, oid)), tmp_path / "remote"
+    local_file.rename(remote_file)
+    write_table(local_file, DOCUMENTS, [])
     entries, marks = [entry(True, {}, corpus=oid)], {mark("document", "d1")}
-    unread = holdings.find(entries, store, marks, kinds=["document"])
-    assert (unread.texts, len(unread.unread)) == (set(), 1)
+    result = holdings.find(entries, store, marks, kinds=["document"])
+    assert (result.texts, len(result.unread)) == (set(), 1)
 
     def remote(file: Path) -> Store:
         places = SimpleNamespace(fs=SimpleNamespace(cat_file=lambda path: Path(path).read_bytes()))
         return Store(store.objects, [Remote("origin", places, None, "", {documents_of(store, oid): str(file)})])
 
-    assert holdings.find(entries, remote(kept), marks, kinds=["document"]).texts == {"secret of one"}
-    assert len(holdings.find(entries, remote(place), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
+    assert holdings.find(entries, remote(remote_file), marks, kinds=["document"]).texts == {"secret of one"}
+    assert len(holdings.find(entries, remote(local_file), marks, kinds=["document"]).unread) == 1, "corrupt there, too"
 
 
 def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> None:
@@ -283,8 +283,8 @@ def test_texts_are_found_in_tables_pages_and_packed_files(tmp_path: Path) -> Non
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git/plain").write_text(text)
     subprocess.run(["gzip", "-k", "line.jsonl"], cwd=tmp_path, check=True)
-    found = text_search.found_below(tmp_path, text_search.needles([text]))
-    assert {path.name for path in found} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
+    paths = text_search.found_below(tmp_path, text_search.needles([text]))
+    assert {path.name for path in paths} == {"table.parquet", "line.jsonl", "line.jsonl.gz", "page.html"}
     assert list(text_search.found_below(tmp_path, text_search.needles([]))) == []
 
 
@@ -296,12 +296,12 @@ def test_batches_of_either_form_are_sources(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / "inbox" / name).mkdir(parents=True)
         (tmp_path / "inbox" / name / file).write_text(text)
     ((kind, folders),) = own_tables.own_sources()
-    found = own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=True)
-    assert found == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
+    result = own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=True)
+    assert result == {"files": {f"{tmp_path}/inbox/1/corpus.csv": 1, f"{tmp_path}/inbox/2/corpus.jsonl": 1}, "texts": ["secret", "secret"]}
 
 
 def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not changed; one that cannot be read ends nothing."""
+    """They are not changed; an unreadable one does not stop the command."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("dataset: {source: 'pairs:faq.csv#query=Frage,passage=Antwort'}\n")
     (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
@@ -310,10 +310,10 @@ def test_files_of_pairs_that_have_the_records_are_named(tmp_path: Path, monkeypa
     for name, text in rows.items():
         (tmp_path / f"inbox/{name}.csv").write_text(f"Frage,Antwort\n{text}")
     (tmp_path / "inbox/4.csv").write_bytes("Frage,Antwort\nfür,x\n".encode("latin-1"))
-    held = own_tables.held_in_inbox([mark("document", digest("secret words")), mark("query", digest("eins"))])
-    assert {Path(name).name: count for name, count in held["files"].items()} == {"1.csv": 2, "3.csv": 2, "4.csv": 0}
-    assert {*held["texts"]} == {"Secret  words", "eins", "secret words", "Eins"}
-    assert [note for note in own_tables.source_notes({}, held["files"]) if "inbox" in note] == [
+    result = own_tables.held_in_inbox([mark("document", digest("secret words")), mark("query", digest("eins"))])
+    assert {Path(name).name: count for name, count in result["files"].items()} == {"1.csv": 2, "3.csv": 2, "4.csv": 0}
+    assert {*result["texts"]} == {"Secret  words", "eins", "secret words", "Eins"}
+    assert [note for note in own_tables.source_notes({}, result["files"]) if "inbox" in note] == [
         "files of the inbox are not changed, but retrainings leave the records out; delete their rows there: 1.csv (2 records), "
         "3.csv (2 records)",
         "files of the inbox that cannot be read, so whether they have the records is unknown: 4.csv",
@@ -337,29 +337,29 @@ def test_a_table_with_semicolons_stays_byte_for_byte_but_for_its_rows(tmp_path: 
         "qrels/train.csv": [bom + b"grade;query;doc\r\n", b"1;q1;d1\r\n", b'1;"q1";d2\r\n', b"1;q2;d3\r\n"],
         "negatives.csv": [b"query;doc;score\n", b"q1;d2;0,5\n", b"q1;d1;0,5\n"],
     }
-    gone = {"corpus.csv": [2], "queries.csv": [3], "qrels/train.csv": [1, 3], "negatives.csv": [2]}
+    removed = {"corpus.csv": [2], "queries.csv": [3], "qrels/train.csv": [1, 3], "negatives.csv": [2]}
     (tmp_path / "qrels").mkdir()
     for name, lines in rows.items():
         path = tmp_path / (f"{name}.gz" if packed else name)
         path.write_bytes(gzip.compress(b"".join(lines)) if packed else b"".join(lines))
-    found = own_tables.withdraw_records("csv", [tmp_path], [mark("document", "d1"), mark("query", "q2")], dry=False)
-    assert sorted(found["texts"]) == ["sec, ret", "secret"]
+    result = own_tables.withdraw_records("csv", [tmp_path], [mark("document", "d1"), mark("query", "q2")], dry=False)
+    assert sorted(result["texts"]) == ["sec, ret", "secret"]
     for name, lines in rows.items():
         path = tmp_path / (f"{name}.gz" if packed else name)
-        assert found["files"][str(path)] == len(gone[name])
-        left = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-        assert left == b"".join(line for place, line in enumerate(lines) if place not in gone[name])
+        assert result["files"][str(path)] == len(removed[name])
+        remaining = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+        assert remaining == b"".join(line for index, line in enumerate(lines) if index not in removed[name])
 
 
 def test_a_header_with_two_delimiters_stops_before_anything_is_removed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Which cell is the id is not known, so prepare refuses the file, too."""
+    """It is unclear which cell is the id, so prepare refuses the file, too."""
     files = {"corpus.csv": "id,text\nd1,secret\n", "queries.csv": "id;text,body\nd1;secret\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(SystemExit):
         own_tables.withdraw_records("csv", [tmp_path], [mark("document", "d1")], dry=True)
-    said = capfd.readouterr().err
-    assert said.startswith(f"retemper: {tmp_path}/queries.csv:1: found commas and semicolons in the header") and said.count("\n") == 1
+    error = capfd.readouterr().err
+    assert error.startswith(f"retemper: {tmp_path}/queries.csv:1: found commas and semicolons in the header") and error.count("\n") == 1
     assert all((tmp_path / name).read_text() == text for name, text in files.items())
 
 
@@ -372,14 +372,14 @@ def test_a_corrupt_gzip_in_the_inbox_is_named(
     (tmp_path / "retraining.yaml").write_text("intake: {inbox: inbox}\n")
     file = tmp_path / "inbox/1/corpus.jsonl.gz"
     file.parent.mkdir(parents=True)
-    whole = gzip.compress(b'{"_id": "d1", "text": "secret"}\n')
-    file.write_bytes(whole[:-9] if damage == "truncated" else whole[:10] + b"\xff" + whole[11:])
+    packed = gzip.compress(b'{"_id": "d1", "text": "secret"}\n')
+    file.write_bytes(packed[:-9] if damage == "truncated" else packed[:10] + b"\xff" + packed[11:])
     ((kind, folders),) = own_tables.own_sources()
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         own_tables.withdraw_records(kind, folders, [mark("document", "d1")], dry=True)
-    said = capfd.readouterr().err
-    assert (ended.value.code, said.count("\n")) == (2, 1)
-    assert said.startswith(f"retemper: {file}: corrupt gzip (") and said.endswith("; replace or remove it, then run again\n")
+    error = capfd.readouterr().err
+    assert (exit_info.value.code, error.count("\n")) == (2, 1)
+    assert error.startswith(f"retemper: {file}: corrupt gzip (") and error.endswith("; replace or remove it, then run again\n")
 
 
 def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
@@ -389,9 +389,9 @@ def test_what_nobody_can_make_again_is_named_and_stays(tmp_path: Path) -> None:
     for name in (*own, *derived):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    found = forget.Plan(frozenset(), (), holdings.Holdings(texts={text}), (), {}, (), (), ())
-    told: list[str] = []
-    left = forget.check(found, Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], tell=told.append)
-    assert {path.relative_to(tmp_path).as_posix() for path in left} == set(own)
+    plan = forget.Plan(frozenset(), (), holdings.Holdings(texts={text}), (), {}, (), (), ())
+    lines: list[str] = []
+    remaining = forget.check(plan, Store(tmp_path / "none"), tmp_path / "none", trees=[tmp_path], tell=lines.append)
+    assert {path.relative_to(tmp_path).as_posix() for path in remaining} == set(own)
     assert all((tmp_path / name).exists() for name in own) and not any((tmp_path / name).exists() for name in derived)
-    assert sum("still has the text" in line for line in told) == 3
+    assert sum("still has the text" in line for line in lines) == 3

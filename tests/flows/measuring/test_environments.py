@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(project: Path, monkeypatch: pytest.MonkeyPatch, *, threads: int, digest: str) -> None:
-    """A stage of the flow in `project` that computes with this many threads."""
+    """Run a stage of the flow in `project` with this many threads."""
     monkeypatch.chdir(project)
     for name, value in environments.begin("train@a").items():
         monkeypatch.setenv(name, value)
@@ -52,23 +52,23 @@ def test_other_threads_are_named_where_a_digest_differs(folder: Path, monkeypatc
     clone.mkdir()
     run(clone, monkeypatch, threads=2, digest="22")
     run(folder, monkeypatch, threads=1, digest="11")
-    wanted, made = entry("11"), entry("22")
-    rows = list(compare(wanted, made, folder, other=folder))
-    (line,) = explain(wanted, made, rows, project=clone)
+    expected, actual = entry("11"), entry("22")
+    rows = list(compare(expected, actual, folder, other=folder))
+    (line,) = explain(expected, actual, rows, project=clone)
     assert line == "train@a: was computed with threads 1, here 2"
-    assert not list(explain(wanted, wanted, list(compare(wanted, wanted, folder, other=folder)), project=clone)), (
+    assert not list(explain(expected, expected, list(compare(expected, expected, folder, other=folder)), project=clone)), (
         "equal digests need no words"
     )
     (folder / timing.LOG).unlink()
-    (line,) = explain(wanted, made, rows, project=clone)
+    (line,) = explain(expected, actual, rows, project=clone)
     assert line.startswith("train@a: there is no record of what it was computed with; other threads, hardware or versions")
 
 
 def test_environments_belong_to_artifacts_made_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(folder, monkeypatch, threads=1, digest="11")
-    found = environments.of_artifacts(entry("11"))["train@a"]
-    assert found["threads"] == 1 and found["device"] == "cpu" and "torch" in found
-    assert {"instructions", "bf16", "processor", "python"} <= set(found)
+    environment = environments.of_artifacts(entry("11"))["train@a"]
+    assert environment["threads"] == 1 and environment["device"] == "cpu" and "torch" in environment
+    assert {"instructions", "bf16", "processor", "python"} <= set(environment)
     assert environments.of_artifacts(entry("33")) == {}, "made elsewhere"
     assert timing.measured(entry("11"))["train@a"].seconds == 1, "times are read as before"
     monkeypatch.delenv(RECORD)
@@ -104,11 +104,13 @@ def test_the_arithmetic_is_what_was_asked_of_hardware_that_has_it(folder: Path, 
     (folder / "data").mkdir()
     sections = {"rounds": {"a": {"precision": "fp32"}, "b": {}}, "encode": {}, "retrieve": None, "mix": {"m": {}}}
     (folder / "data/params.json").write_text(json.dumps(sections))
-    asked = {stage: environments.precision(stage) for stage in ("train@a", "train@b", "encode@a", "retrieve_adore@t", "mix@m", "report")}
-    assert asked == {"train@a": "fp32", "train@b": "bf16", "encode@a": "bf16", "retrieve_adore@t": "bf16", "mix@m": "", "report": ""}
-    for native, told in ((True, "bf16"), (False, "fp32")):
+    precisions = {
+        stage: environments.precision(stage) for stage in ("train@a", "train@b", "encode@a", "retrieve_adore@t", "mix@m", "report")
+    }
+    assert precisions == {"train@a": "fp32", "train@b": "bf16", "encode@a": "bf16", "retrieve_adore@t": "bf16", "mix@m": "", "report": ""}
+    for native, expected in ((True, "bf16"), (False, "fp32")):
         monkeypatch.setattr(devices, "compute_dtype", lambda *_, native=native: torch.bfloat16 if native else torch.float32)
-        for stage, arithmetic in (("train@a", "fp32"), ("train@b", told)):
+        for stage, arithmetic in (("train@a", "fp32"), ("train@b", expected)):
             monkeypatch.setenv(RECORD, environments.begin(stage)[RECORD])
             devices.record_hardware(torch.device("cpu"))
             assert environments.read_environment(stage)["arithmetic"] == arithmetic

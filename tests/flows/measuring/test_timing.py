@@ -24,21 +24,21 @@ def made(stage: str, seconds: float, digest: str) -> dict[str, Any]:
 
 
 def test_resumed_attempts_count() -> None:
-    stopped = [began("t"), ended("t", "Stopped", 4), began("t"), ended("t", "Failed", 2), began("t"), made("t", 3, "d")]
-    assert fold(stopped) == {"d": Measured(9)}
-    again = [*stopped, began("t"), made("t", 1, "e")]
-    assert fold(again) == {"d": Measured(9), "e": Measured(1)}, "set back, the old time returns"
-    killed = [began("t"), began("t"), ended("t", "Stopped", 1), began("t"), made("t", 3, "d")]
-    assert fold(killed) == {"d": Measured(4, at_least=True)}, "the first attempt ended with the flow: its length is unknown"
-    other = [began("t", "old"), ended("t", "Stopped", 4), began("t", "new"), made("t", 3, "d")]
-    assert fold(other) == {"d": Measured(3)}, "other parameters: nothing was resumed"
+    stopped_log = [began("t"), ended("t", "Stopped", 4), began("t"), ended("t", "Failed", 2), began("t"), made("t", 3, "d")]
+    assert fold(stopped_log) == {"d": Measured(9)}
+    remade_log = [*stopped_log, began("t"), made("t", 1, "e")]
+    assert fold(remade_log) == {"d": Measured(9), "e": Measured(1)}, "set back, the old time returns"
+    killed_log = [began("t"), began("t"), ended("t", "Stopped", 1), began("t"), made("t", 3, "d")]
+    assert fold(killed_log) == {"d": Measured(4, at_least=True)}, "the first attempt ended with the flow: its length is unknown"
+    other_log = [began("t", "old"), ended("t", "Stopped", 4), began("t", "new"), made("t", 3, "d")]
+    assert fold(other_log) == {"d": Measured(3)}, "other parameters: nothing was resumed"
     assert fold([began("t", "old"), began("t", "new"), made("t", 3, "d")]) == {"d": Measured(3)}
     assert fold([began("t"), ended("t", "Cached", 1)]) == {}
     assert fold([began("t"), ended("t", "Ran", 1)]) == {}, "dvc.lock could not be read: it is not known what was made"
 
 
 def test_the_log_of_an_earlier_version_is_read() -> None:
-    """It named what was made in a line of its own."""
+    """It named what was made in a separate line."""
     assert fold([began("t"), ended("t", "Ran", 3), {"made": "t", "digest": "d"}]) == {"d": Measured(3)}
 
 
@@ -48,7 +48,7 @@ def write_lock(digest: str) -> Any:
 
 
 def test_a_time_belongs_to_what_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And to nothing that dvc.lock has later, as after a run that was stopped, and a git pull."""
+    """And to nothing that dvc.lock names later, for example after a stopped run and a git pull."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache").mkdir()
     clock = Clock(cache=tmp_path / "cache")
@@ -66,17 +66,17 @@ def test_a_time_belongs_to_what_was_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert environments.of_artifacts(ours)["train@a"] == {"threads": 1}
     digest = entry_digest(ours["train@a"])
     records = makings.read(tmp_path / "cache", [digest, entry_digest(theirs["train@a"])])
-    wanted = {"stage": "train@a", "by": "Ann", "commit": "c1", "at": 14.5, "seconds": 3.5, "at_least": False, "bytes": 0}
-    wanted |= {"round": dict.fromkeys(("steps", "epochs", "batch_queries"))}
-    assert records == {digest: wanted | {"environment": {"threads": 1}, "cost": {"seconds": 2.0}}}
+    expected = {"stage": "train@a", "by": "Ann", "commit": "c1", "at": 14.5, "seconds": 3.5, "at_least": False, "bytes": 0}
+    expected |= {"round": dict.fromkeys(("steps", "epochs", "batch_queries"))}
+    assert records == {digest: expected | {"environment": {"threads": 1}, "cost": {"seconds": 2.0}}}
     assert entry_digest({"a": 1, "b": 2}) == entry_digest({"b": 2, "a": 1})
 
 
 def test_a_truncated_dvc_lock_costs_the_time_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lock = write_lock("1")
-    whole = Path("dvc.lock").read_text()
-    for text in (whole[: whole.index("outs") + 2], "schema: '2.0'\n", ""):
+    content = Path("dvc.lock").read_text()
+    for text in (content[: content.index("outs") + 2], "schema: '2.0'\n", ""):
         Path("dvc.lock").write_text(text)
         Clock(cache=tmp_path).ended(Span("train@a", 10, 11, 14.5, "0", "Ran"))
     Path("dvc.lock").unlink()

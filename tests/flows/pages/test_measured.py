@@ -16,8 +16,8 @@ from flows.repository.graph import Graph, Stage
 HOSTILE = "<script>x</script>"
 GRAPH = Graph(
     {
-        name: Stage(name, tuple(up), ())
-        for name, up in {
+        name: Stage(name, tuple(upstream), ())
+        for name, upstream in {
             "train@w": [],
             "encode@w": ["train@w"],
             "mine@w": ["encode@w"],
@@ -42,9 +42,9 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "data/metrics").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"data/metrics/{name}.json").write_text(json.dumps({"dev": {"M": value}, "test": {"M": 0.9}}))
     (tmp_path / "data/latency").mkdir()
-    taken = {"mean": 20.25, "p50": 19.0, "p95": 31.5}
+    latency = {"mean": 20.25, "p50": 19.0, "p95": 31.5}
     (tmp_path / "data/latency/r.json").write_text(
-        json.dumps({"device": "cpu, 2 threads", "depth": 30, "milliseconds a query": {"dev": taken}})
+        json.dumps({"device": "cpu, 2 threads", "depth": 30, "milliseconds a query": {"dev": latency}})
     )
     (tmp_path / "data/latency/s.json").write_text(
         json.dumps({"device": "cpu, 2 threads", "depth": 100, "test": {"milliseconds a query": 1.5}})
@@ -55,8 +55,8 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "data/report/significance.json").write_text('{"best": {"system": "q"}}')
     (tmp_path / "data/report/report.html").write_text(report)
     monkeypatch.setattr(measured.timing, "measured", lambda _: {name: Measured(7.0) for name in GRAPH.stages})
-    told: list[str] = []
-    measured.write(GRAPH, [], told.append, provenance={"commit": "2" * 40, "changed": "code"})
+    lines: list[str] = []
+    measured.write(GRAPH, [], lines.append, provenance={"commit": "2" * 40, "changed": "code"})
     page = (tmp_path / ".retemper/report.html").read_text()
     assert (tmp_path / "data/report/report.html").read_text() == report, "what DVC keeps stays as it is"
     assert page.startswith("<style>a</style><dl><dt>Cost</dt><dd>28.0 s of work for q, in 4 stages.</dd></dl><nav>")
@@ -65,17 +65,17 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
     race = dict(charts_of(page))["M on dev over time"]["data"]["values"]
     assert [(row["name"], row["x"], row["y"]) for row in race] == [("q", 7.0, 0.5), ("q", 14.0, 0.7), ("b", 7.0, 0.5), ("b", 28.0, 0.6)]
     assert page.endswith("<p>below</p>")
-    assert told[0] == "time to quality from w: q reaches M 0.6000, the best of b (b, after 28 s), after 14 s: 2.0 times as fast"
-    assert told[-1] == "page with this machine's times, and lineage: .retemper/report.html"
+    assert lines[0] == "time to quality from w: q reaches M 0.6000, the best of b (b, after 28 s), after 14 s: 2.0 times as fast"
+    assert lines[-1] == "page with this machine's times, and lineage: .retemper/report.html"
     measured.write(
-        GRAPH, [Span("train@b", 0, 1, 2, "0", "Ran")], told.append, provenance={"commit": "2" * 40, "changed": "code"}, below=tmp_path
+        GRAPH, [Span("train@b", 0, 1, 2, "0", "Ran")], lines.append, provenance={"commit": "2" * 40, "changed": "code"}, below=tmp_path
     )
-    assert f"timeline: {tmp_path}/.retemper/logs/timeline.html" in told, "as of a retraining's worktree"
-    assert told[-1].endswith(f": {tmp_path}/.retemper/report.html")
-    told.clear()
+    assert f"timeline: {tmp_path}/.retemper/logs/timeline.html" in lines, "as of a retraining's worktree"
+    assert lines[-1].endswith(f": {tmp_path}/.retemper/report.html")
+    lines.clear()
     span = Span("train@b", 0, 1, 2, "0", "Ran")
-    measured.write(GRAPH, [span], told.append, provenance={"commit": "2" * 40, "changed": "code"}, below=None)
-    assert not [line for line in told if ".html" in line], "as of a tree that ends with its command"
+    measured.write(GRAPH, [span], lines.append, provenance={"commit": "2" * 40, "changed": "code"}, below=None)
+    assert not [line for line in lines if ".html" in line], "as of a tree that ends with its command"
     assert "Time to quality from w" in page
     assert "; commit 2222222 with changed code." in page, "the commit that the run began at, not git's when the page is written"
     assert '<td data-label="seconds">28.0</td>' in page  # encode@w, mine@w, train@b, encode@b
@@ -87,28 +87,28 @@ def test_the_page_is_the_report_and_the_times(tmp_path: Path, monkeypatch: pytes
 
 def test_costs_are_those_of_the_models_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for path, told in {
+    for path, content in {
         "data/embeddings/w/manifest.json": {"rows": 5000},
         "data/index_metrics/w.json": {"bytes_per_vector": 1536.1, "recall@100": 0.9987},
     }.items():
         (tmp_path / path).parent.mkdir(parents=True)
-        (tmp_path / path).write_text(json.dumps(told))
+        (tmp_path / path).write_text(json.dumps(content))
     recorded = {
         "train@w": {"seconds": 75.0, "peak_mib": 1234.4},
         "encode@w": {"seconds": 10.0, "peak_mib": 900.0},
         "rerank@r": {"seconds": 3.0, "peak_mib": 5000.0},
         "adore@q": {"seconds": 30.0, "peak_mib": 800.0, "search_p50_ms": 0.5},
     }
-    found = costs.costs(GRAPH, recorded)
-    assert found["w"]["encode_ms"] == 2.0
-    assert "r" not in found, "what reorders a run has a table of its own"
-    rows = re.findall(r"<tr><th scope=\"row\" class=\"name\">.*?</tr>", costs.cost_table(found))
+    model_costs = costs.costs(GRAPH, recorded)
+    assert model_costs["w"]["encode_ms"] == 2.0
+    assert "r" not in model_costs, "what reorders a run has a table of its own"
+    rows = re.findall(r"<tr><th scope=\"row\" class=\"name\">.*?</tr>", costs.cost_table(model_costs))
     cells = [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<t[dh].*?</t[dh]>", row)] for row in rows]
     assert cells == [
         ["w", "1m15s", "10.0 s", "2.00", "1,536.1", "0.9987", "-", "-", "-", "1,234"],
         ["q", "30.0 s", "-", "-", "-", "-", "0.50", "-", "-", "800"],
     ]
-    assert costs.cost_table(found).count('data-value="75"') == 1, "times are sorted by their seconds"
+    assert costs.cost_table(model_costs).count('data-value="75"') == 1, "times are sorted by their seconds"
 
 
 def test_the_page_has_the_curves_of_the_graphs_pretrainings(
@@ -168,16 +168,16 @@ def test_a_timeline_shows_which_stages_ran_together_and_which_waited(charts_of: 
     assert [(row["start"], row["end"], row["ready"]) for row in rows.values()] == [(0, 0, None), (1, 11, 0), (11, 31, 0)]
     assert rows["encode@b"]["note"] == "Ran, 20.0 s, starting at 11.0 s, device 1, waited 11.0 s"
     assert page.count('<table class="stack">') == 1
-    found = json.loads(re.findall(r'id="spans">(.*?)</script>', page)[0])
-    assert found[1] == {"stage": "encode@b", "ready": 100, "start": 111, "end": 131, "device": "1", "state": "Ran"}
+    embedded_spans = json.loads(re.findall(r'id="spans">(.*?)</script>', page)[0])
+    assert embedded_spans[1] == {"stage": "encode@b", "ready": 100, "start": 111, "end": 131, "device": "1", "state": "Ran"}
 
 
 def test_a_race_with_nothing_measured_says_so() -> None:
     section = measured.race_section(Race("w", (), ("b<",)), "M").html()
     assert "b&lt;" in section
     assert "<figure" not in section
-    one = Race("w", (Chain("b", False, (Reached("w", 1, 0.5), Reached("b", 2, 0.6, at_least=True))),), ())
-    assert "2.0 or more" in measured.race_section(one, "M").html()
+    race = Race("w", (Chain("b", False, (Reached("w", 1, 0.5), Reached("b", 2, 0.6, at_least=True))),), ())
+    assert "2.0 or more" in measured.race_section(race, "M").html()
 
 
 LOCK = {
@@ -196,8 +196,8 @@ def test_lineage_is_the_graph_with_times_digests_parameters_and_hardware(
     monkeypatch.chdir(tmp_path)
     record = {"environment": {"processor": "One", "torch": "2.13.0"}, "by": "Ann <a@b>", "at": 0, "commit": "1" * 40, "seconds": 3.0}
     records = {"train@w": record, "encode@w": record | {"seconds": 8.0, "changed": "code", "cost": {"peak_mib": 850.4}}}
-    ran = [Span("encode@w", 0, 1, 8, "", "Ran")]
-    body = origins.body(GRAPH, LOCK, ran, took={"encode@w": Measured(7.0)}, records=records, provenance={})
+    spans = [Span("encode@w", 0, 1, 8, "", "Ran")]
+    body = origins.body(GRAPH, LOCK, spans, took={"encode@w": Measured(7.0)}, records=records, provenance={})
     spec = dict(charts_of(body))["the graph of stages"]
     edges, nodes = (layer["data"]["values"] for layer in spec["layer"])
     assert [(row["name"], row["marked"], row["time"]) for row in nodes] == [
@@ -206,19 +206,19 @@ def test_lineage_is_the_graph_with_times_digests_parameters_and_hardware(
         ("mine@w", 0, "unknown"),
     ]
     assert {(row["from"], row["to"]) for row in edges} == {("train@w", "encode@w"), ("encode@w", "mine@w")}
-    found = re.findall("<tr><th scope=.row.*?</tr>", body)
-    rows = [[re.sub("<[^>]*>", "", cell) for cell in re.findall("<t[dh].*?</t[dh]>", row)] for row in found]
-    told = "rounds.w: {&#34;lr&#34;: &#34;&lt;script&gt;x&lt;/script&gt;&#34;}"
-    by = "Ann, 1970-01-01 00:00 UTC, commit 1111111"
-    assert rows[0] == ["train@w", "3.0 s", "cached", f"{by}, 3.0 s", "encoders/w 0123456789", "c0dec0dec0", told]
-    assert rows[1][:5] == ["encode@w", "7.0 s", "ran", f"{by} with changed code, 8.0 s, 850 MiB", "embeddings/w fedcba9876"]
+    table_rows = re.findall("<tr><th scope=.row.*?</tr>", body)
+    rows = [[re.sub("<[^>]*>", "", cell) for cell in re.findall("<t[dh].*?</t[dh]>", row)] for row in table_rows]
+    parameters = "rounds.w: {&#34;lr&#34;: &#34;&lt;script&gt;x&lt;/script&gt;&#34;}"
+    author = "Ann, 1970-01-01 00:00 UTC, commit 1111111"
+    assert rows[0] == ["train@w", "3.0 s", "cached", f"{author}, 3.0 s", "encoders/w 0123456789", "c0dec0dec0", parameters]
+    assert rows[1][:5] == ["encode@w", "7.0 s", "ran", f"{author} with changed code, 8.0 s, 850 MiB", "embeddings/w fedcba9876"]
     assert rows[3:] == [["2 stages", "processor One, torch 2.13.0", "train@w, encode@w"], ["mine@w", "not recorded", "mine@w"]]
     assert "no commit" in body
 
 
 def test_stages_come_after_what_they_read() -> None:
-    found = origins.ordered(Graph({name: Stage(name, up, ()) for name, up in {"a": ("c",), "b": (), "c": ("b",)}.items()}))
-    assert found == ["b", "c", "a"]
+    order = origins.ordered(Graph({name: Stage(name, upstream, ()) for name, upstream in {"a": ("c",), "b": (), "c": ("b",)}.items()}))
+    assert order == ["b", "c", "a"]
 
 
 ANALYSIS = {
@@ -241,9 +241,9 @@ def test_analyses_are_charts_with_their_figures(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data/analyses/late").mkdir(parents=True)
     (tmp_path / "data/analyses/late/analysis.json").write_text(json.dumps(ANALYSIS))
-    found = analyses.load(Graph({name: Stage(name, (), ()) for name in ("analyses@late", "analyses@unmade", "train@w")}))
-    assert list(found) == ["late"]
-    body = analyses.body(found)
+    by_name = analyses.load(Graph({name: Stage(name, (), ()) for name in ("analyses@late", "analyses@unmade", "train@w")}))
+    assert list(by_name) == ["late"]
+    body = analyses.body(by_name)
     charts = dict(charts_of(body))
     assert [
         row["value"]

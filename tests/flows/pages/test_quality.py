@@ -19,22 +19,22 @@ DEV = {"warmup": 0.5, "sync1": 0.55, "sync2": 0.6, "lag1": 0.55, "lag2": 0.56, "
 
 
 def graph() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {"prepare": []}
+    edges: dict[str, list[str]] = {"prepare": []}
     for name, entry in ROUNDS.items():
         source = f"train@{entry['init']}" if entry["init"] != "base" else "prepare"
-        found[f"train@{name}"] = [source, *([f"mine@{entry['negatives']}"] if "negatives" in entry else [])]
-        found[f"encode@{name}"] = [f"train@{name}"]
-        found[f"index@{name}"] = [f"encode@{name}", f"train@{name}"]
-        found[f"mine@{name}"] = [f"encode@{name}"]
+        edges[f"train@{name}"] = [source, *([f"mine@{entry['negatives']}"] if "negatives" in entry else [])]
+        edges[f"encode@{name}"] = [f"train@{name}"]
+        edges[f"index@{name}"] = [f"encode@{name}", f"train@{name}"]
+        edges[f"mine@{name}"] = [f"encode@{name}"]
     for name, entry in ADORE.items():
-        found[f"adore@{name}"] = [f"encode@{entry['round']}"]
-    return found
+        edges[f"adore@{name}"] = [f"encode@{entry['round']}"]
+    return edges
 
 
 def took(**other: Measured) -> dict[str, Measured]:
-    found = {stage: Measured(TOOK.get(stage.partition("@")[0], 100.0)) for stage in graph()}
-    found["adore@long"] = Measured(20.0)
-    return found | {name.replace("__", "@"): one for name, one in other.items()}
+    times = {stage: Measured(TOOK.get(stage.partition("@")[0], 100.0)) for stage in graph()}
+    times["adore@long"] = Measured(20.0)
+    return times | {name.replace("__", "@"): measurement for name, measurement in other.items()}
 
 
 def test_seconds_are_those_of_the_critical_path() -> None:
@@ -42,8 +42,8 @@ def test_seconds_are_those_of_the_critical_path() -> None:
     (race,) = races(SECTIONS, graph(), took(), quality=DEV)
     assert race.start == "warmup"
     assert race.unknown == ()
-    at = {point.model: point.seconds for chain in race.chains for point in chain.points}
-    assert at == {
+    seconds = {point.model: point.seconds for chain in race.chains for point in chain.points}
+    assert seconds == {
         "warmup": 6 + 1,
         "sync1": (6 + 3) + 10 + 6 + 1,
         "sync2": (6 + 3) + (10 + 6 + 3) + 10 + 6 + 1,
@@ -65,17 +65,17 @@ def test_seconds_are_those_of_the_critical_path() -> None:
 
 
 def test_what_was_not_measured_here_is_named_and_not_guessed() -> None:
-    known = took(train__sync1=Measured(10.0, at_least=True))
-    del known["encode@lag2"]
-    (race,) = races(SECTIONS, graph(), known, quality=DEV)
+    times = took(train__sync1=Measured(10.0, at_least=True))
+    del times["encode@lag2"]
+    (race,) = races(SECTIONS, graph(), times, quality=DEV)
     assert race.unknown == ("lag2",), "lag3 does not wait for the vectors of lag2"
     points = {point.model: point for chain in race.chains for point in chain.points}
     assert {name for name, point in points.items() if point.at_least} == {"sync1", "sync2"}
     assert "at least 45 s" in verdicts(race, "M")[0]
-    del known["mine@warmup"]
-    (race,) = races(SECTIONS, graph(), known, quality=DEV)
+    del times["mine@warmup"]
+    (race,) = races(SECTIONS, graph(), times, quality=DEV)
     assert [chain.name for chain in race.chains] == ["short, long"]
-    assert races(SECTIONS, {"prepare": []}, known, quality=DEV) == [], "another target: no such stages"
+    assert races(SECTIONS, {"prepare": []}, times, quality=DEV) == [], "another target: no such stages"
 
 
 def test_chains_that_do_not_improve_on_their_start() -> None:

@@ -17,22 +17,22 @@ from flows.storage.cache import file_md5, object_path
 
 
 def test_vectors_and_weights_are_apart_by_the_norm_of_their_difference(tmp_path: Path) -> None:
-    one, other = np.array([[3.0, 4.0]], dtype=np.float32), np.array([[3.0, 4.5]], dtype=np.float32)
-    for name, value in (("a.npy", one), ("b.npy", other), ("c.npy", one.T)):
+    first, second = np.array([[3.0, 4.0]], dtype=np.float32), np.array([[3.0, 4.5]], dtype=np.float32)
+    for name, value in (("a.npy", first), ("b.npy", second), ("c.npy", first.T)):
         np.save(tmp_path / name, value)
     assert distance("x.npy", tmp_path / "a.npy", tmp_path / "b.npy") == pytest.approx(0.1)
     assert distance("x.npy", tmp_path / "a.npy", tmp_path / "c.npy") == math.inf
-    save_file({"w": one, "v": one}, tmp_path / "a.safetensors")
-    save_file({"w": one, "v": other}, tmp_path / "b.safetensors")
-    save_file({"w": one}, tmp_path / "c.safetensors")
+    save_file({"w": first, "v": first}, tmp_path / "a.safetensors")
+    save_file({"w": first, "v": second}, tmp_path / "b.safetensors")
+    save_file({"w": first}, tmp_path / "c.safetensors")
     assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "b.safetensors") == pytest.approx(0.1)
     assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "c.safetensors") == math.inf
 
 
 def test_weights_that_are_no_numbers_are_close_to_nothing(tmp_path: Path) -> None:
-    one = np.ones(3, dtype=np.float32)
-    save_file({"v": one, "w": one}, tmp_path / "a.safetensors")
-    save_file({"v": one, "w": np.array([1, np.nan, 1], dtype=np.float32)}, tmp_path / "b.safetensors")
+    ones = np.ones(3, dtype=np.float32)
+    save_file({"v": ones, "w": ones}, tmp_path / "a.safetensors")
+    save_file({"v": ones, "w": np.array([1, np.nan, 1], dtype=np.float32)}, tmp_path / "b.safetensors")
     assert distance("x.safetensors", tmp_path / "a.safetensors", tmp_path / "b.safetensors") == math.inf
 
 
@@ -50,20 +50,22 @@ def test_figures_are_apart_by_the_largest_difference(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(value))
         return tmp_path / name
 
-    one = write("a.json", {"dev": {"nDCG@10": 0.5, "RR@10": 0.25}, "weights": "abc"})
-    assert distance("m.json", one, write("b.json", {"dev": {"nDCG@10": 0.503, "RR@10": 0.25}, "weights": "other"})) == pytest.approx(0.003)
-    assert distance("m.json", one, write("c.json", {"dev": {"nDCG@10": 0.5}})) == math.inf
-    assert distance("page.html", one, one) is None
+    first = write("a.json", {"dev": {"nDCG@10": 0.5, "RR@10": 0.25}, "weights": "abc"})
+    assert distance("m.json", first, write("b.json", {"dev": {"nDCG@10": 0.503, "RR@10": 0.25}, "weights": "other"})) == pytest.approx(
+        0.003
+    )
+    assert distance("m.json", first, write("c.json", {"dev": {"nDCG@10": 0.5}})) == math.inf
+    assert distance("page.html", first, first) is None
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "apart"),
+    ("first", "second", "expected"),
     [("NaN", "NaN", 0), ("NaN", "0.5", math.inf), ("0.5", "NaN", math.inf), ("Infinity", "Infinity", 0), ("Infinity", "1", math.inf)],
 )
-def test_figures_that_are_no_numbers_are_close_to_their_like_alone(tmp_path: Path, one: str, other: str, apart: float) -> None:
-    for name, value in (("a", one), ("b", other)):
+def test_figures_that_are_no_numbers_are_close_to_their_like_alone(tmp_path: Path, first: str, second: str, expected: float) -> None:
+    for name, value in (("a", first), ("b", second)):
         (tmp_path / f"{name}.json").write_text(f'{{"dev": {{"RR": 0.25, "nDCG": {value}, "AP": 0.5}}}}')
-    assert distance("m.json", tmp_path / "a.json", tmp_path / "b.json") == apart
+    assert distance("m.json", tmp_path / "a.json", tmp_path / "b.json") == expected
 
 
 @pytest.mark.parametrize("space", ["", "\u00a0", "\u2028"], ids=["plain", "no-break space", "line separator"])
@@ -107,14 +109,14 @@ def test_only_what_other_hardware_made_is_compared_by_tolerance(tmp_path: Path) 
     for folder, value in (("old", 0.5), ("new", 0.504)):
         (tmp_path / "metrics.json").write_text(json.dumps({"dev": value}))
         digests.append(file_md5(tmp_path / "metrics.json"))
-        place = object_path(tmp_path / folder, digests[-1])
-        place.parent.mkdir(parents=True)
-        (tmp_path / "metrics.json").rename(place)
+        path = object_path(tmp_path / folder, digests[-1])
+        path.parent.mkdir(parents=True)
+        (tmp_path / "metrics.json").rename(path)
     old, new = digests
     rows = [(f"data/metrics/{name}.json", old, f"different: {new}") for name in "ab"]
     caches = (tmp_path / "old", tmp_path / "new")
-    found = list(mark_close(rows, lock, {"train@a"}, caches=caches, tolerance=0.01))
-    assert [row[2] for row in found] == ["close: measured 0.004 apart, tolerance 0.01", f"different: {new}"]
+    marked = list(mark_close(rows, lock, {"train@a"}, caches=caches, tolerance=0.01))
+    assert [row[2] for row in marked] == ["close: measured 0.004 apart, tolerance 0.01", f"different: {new}"]
     assert next(mark_close(rows, lock, {"train@a"}, caches=caches, tolerance=0.001))[2].startswith("different: measured 0.004 apart")
     unmade = [(*rows[0][:2], "different: not made")]
     assert next(mark_close(unmade, lock, {"train@a"}, caches=caches, tolerance=1))[2] == "different: not made"

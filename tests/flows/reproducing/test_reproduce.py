@@ -23,22 +23,22 @@ sys.exit(reproduce(sys.argv[1], Path(sys.argv[2]), How(sys.argv[3] == "recompute
 
 
 def test_what_was_not_made_is_not_equal(reduced: Any, tmp_path: Path) -> None:
-    """The clone begins with the revision's own dvc.lock: its entries, least of all those of a removed round, show nothing."""
-    fails = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(1)"]')
-    for how in ("recompute", "from the cache"):
-        done = reduced.call("HEAD", str(tmp_path / how), how, script=fails)
-        assert done.returncode == 1, done.stdout + done.stderr
-        assert done.stdout.count("different: not made") == 2
-        assert "0 outs equal, 2 different" in done.stdout
+    """The clone begins with the revision's own dvc.lock: its entries prove nothing, least of all those of a removed round."""
+    script = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(1)"]')
+    for mode in ("recompute", "from the cache"):
+        result = reduced.call("HEAD", str(tmp_path / mode), mode, script=script)
+        assert result.returncode == 1, result.stdout + result.stderr
+        assert result.stdout.count("different: not made") == 2
+        assert "0 outs equal, 2 different" in result.stdout
 
 
 def test_records_that_were_forgotten_since_are_told_where_a_source_is_not_as_it_was(reduced: Any, tmp_path: Path) -> None:
-    """Its problem alone would be to `restore` what was forgotten."""
-    refuses = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(2)"]')
+    """The source's error alone would tell the user to `restore` what was forgotten."""
+    script = REPRODUCE.replace('[*FORK, "tests.forked", "--toy", "run"]', '[sys.executable, "-c", "import sys; sys.exit(2)"]')
     forgotten = reduced.folder / "forgotten.txt"
-    for place, told in (("before", ""), ("after", "1 record forgotten since then (forgotten.txt) cannot be made again: ")):
-        done = reduced.call("HEAD", str(tmp_path / place), "cached", script=refuses)
-        assert f"revision HEAD: {told}its output is above" in done.stderr, done.stdout + done.stderr
+    for name, message in (("before", ""), ("after", "1 record forgotten since then (forgotten.txt) cannot be made again: ")):
+        result = reduced.call("HEAD", str(tmp_path / name), "cached", script=script)
+        assert f"revision HEAD: {message}its output is above" in result.stderr, result.stdout + result.stderr
         forgotten.write_text(f"{HEAD}document {mark('document', 'd1')} 2026-11-29\n")
 
 
@@ -52,24 +52,24 @@ def test_times_are_not_compared(tmp_path: Path) -> None:
 def test_what_is_missing_or_corrupt_is_not_close(tmp_path: Path) -> None:
     def put(cache: str, value: float) -> str:
         np.save(tmp_path / "values.npy", np.array([value]))
-        place = object_path(tmp_path / cache, oid := file_md5(tmp_path / "values.npy"))
-        place.parent.mkdir(parents=True)
-        (tmp_path / "values.npy").rename(place)
+        path = object_path(tmp_path / cache, oid := file_md5(tmp_path / "values.npy"))
+        path.parent.mkdir(parents=True)
+        (tmp_path / "values.npy").rename(path)
         return oid
 
     caches, digests = (tmp_path / "old", tmp_path / "new"), (put("old", 1.0), put("new", 1.5))
     assert _largest_distance("data/values.npy", digests, caches) == 0.5
-    place = object_path(caches[1], digests[1])
-    place.write_bytes(object_path(caches[0], digests[0]).read_bytes())
+    path = object_path(caches[1], digests[1])
+    path.write_bytes(object_path(caches[0], digests[0]).read_bytes())
     assert _largest_distance("data/values.npy", digests, caches) == math.inf, "another file in its place"
-    place.unlink()
+    path.unlink()
     assert _largest_distance("data/values.npy", digests, caches) == math.inf
 
 
 def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path) -> None:
-    done = finished.call("reproduce", "HEAD")
-    assert done.returncode == 2
-    assert "its commit has no dvc.lock" in done.stderr
+    result = finished.call("reproduce", "HEAD")
+    assert result.returncode == 2
+    assert "its commit has no dvc.lock" in result.stderr
     finished.command("git", "add", "dvc.lock")
     finished.command("git", "commit", "--quiet", "-m", "computed")
     lock = finished.folder / "dvc.lock"
@@ -78,27 +78,27 @@ def test_a_revision_is_made_again_digest_by_digest(finished: Any, tmp_path: Path
     )
     wrong = wrong.replace("md5: 00", "md5: 00", 1)
     finished.rounds(a="1", b="9")  # a dirty tree does not matter
-    done = finished.call("HEAD", str(tmp_path / "again"), "recompute", script=REPRODUCE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "executed 6, cached 0" in done.stdout
-    assert "6 outs equal, 0 different" in done.stdout
+    result = finished.call("HEAD", str(tmp_path / "again"), "recompute", script=REPRODUCE)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "executed 6, cached 0" in result.stdout
+    assert "6 outs equal, 0 different" in result.stdout
     assert "already exists" in finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE).stderr
 
 
 def test_a_digest_that_is_not_made_is_told(finished: Any, tmp_path: Path) -> None:
     lock = finished.folder / "dvc.lock"
     text = lock.read_text()
-    noted = environments.of_artifacts(read_lock(lock), finished.folder / timing.LOG)
-    assert [one["threads"] for one in noted.values()] == [1] * 6, "by the stages themselves"
+    records = environments.of_artifacts(read_lock(lock), finished.folder / timing.LOG)
+    assert [record["threads"] for record in records.values()] == [1] * 6, "by the stages themselves"
     digest = text[text.index("path: data/report") :].split("md5: ")[1].split("\n")[0]
     lock.write_text(text.replace(digest, digest[::-1]))
     finished.command("git", "add", "dvc.lock")
     finished.command("git", "commit", "--quiet", "-m", "computed")
-    done = finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert f"data/report          {digest[::-1]}  different: {digest}" in done.stdout
-    assert "5 outs equal, 1 different" in done.stdout
-    assert "\nreport: there is no record of what it was computed with" in done.stdout
+    result = finished.call("HEAD", str(tmp_path / "again"), "cached", script=REPRODUCE)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert f"data/report          {digest[::-1]}  different: {digest}" in result.stdout
+    assert "5 outs equal, 1 different" in result.stdout
+    assert "\nreport: there is no record of what it was computed with" in result.stdout
 
 
 def test_a_revision_is_made_again_after_its_source_has_grown(retraining: Any, server_url: str) -> None:
@@ -110,10 +110,10 @@ def test_a_revision_is_made_again_after_its_source_has_grown(retraining: Any, se
     out, err = project.call("reproduce", "HEAD")
     assert "executed 0, cached 5" in out, out + err
     assert " outs equal, 0 different" in out
-    for forced in ("--recompute",), ():  # a stage that needs the former source would have to read the present one
-        if not forced:
+    for options in ("--recompute",), ():  # a stage that needs the former source would have to read the present one
+        if not options:
             (project.folder / ".dvc/cache").rename(project.folder / ".dvc/away")
-        err = project.call("reproduce", "HEAD", *forced, status=2)[1]
+        err = project.call("reproduce", "HEAD", *options, status=2)[1]
         assert len(err.splitlines()) == 1, err
         assert "revision HEAD: dataset.source beir:../source: has changed: found sha256 " in err
     (project.folder / ".dvc/away").rename(project.folder / ".dvc/cache")

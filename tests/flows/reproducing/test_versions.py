@@ -19,7 +19,7 @@ def test_versions_that_differ_are_named() -> None:
 
 
 class Fake(Processes):
-    """Records commands; `status` of pip."""
+    """Records commands; `status`: pip's exit status."""
 
     def __init__(self, status: int = 0) -> None:
         self.commands: list[list[str]] = []
@@ -52,11 +52,11 @@ def test_an_environment_is_built_once_and_a_failed_one_is_not_used(tmp_path: Pat
     python = versions.python_of(tree, first, lines.append)
     assert [Path(python).name, len(first.commands)] == ["python", 2]
     assert first.commands[1][-3:-1] == [str(tree / "constraints.txt"), "-e"]
-    again = Fake()
-    assert versions.python_of(tree, again, lines.append) == python
-    assert again.commands == []
+    second = Fake()
+    assert versions.python_of(tree, second, lines.append) == python
+    assert second.commands == []
     (tree / "constraints.txt").write_text("numpy==0.2\n")
-    assert versions.python_of(tree, again, lines.append) != python
-    python = versions.python_of(tree, again, lines.append)
+    assert versions.python_of(tree, second, lines.append) != python
+    python = versions.python_of(tree, second, lines.append)
     monkeypatch.setattr(versions, "extras", lambda: ["cpu", "lora", "one more"])
-    assert versions.python_of(tree, again, lines.append) != python, "an extra was installed here since: the revision needs it, too"
+    assert versions.python_of(tree, second, lines.append) != python, "an extra was installed here since: the revision needs it, too"

@@ -31,24 +31,24 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 def test_the_best_on_dev_against_bm25(opened: list[list[str]]) -> None:
     assert browse.browse(None, None, split="dev", port=0, batch=Path("judged")) == 0
-    given = arguments().parse_args(opened[0][3:])
+    parsed = arguments().parse_args(opened[0][3:])
     assert opened[0][2] == "tasks.search.browse"
-    assert given.model == [["star_adore", "data/encoders/star_adore", "data/indexes/star"]]
-    assert given.fusion == [["hybrid", "data/runs/hybrid/fusion.json"]]
-    assert (given.chosen, given.metric, given.corpus) == (["hybrid", "bm25"], "nDCG@10", Path("data/corpus"))
+    assert parsed.model == [["star_adore", "data/encoders/star_adore", "data/indexes/star"]]
+    assert parsed.fusion == [["hybrid", "data/runs/hybrid/fusion.json"]]
+    assert (parsed.chosen, parsed.metric, parsed.corpus) == (["hybrid", "bm25"], "nDCG@10", Path("data/corpus"))
 
 
 def test_bm25_against_the_best_other_system(opened: list[list[str]]) -> None:
     browse.browse("bm25", None, split="test", port=7, batch=Path("judged"))
-    given = arguments().parse_args(opened[0][3:])
-    assert (given.chosen, given.split, given.port) == (["bm25", "hybrid"], "test", 7)
+    parsed = arguments().parse_args(opened[0][3:])
+    assert (parsed.chosen, parsed.split, parsed.port) == (["bm25", "hybrid"], "test", 7)
 
 
 def test_two_named_systems(opened: list[list[str]]) -> None:
     browse.browse("star", "star_adore", split="dev", port=0, batch=Path("judged"))
-    given = arguments().parse_args(opened[0][3:])
-    assert [model[0] for model in given.model] == ["star", "star_adore"]
-    assert given.fusion == []
+    parsed = arguments().parse_args(opened[0][3:])
+    assert [model[0] for model in parsed.model] == ["star", "star_adore"]
+    assert parsed.fusion == []
 
 
 def test_what_cannot_be_searched_is_refused(opened: list[list[str]]) -> None:

@@ -67,8 +67,8 @@ def entry(name: str, **changed: str) -> dict[str, Any]:
     stage, _, model = name.partition("@")
     outs = [f"{out}{model}" if out.endswith("/") else out for out in OUTS.get(stage, [f"data/metrics/{model}.json"])]
     params = {"params.yaml": SETTINGS[stage]} if stage in SETTINGS else {}
-    deps, made = ([{"path": path, "md5": changed.get(path, f"first {path}")} for path in paths] for paths in (DEPS[name], outs))
-    return {"cmd": "x", "params": params, "deps": deps, "outs": made}
+    deps, out_entries = ([{"path": path, "md5": changed.get(path, f"first {path}")} for path in paths] for paths in (DEPS[name], outs))
+    return {"cmd": "x", "params": params, "deps": deps, "outs": out_entries}
 
 
 def lock(*stages: str, **changed: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ STAR = {"data/encoders/star": "changed"}
 
 
 @pytest.mark.parametrize(
-    ("found", "model", "told", "measured"),
+    ("entries", "model", "message", "stage"),
     [
         (lock(), "star", "", ""),
         (lock("train@star", **STAR), "star", "encode@star was made from another data/encoders/star", "encode@star"),
@@ -128,13 +128,13 @@ STAR = {"data/encoders/star": "changed"}
         ({}, "star", "", ""),
     ],
 )
-def test_parts_of_different_generations_are_named(found: dict[str, Any], model: str, told: str, measured: str) -> None:
-    assert find_mismatch(found, model).startswith(told) and bool(find_mismatch(found, model)) == bool(told)
-    assert find_mismatch(found, model, measured=True).partition(" ")[0] == measured
+def test_parts_of_different_generations_are_named(entries: dict[str, Any], model: str, message: str, stage: str) -> None:
+    assert find_mismatch(entries, model).startswith(message) and bool(find_mismatch(entries, model)) == bool(message)
+    assert find_mismatch(entries, model, measured=True).partition(" ")[0] == stage
 
 
 @pytest.mark.parametrize(
-    ("found", "left"),
+    ("entries", "expected"),
     [
         (lock(), {"star", "tower", "other", "hybrid"}),
         (lock("train@star", **STAR), {"other"}),
@@ -145,13 +145,13 @@ def test_parts_of_different_generations_are_named(found: dict[str, Any], model: 
         ({}, {"star", "tower", "other", "hybrid"}),
     ],
 )
-def test_metrics_of_replaced_artifacts_are_left_out(found: dict[str, Any], left: set[str]) -> None:
-    kept, note = current_metrics(FIGURES, found)
-    assert set(kept) == left
+def test_metrics_of_replaced_artifacts_are_left_out(entries: dict[str, Any], expected: set[str]) -> None:
+    metrics, note = current_metrics(FIGURES, entries)
+    assert set(metrics) == expected
     groups = [group.split(" (measured before the current ") for group in note.removeprefix("excluded: ").split("; ") if group]
-    assert {model for models, _ in groups for model in models.split(", ")} == FIGURES.keys() - left
-    assert {name for name in outdated(found) if name.startswith("evaluate")} == {
-        f"evaluate{ {'tower': '_adore', 'hybrid': '_fuse'}.get(model, '') }@{model}" for model in set(FIGURES) - left
+    assert {model for models, _ in groups for model in models.split(", ")} == FIGURES.keys() - expected
+    assert {name for name in outdated(entries) if name.startswith("evaluate")} == {
+        f"evaluate{ {'tower': '_adore', 'hybrid': '_fuse'}.get(model, '') }@{model}" for model in set(FIGURES) - expected
     }
 
 
@@ -203,7 +203,7 @@ def test_a_model_of_two_generations_is_not_crowned(project: Path) -> None:
 def test_the_table_of_a_run_leaves_old_metrics_out(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both those that dvc.lock shows to be old, and those that the run should have measured and did not."""
+    """Both metrics that are old according to dvc.lock, and those that the run should have measured but did not."""
     metric = (project / "data/metrics/other.json").absolute()
     graph = Graph({"train@other": Stage("train@other", (), ()), "evaluate@other": Stage("evaluate@other", ("train@other",), (metric,))})
     monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan(graph, frozenset(), None, False, None))
@@ -211,32 +211,32 @@ def test_the_table_of_a_run_leaves_old_metrics_out(
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     monkeypatch.setattr(run, "_execute", lambda *_, **__: dict.fromkeys(graph.stages, Outcome("Cached")))
     run.run(["evaluate@other"])
-    said = capsys.readouterr().out
-    assert "other  dev     0.7000" in said and "0.9000" not in said and "0.8000" not in said
-    assert "excluded: hybrid, star, tower (measured before the current data/encoders/star was made)\n" in said
+    output = capsys.readouterr().out
+    assert "other  dev     0.7000" in output and "0.9000" not in output and "0.8000" not in output
+    assert "excluded: hybrid, star, tower (measured before the current data/encoders/star was made)\n" in output
     monkeypatch.setattr(run, "_execute", lambda *_, **__: {"train@other": Outcome("Failed", problem=Problem("stage", "boom"))})
     with pytest.raises(run.StagesFailed):
         run.run(["evaluate@other"])
-    said = capsys.readouterr().out
-    assert "0.7000" not in said and "excluded: other (evaluation skipped)" in said
+    output = capsys.readouterr().out
+    assert "0.7000" not in output and "excluded: other (evaluation skipped)" in output
 
 
 @pytest.mark.usefixtures("project")
 def test_a_run_that_measures_nothing_says_nothing_of_metrics(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`retemper run prepare`, and a retraining's: a table of the former data set, or a line of what it lacks, is not what was asked."""
+    """As `retemper run prepare`, or a retraining: nobody asked for a table of the former data set, or for what it lacks."""
     graph = Graph({"prepare": Stage("prepare", (), ())})
     monkeypatch.setattr(run, "make_plan", lambda *_, **__: Plan(graph, frozenset(), None, False, None))
     monkeypatch.setattr(run, "cache_folder", Path)
     monkeypatch.setattr(run.remotes, "register_again", lambda *_: None)
     monkeypatch.setattr(run, "_execute", lambda *_, **__: {"prepare": Outcome("Ran")})
     run.run(["prepare"])
-    said = capsys.readouterr().out
-    assert "\nprepare  Ran " in said and "excluded" not in said and "0.7000" not in said
+    output = capsys.readouterr().out
+    assert "\nprepare  Ran " in output and "excluded" not in output and "0.7000" not in output
 
 
 def test_models_that_are_left_out_for_one_reason_share_it() -> None:
-    why = {"a": "evaluation skipped", "gone": "evaluation skipped", "b": "other", "c": "evaluation skipped"}
-    assert leave_out({name: {} for name in "abcd"}, why) == ({"d": {}}, "excluded: a, c (evaluation skipped); b (other)")
+    reasons = {"a": "evaluation skipped", "gone": "evaluation skipped", "b": "other", "c": "evaluation skipped"}
+    assert leave_out({name: {} for name in "abcd"}, reasons) == ({"d": {}}, "excluded: a, c (evaluation skipped); b (other)")
 
 
 def test_an_experiment_has_no_earlier_metrics(project: Path) -> None:
@@ -265,13 +265,13 @@ def test_training_alone_makes_a_models_metrics_stale(toy: Any, monkeypatch: pyte
     toy.rounds(a="9", b="1")
     freeze_parameters()
     toy.command(sys.executable, "-m", "dvc", "repro", "--single-item", "train@a")
-    found, note = current_metrics(read_metrics())
-    assert set(found) == {"b"}
+    metrics, note = current_metrics(read_metrics())
+    assert set(metrics) == {"b"}
     assert note == "excluded: a (measured before the current data/encoders/a was made)"
 
 
 def test_an_artifact_that_lacks_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """faiss opens an IVF in its file without the last 7 bytes, and finds other documents."""
+    """faiss opens an IVF file that lacks its last 7 bytes, and finds other documents."""
     monkeypatch.chdir(tmp_path)
     index = tmp_path / "data/indexes/star/index.faiss"
     index.parent.mkdir(parents=True)

@@ -37,10 +37,10 @@ def test_a_file_without_metrics_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_fusion_that_can_be_searched_may_be_the_best(tmp_path: Path) -> None:
     fuse = {"hybrid": {"first": "bm25", "second": "star"}, "again": {"first": "hybrid", "second": "over"}}
     sections = {"rounds": {"star": {}, "init": {}}, "fuse": fuse, "rescore": {"over": {}}}
-    found = METRICS | {name: {"dev": {"AP": value}} for name, value in {"hybrid": 0.6, "again": 0.7, "star": 0.5}.items()}
+    metrics = METRICS | {name: {"dev": {"AP": value}} for name, value in {"hybrid": 0.6, "again": 0.7, "star": 0.5}.items()}
     (tmp_path / "star").mkdir()
-    assert best_model(found, "AP", sections, indexes=tmp_path, fused=True) == "hybrid"
-    assert best_model(found, "AP", sections, indexes=tmp_path) == "star", "a champion has one encoder"
+    assert best_model(metrics, "AP", sections, indexes=tmp_path, fused=True) == "hybrid"
+    assert best_model(metrics, "AP", sections, indexes=tmp_path) == "star", "a champion has one encoder"
 
 
 def test_of_equal_models_the_simpler_one_is_the_best(tmp_path: Path) -> None:
@@ -83,6 +83,6 @@ def test_tables() -> None:
         "stage  state     time\na      Ran      1m01s\nb      Cached\nc      Failed   2.0 s\nd      Skipped\n"
         "executed 1, cached 1, failed 1, skipped 1, in 1m10s"
     )
-    cut = summary(["a", *"defgh"], outcomes, 70)
-    assert cut.splitlines()[2:] == ["5 later stages  Skipped", "executed 1, cached 0, skipped 5, in 1m10s"]
+    text = summary(["a", *"defgh"], outcomes, 70)
+    assert text.splitlines()[2:] == ["5 later stages  Skipped", "executed 1, cached 0, skipped 5, in 1m10s"]
     assert [clock(seconds) for seconds in (0.04, 59.94, 60, 3599.4, 7380)] == ["0.0 s", "59.9 s", "1m00s", "59m59s", "2h03m"]

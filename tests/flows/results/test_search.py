@@ -34,12 +34,12 @@ def test_the_command_pairs_the_query_tower_with_its_rounds_index(tmp_path: Path,
 
     monkeypatch.setattr(search.subprocess, "run", lambda command, **_: commands.append(command) or Done())
     assert search.search("words", 3, "star_adore") == 0
-    said = commands[0]
-    place = said.index("--model")
-    assert said[place + 1 : place + 4] == ["star_adore", "data/encoders/star_adore", "data/indexes/star"]
-    assert "--json" not in said
+    command = commands[0]
+    position = command.index("--model")
+    assert command[position + 1 : position + 4] == ["star_adore", "data/encoders/star_adore", "data/indexes/star"]
+    assert "--json" not in command
     assert search.search("words", 3, "star_adore", as_json=True) == 0
-    assert commands[1] == [*said, "--json"]
+    assert commands[1] == [*command, "--json"]
     with pytest.raises(UserError, match="no index of model nobody, expected one of star_adore"):
         search.search("words", 3, "nobody")
     for name in ("", ".", "../indexes/star_adore"):
@@ -59,38 +59,38 @@ def test_a_fusion_is_searched_with_all_that_it_is_made_from(tmp_path: Path, monk
     }
     rescore = {"over": {"run": "bm25", "round": "star", "encoder": "star"}}
     (tmp_path / "params.yaml").write_text(json.dumps(sections | {"fuse": fuse, "rescore": rescore}))
-    for name, described in {"star": None, "star_adore": '{"round": "star"}'}.items():
+    for name, index_json in {"star": None, "star_adore": '{"round": "star"}'}.items():
         index = tmp_path / "data/indexes" / name
         index.mkdir(parents=True)
-        (index / ("index.json" if described else "index.faiss")).write_text(described or "")
+        (index / ("index.json" if index_json else "index.faiss")).write_text(index_json or "")
     for name in ("hybrid", "three", "again"):
         (tmp_path / "data/runs" / name).mkdir(parents=True)
         (tmp_path / f"data/runs/{name}/fusion.json").write_text(json.dumps({"method": "linear"} | fuse[name]))
     commands: list[list[str]] = []
-    given: list[dict[str, str]] = []
+    environments: list[dict[str, str]] = []
 
     def run(command: list[str], env: dict[str, str], **_: object) -> SimpleNamespace:
         commands.append(command)
-        given.append(env)
+        environments.append(env)
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(search.subprocess, "run", run)
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1:strict")
     assert search.search("words", 3, "three") == 0
-    assert given[0]["PYTHONIOENCODING"] == "latin-1:replace", "its process prints what an encoding lacks as `?`, too"
+    assert environments[0]["PYTHONIOENCODING"] == "latin-1:replace", "its process prints what an encoding lacks as `?`, too"
     systems = commands[0][3 : commands[0].index("--documents")]
     assert " ".join(systems) == (
         "--fusion hybrid data/runs/hybrid/fusion.json --fusion three data/runs/three/fusion.json --depth 1000 --lexical-depth 1000 "
         "--lexical data/bm25 --model star_adore data/encoders/star_adore data/indexes/star "
         "--model star data/encoders/star data/indexes/star"
     )
-    for model, words in {
+    for model, message in {
         "new": "data/runs/new/fusion.json: not found: fuse.new has not run yet; run retemper run",
         "again": "fuse.again: is made from over, which reorders a run and cannot be searched for a new query",
         "over": "model over only reorders what others find, and cannot .*; expected one of star, star_adore, hybrid, three, new$",
         "bm25": "no index of model bm25, expected one of star, star_adore, hybrid, three, new; run retemper run",
     }.items():
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             search.search("words", 3, model)
     (tmp_path / "data/runs/hybrid/fusion.json").write_text(json.dumps(fuse["hybrid"] | {"method": "rrf"}))
     with pytest.raises(UserError, match=r"found method rrf, expected linear as in fuse\.hybrid of params\.yaml; run retemper run"):

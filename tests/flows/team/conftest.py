@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def cached(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`small` as DVC has it: what its stages made is in the cache and in dvc.lock. It is the current folder."""
+    """`small` as DVC records it: its stages' outputs are in the cache and in dvc.lock. It is the current folder."""
     from dvc.repo import Repo
 
     small.write(".gitignore", "/.retemper/\n/beir/\n/runtime.yaml\n__pycache__/\n")

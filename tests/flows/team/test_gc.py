@@ -33,32 +33,32 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     finished.command("git", "branch", "--quiet", "-D", branch)
     (finished.folder / "dvc.lock").write_text("")  # checkout has removed it
     (finished.folder / "dvc.lock").unlink()
-    old = digest(finished.folder / "data/encoders/b")
+    old_digest = digest(finished.folder / "data/encoders/b")
     finished.rounds(a="1", b="3")
     assert "train@b" in executed(finished.run())
     cache = finished.folder / ".dvc/cache/files/md5"
     runs = finished.folder / ".dvc/cache/runs"
-    assert integrity.object_path(cache, old).exists()
+    assert integrity.object_path(cache, old_digest).exists()
 
     def gc(*options: str) -> str:
-        done = finished.call("gc", *options)
-        assert done.returncode == 0, done.stderr
-        return str(done.stdout)
+        result = finished.call("gc", *options)
+        assert result.returncode == 0, result.stderr
+        return str(result.stdout)
 
     assert "would remove: 0 objects" in gc("--dry-run")
     finished.command("git", "tag", "-d", "champion/1")
-    young = gc("--dry-run", "--remote", "team")
-    assert "remote team: would remove: 0 objects" in young, "colleagues push before they commit"
-    assert "3 more objects" in young
+    output = gc("--dry-run", "--remote", "team")
+    assert "remote team: would remove: 0 objects" in output, "colleagues push before they commit"
+    assert "3 more objects" in output
     foreign = tmp_path / "remote/files/md5/upload.tmp"
     foreign.write_text("another program's")
-    told = gc("--dry-run", "--remote", "team", "--days", "0")
-    assert "data/encoders/b" in told
-    assert "3 objects" in told
-    assert "3 recorded runs" in told
-    assert "no git remote: only this clone's" in told
-    assert integrity.object_path(cache, old).exists(), "a dry run removes nothing"
-    before = len(list(runs.glob("*/*/*")))
+    output = gc("--dry-run", "--remote", "team", "--days", "0")
+    assert "data/encoders/b" in output
+    assert "3 objects" in output
+    assert "3 recorded runs" in output
+    assert "no git remote: only this clone's" in output
+    assert integrity.object_path(cache, old_digest).exists(), "a dry run removes nothing"
+    record_count = len(list(runs.glob("*/*/*")))
     torn = cache / ".duEh8J9R-T9BUlUhGCRYvg.tmp"
     torn.write_text("what a killed DVC was writing")
     gc("--remote", "team", "--days", "0")
@@ -66,10 +66,10 @@ def test_what_a_tag_needs_stays_until_the_tag_goes(finished: Any, tmp_path: Path
     assert finished.call("verify", "--remote", "team").returncode == 0
     assert foreign.exists(), "what is not named like an object is neither garbage nor corrupt"
     for root in (cache, tmp_path / "remote/files/md5"):
-        assert not integrity.object_path(root, old).exists()
+        assert not integrity.object_path(root, old_digest).exists()
         assert integrity.object_path(root, digest(finished.folder / "data/encoders/b")).exists()
-    assert len(list(runs.glob("*/*/*"))) == before - 3, "no record is left of runs whose outs are gone"
-    assert len(list((tmp_path / "remote/runs").glob("*/*/*"))) == before - 3
+    assert len(list(runs.glob("*/*/*"))) == record_count - 3, "no record is left of runs whose outs are gone"
+    assert len(list((tmp_path / "remote/runs").glob("*/*/*"))) == record_count - 3
     assert executed(finished.run()) == set()
     finished.rounds(a="1", b="2")
     assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
@@ -89,11 +89,11 @@ def test_gc_is_refused_while_a_run_is_in_progress(finished: Any) -> None:
     )
     assert holder.stdout is not None
     holder.stdout.readline()
-    done = finished.call("gc")
+    result = finished.call("gc")
     holder.kill()
     holder.wait()
-    assert done.returncode == 2
-    assert "another run is in progress in this folder" in done.stderr
+    assert result.returncode == 2
+    assert "another run is in progress in this folder" in result.stderr
     assert locks.RUN_LOCK.name == "run.lock"
 
 
@@ -112,9 +112,9 @@ def test_nothing_is_removed_after_a_kill_that_truncated_dvc_lock(tmp_path: Path)
 
 
 def test_what_further_data_sets_were_measured_with_is_needed(tmp_path: Path) -> None:
-    kept = tmp_path / ".retemper/extra/nq/systems.lock"
-    kept.parent.mkdir(parents=True)
-    kept.write_text("schema: '2.0'\nstages:\n  encode:\n    cmd: x\n    outs:\n    - {path: data/x, hash: md5, md5: theirs}\n")
+    lock = tmp_path / ".retemper/extra/nq/systems.lock"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("schema: '2.0'\nstages:\n  encode:\n    cmd: x\n    outs:\n    - {path: data/x, hash: md5, md5: theirs}\n")
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     assert gc.find_needs([], [tmp_path]).oids == {"theirs"}
 
@@ -200,9 +200,9 @@ class Collected:
         Path("dvc.lock").write_text(f"schema: '2.0'\nstages:\n  {stage}:\n    cmd: x\n    outs:\n{out}")
 
     def gc(self, remote: str | None = None, days: float = 0) -> str:
-        told: list[str] = []
-        gc.collect(False, remote, told.append, days=days)
-        return "\n".join(told)
+        lines: list[str] = []
+        gc.collect(False, remote, lines.append, days=days)
+        return "\n".join(lines)
 
     def refused(self, remote: str | None = None) -> str:
         with pytest.raises(UserError) as refusal:
@@ -219,13 +219,13 @@ def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp
     assert "removed: 0 objects" in project.gc()
     path = integrity.object_path(project.objects, project.listing)
     path.write_bytes(project.text[:-9])
-    unknown = f"prepare: data/corpus: its listing {project.listing} is missing or corrupt, so which files it needs is unknown"
-    assert project.refused() == f"{unknown}; run retemper run prepare in {here}"
+    message = f"prepare: data/corpus: its listing {project.listing} is missing or corrupt, so which files it needs is unknown"
+    assert project.refused() == f"{message}; run retemper run prepare in {here}"
     project.lock("of_a_removed_round")
     assert project.refused().endswith("; run retemper verify, then dvc fetch --all-commits")
     path.unlink()
     project.lock()
-    assert project.refused() == f"{unknown}; run retemper run prepare in {here}"
+    assert project.refused() == f"{message}; run retemper run prepare in {here}"
 
     remotes.add("team", str(tmp_path / "remote"), [])
     put(tmp_path / "remote/files/md5", project.text, ".dir")
@@ -237,9 +237,10 @@ def test_files_of_a_needed_folder_stay_where_its_listing_is_lost(here: Path, tmp
     assert "found a corrupt listing, so which files it needs is unknown, and nothing was removed; run retemper verify --remote team" in (
         project.refused("team")
     )
-    told = project.gc()
+    output = project.gc()
     assert (
-        "1 folder of other commits is neither here nor on the remote, so no file is kept for them: of_a_removed_round: data/corpus" in told
+        "1 folder of other commits is neither here nor on the remote, so no file is kept for them: of_a_removed_round: data/corpus"
+        in output
     )
     assert not project.is_whole()
 
@@ -252,11 +253,11 @@ def test_a_folder_without_files_needs_none(here: Path) -> None:
 
 
 def test_a_truncated_listing_that_reached_the_remote_is_one_line(here: Path, tmp_path: Path) -> None:
-    """Of a folder that nothing needs, but which is young: its files are kept too, and which these are is unknown."""
+    """A recent folder that nothing needs: its files are kept too, but which files they are is unknown."""
     project = Collected(here)
     remotes.add("team", str(tmp_path / "remote"), [])
-    young = integrity.object_path(tmp_path / "remote/files/md5", put(tmp_path / "remote/files/md5", b"[1]", ".dir"))
-    young.write_bytes(b"[1")
+    listing = integrity.object_path(tmp_path / "remote/files/md5", put(tmp_path / "remote/files/md5", b"[1]", ".dir"))
+    listing.write_bytes(b"[1")
     with pytest.raises(UserError, match=r"found a corrupt listing.* run retemper verify --remote team"):
         project.gc("team", 7)
 
@@ -265,7 +266,7 @@ def test_what_failed_pushes_left_on_a_remote_is_removed(here: Path, tmp_path: Pa
     project = Collected(here)
     remotes.add("team", str(tmp_path / "remote"), [])
     names = ("files/md5/ab/.duEh8J9R-T9BUlUhGCRYvg.tmp", f"runs/ab/{'ab' * 32}/.{'0f' * 16}.partial")
-    old, young = ([tmp_path / "remote" / name.replace("ab/.", f"{word}/.") for name in names] for word in ("01", "02"))
+    old, young = ([tmp_path / "remote" / name.replace("ab/.", f"{prefix}/.") for name in names] for prefix in ("01", "02"))
     for path in [*old, *young]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
@@ -281,9 +282,9 @@ def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path
     """Until it is sent, or the user says so."""
 
     def gc(*options: str) -> str:
-        done = finished.call("gc", *options)
-        assert (done.returncode, done.stderr) == (0, "")
-        return str(done.stdout)
+        result = finished.call("gc", *options)
+        assert (result.returncode, result.stderr) == (0, "")
+        return str(result.stdout)
 
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
     finished.run()
@@ -294,24 +295,24 @@ def test_what_the_remote_is_still_to_be_sent_stays(finished: Any, tmp_path: Path
         finished.rounds(a="1", b=value)
         assert executed(finished.run()) == {"train@b", "evaluate@b", "report"}
     finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
-    said = "MB, not pushed yet: retemper run pushes them, --unsent removes them\n"
+    message = "MB, not pushed yet: retemper run pushes them, --unsent removes them\n"
     for options in (["--dry-run"], []):
-        told = gc(*options)
-        assert told.startswith("kept: 6 objects, 0.00"), told
-        assert said in told
-        assert ": 0 objects" in told
+        output = gc(*options)
+        assert output.startswith("kept: 6 objects, 0.00"), output
+        assert message in output
+        assert ": 0 objects" in output
     (tmp_path / "away").rename(tmp_path / "remote")
     assert executed(finished.run()) == set()
-    assert said not in (told := gc())
-    assert "6 objects" in told
+    assert message not in (output := gc())
+    assert "6 objects" in output
     assert executed(finished.run()) == set()
     finished.rounds(a="1", b="3")
     assert executed(finished.run()) == set(), "the remote has it"
     (finished.folder / ".retemper/pushed.json").unlink()  # a new remote, which has none of the earlier results
     finished.command("git", "checkout", "--quiet", "--", "dvc.lock", "params.yaml")
-    assert said in gc("--dry-run")
-    assert said not in (told := gc("--unsent"))
-    assert "3 objects" in told
+    assert message in gc("--dry-run")
+    assert message not in (output := gc("--unsent"))
+    assert "3 objects" in output
 
 
 @pytest.mark.parametrize("days", [-7, float("nan")])

@@ -38,29 +38,29 @@ def here(finished: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.usefixtures("here")
 def test_what_made_a_model() -> None:
     first = subprocess.run(["git", "rev-list", "--max-parents=0", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    found = lineage.trace("b")
-    assert found.artifact == "data/encoders/b"
-    assert (found.revision, found.committed) == ("working tree", False)
-    assert [step.stage for step in found.steps] == ["prepare", "train@b"]
-    train = found.steps[-1]
+    history = lineage.trace("b")
+    assert history.artifact == "data/encoders/b"
+    assert (history.revision, history.committed) == ("working tree", False)
+    assert [step.stage for step in history.steps] == ["prepare", "train@b"]
+    train = history.steps[-1]
     assert train.parents == ("prepare",)
     assert train.params == {"rounds.b": {"value": 2}}
     assert [(file.path, file.made_by, file.note) for file in train.inputs] == [("data/corpus", "prepare", "")]
-    assert [(file.path, file.commit) for file in found.steps[0].code] == [("step.py", first)]
+    assert [(file.path, file.commit) for file in history.steps[0].code] == [("step.py", first)]
     assert train.cached, "the run cache has the time"
-    assert found.metrics["dev"]["nDCG@10"] == 0.5
-    assert "its dvc.lock is uncommitted" in lineage.as_text(found)
-    page = lineage.as_html(found)
+    assert history.metrics["dev"]["nDCG@10"] == 0.5
+    assert "its dvc.lock is uncommitted" in lineage.as_text(history)
+    page = lineage.as_html(history)
     assert "<title>Lineage of data/encoders/b</title>" in page and "<h1>Lineage of data/encoders/b</h1>" in page
     assert f'content="{POLICY}"' in page and 'name="viewport"' in page and "<table" not in page, "fits a phone, and fetches nothing"
     assert re.findall("<h2>(.*?)</h2>", page) == ["train@b", "prepare"]
     assert "<dt>parameters</dt><dd>rounds.b = {&#34;value&#34;: 2}</dd>" in page and "<dt>code</dt><dd>step.py <i>" in page
-    assert "&lt;b&gt;" in lineage.as_html(replace(found, artifact="<b>")), "escaped"
-    lines = lineage.as_short_text(found).splitlines()
+    assert "&lt;b&gt;" in lineage.as_html(replace(history, artifact="<b>")), "escaped"
+    lines = lineage.as_short_text(history).splitlines()
     assert [line.split()[0] for line in lines[lines.index("") + 1 : -2]] == ["train@b", "value", "by", "prepare", "first", "by"]
     assert lines[lines.index("") + 1].endswith("from prepare")
     assert lines[-1] == "commands, code, digests and files: retemper lineage b --all"
-    assert "step.py" in lineage.as_text(found)
+    assert "step.py" in lineage.as_text(history)
     assert "step.py" not in "\n".join(lines)
 
     report = lineage.trace("data/report")
@@ -82,10 +82,10 @@ def reads(params: Any) -> None:
 @pytest.mark.usefixtures("here")
 def test_only_sources_that_were_read_are_named() -> None:
     reads({"data/source.json": {"dataset.digest": "1", "encoders.e5.digest": "3", "generator.digest": "4"}})
-    found = {"dataset": {"source": "demo", "digest": "1"}, "encoders": {"e5": {"source": "me/e5", "digest": "3"}}}
-    unread = {"articles": {"source": "demo", "digest": "2"}, "generator": {"source": "", "digest": "4"}}
-    Path("data/source.json").write_text(json.dumps(found | unread))
-    assert lineage.trace("b").source == {"dataset": found["dataset"], "encoders.e5": {"source": "me/e5", "digest": "3"}}
+    read_sources = {"dataset": {"source": "demo", "digest": "1"}, "encoders": {"e5": {"source": "me/e5", "digest": "3"}}}
+    unread_sources = {"articles": {"source": "demo", "digest": "2"}, "generator": {"source": "", "digest": "4"}}
+    Path("data/source.json").write_text(json.dumps(read_sources | unread_sources))
+    assert lineage.trace("b").source == {"dataset": read_sources["dataset"], "encoders.e5": {"source": "me/e5", "digest": "3"}}
     lines = lineage.as_short_text(lineage.trace("b")).splitlines()
     assert lines[2:4] == ["dataset: demo  sha256 1", "encoders.e5: me/e5  sha256 3"]
 
@@ -100,11 +100,11 @@ def test_parameters_whose_blanks_matter_are_in_quotes() -> None:
 def test_the_short_form_is_printed_unless_the_whole_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     reads({"data/source.json": {"dataset.digest": "1"}})
     Path("data/source.json").write_text(json.dumps({"dataset": {"source": "demo\x1b", "digest": "1", "files": {"corpus.jsonl": "2"}}}))
-    found = lineage.trace("b")
-    assert "corpus.jsonl" in lineage.as_text(found)
-    assert "corpus.jsonl" not in lineage.as_short_text(found)
-    for whole, text in ((False, lineage.as_short_text(found)), (True, lineage.as_text(found))):
-        lineage.show("b", None, "text", page=None, full=whole)
+    history = lineage.trace("b")
+    assert "corpus.jsonl" in lineage.as_text(history)
+    assert "corpus.jsonl" not in lineage.as_short_text(history)
+    for full, text in ((False, lineage.as_short_text(history)), (True, lineage.as_text(history))):
+        lineage.show("b", None, "text", page=None, full=full)
         assert capsys.readouterr().out == f"{printable(text)}\n"
 
 
@@ -149,12 +149,12 @@ def test_the_commit_of_code_that_a_parameter_names(here: Any) -> None:
     assert code.commit_of_reference("tasks.train.mine:loss", "0" * 16) == "", "uncommitted"
     assert code.commit_of_reference("tasks.train.other:loss", digests[0]) == ""
     lock = YAML(typ="safe").load(Path("dvc.lock"))
-    tracked = lock["stages"]["train@a"].setdefault("params", {}).setdefault("data/params.json", {})
-    tracked["rounds.a"] = {"loss": f"tasks.train.mine:loss@{digests[0]}"}
+    params = lock["stages"]["train@a"].setdefault("params", {}).setdefault("data/params.json", {})
+    params["rounds.a"] = {"loss": f"tasks.train.mine:loss@{digests[0]}"}
     with Path("dvc.lock").open("w") as handle:
         YAML(typ="safe").dump(lock, handle)
-    found = next(step for step in lineage.trace("a").steps if step.stage == "train@a")
-    assert [(one.path, one.commit) for one in found.code if "mine" in one.path] == [("tasks.train.mine:loss", commits[0])]
+    step = next(step for step in lineage.trace("a").steps if step.stage == "train@a")
+    assert [(file.path, file.commit) for file in step.code if "mine" in file.path] == [("tasks.train.mine:loss", commits[0])]
 
 
 def test_a_removed_round_made_nothing(reduced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +173,8 @@ def test_the_digest_of_a_folder_is_dvcs(tmp_path: Path) -> None:
         added = repo.add(str(folder / "core"))[0].outs[0].hash_info.value
     files = {path.relative_to(folder / "core").as_posix(): cache.file_md5(path) for path in (folder / "core").rglob("*") if path.is_file()}
     assert cache.folder_digest(files) == added
-    listed = json.loads((folder / ".dvc/cache/files/md5" / added[:2] / added[2:]).read_text())
-    assert cache.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in listed}
+    entries = json.loads((folder / ".dvc/cache/files/md5" / added[:2] / added[2:]).read_text())
+    assert cache.listing(folder / ".dvc/cache/files/md5", added) == {entry["relpath"]: entry["md5"] for entry in entries}
 
 
 def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Path) -> None:
@@ -187,14 +187,14 @@ def test_a_colleague_sees_who_made_it_and_with_what(finished: Any, tmp_path: Pat
     project = type(finished)(tmp_path / "clone", finished.environment)
     assert project.call("run").returncode == 0
     for folder in (finished.folder, project.folder):
-        done = type(finished)(folder, finished.environment).call("lineage", "data/encoders/b", "--json")
-        step = json.loads(done.stdout)["steps"][-1]
+        result = type(finished)(folder, finished.environment).call("lineage", "data/encoders/b", "--json")
+        step = json.loads(result.stdout)["steps"][-1]
         assert step["stage"] == "train@b"
         assert {"by", "at", "commit", "seconds", "environment"} <= step["making"].keys()
         assert step["making"]["environment"]["python"] == platform.python_version()
-    shown = project.call("lineage", "data/encoders/b", "--all").stdout
-    assert re.search(r"by +\S.*, \d{4}-\d\d-\d\d \d\d:\d\d UTC, commit \w{7}.*, [\d.]+ s", shown), shown
-    assert f"python {platform.python_version()}" in shown
+    output = project.call("lineage", "data/encoders/b", "--all").stdout
+    assert re.search(r"by +\S.*, \d{4}-\d\d-\d\d \d\d:\d\d UTC, commit \w{7}.*, [\d.]+ s", output), output
+    assert f"python {platform.python_version()}" in output
 
 
 def test_the_commit_is_that_of_the_code_that_ran(toy: Any) -> None:
@@ -210,7 +210,7 @@ def test_the_commit_is_that_of_the_code_that_ran(toy: Any) -> None:
 
 
 def test_the_header_names_no_data_that_the_model_never_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where `prepare` has run on another data set since, or is yet to."""
+    """`prepare` has run on another data set since then, or has yet to."""
     monkeypatch.chdir(tmp_path)
     for words in (("init", "--quiet"), ("commit", "--quiet", "--allow-empty", "-m", "one")):
         git(*words)

@@ -28,10 +28,10 @@ DVC = (sys.executable, "-m", "dvc")
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     config, local = Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main.main(arguments)
     error = capsys.readouterr().err
-    assert stopped.value.code == 2
+    assert exit_info.value.code == 2
     assert len(error.splitlines()) == 1, error
     assert (Path(".dvc/config").read_bytes(), Path(".dvc/config.local").exists()) == (config, local), "nothing was changed"
     return error
@@ -70,22 +70,22 @@ def test_a_remote_name_is_lowercased_as_dvc_reads_it(here: Path, tmp_path: Path)
 
 
 def test_a_signal_undoes_a_remote_that_was_not_verified(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = (here / ".dvc/config").read_bytes()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        monkeypatch.setattr(remotes, "probe", lambda *_, number=number: os.kill(os.getpid(), number))
-        inherited = signal.signal(number, signal.SIG_DFL)  # nohup, if the tests run under it, has SIGHUP ignored
+    config = (here / ".dvc/config").read_bytes()
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        monkeypatch.setattr(remotes, "probe", lambda *_, signum=signum: os.kill(os.getpid(), signum))
+        inherited = signal.signal(signum, signal.SIG_DFL)  # nohup, if the tests run under it, has SIGHUP ignored
         try:
-            assert main.main(["remote", "add", "team", str(tmp_path / "remote")]) == 128 + number
-            assert (here / ".dvc/config").read_bytes() == before
-            assert signal.getsignal(number) is signal.SIG_DFL
+            assert main.main(["remote", "add", "team", str(tmp_path / "remote")]) == 128 + signum
+            assert (here / ".dvc/config").read_bytes() == config
+            assert signal.getsignal(signum) is signal.SIG_DFL
         finally:
-            signal.signal(number, inherited)
+            signal.signal(signum, inherited)
     monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # by nohup
     assert signal.SIGHUP not in ending_signals()
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "told"),
+    ("name", "url", "message"),
     [
         ("team", "", "remote: found no URL, expected a folder"),
         ("team", "file://", "remote: found no URL, expected a folder"),
@@ -98,9 +98,9 @@ def test_a_signal_undoes_a_remote_that_was_not_verified(here: Path, tmp_path: Pa
         ("x]y", "../remote", "remote 'x]y': expected a name of letters"),
     ],
 )
-def test_a_remote_has_a_name_and_is_elsewhere(here: Path, capsys: pytest.CaptureFixture[str], name: str, place: str, told: str) -> None:
+def test_a_remote_has_a_name_and_is_elsewhere(here: Path, capsys: pytest.CaptureFixture[str], name: str, url: str, message: str) -> None:
     (here.parent / "link").symlink_to(here)
-    assert told in refused(capsys, "remote", "add", name, place)
+    assert message in refused(capsys, "remote", "add", name, url)
     assert not (here / "retemper.json").exists()
 
 
@@ -162,8 +162,8 @@ def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
     finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]
 ) -> None:
     cache = tmp_path / "cache"
-    done = finished.call("cache", "share", str(cache))
-    assert done.returncode == 0, done.stderr
+    result = finished.call("cache", "share", str(cache))
+    assert result.returncode == 0, result.stderr
     assert not (finished.folder / ".dvc/cache").exists()
     notes = [json.loads(note.read_text()) for note in (cache / "projects").iterdir()]
     assert notes == [{"folder": str(finished.folder)}]
@@ -175,14 +175,14 @@ def test_a_shared_cache_takes_what_is_there_and_links_are_safe(
     finished.run()
     finished.rounds(a="1", b="3")
     assert executed(finished.run()) == set()
-    wrong: list[Path] = []
-    assert integrity.verify(cache / "files/md5", wrong.append)[0] > 8
-    assert wrong == [], "no stage wrote into a file that the cache holds"
+    corrupt: list[Path] = []
+    assert integrity.verify(cache / "files/md5", corrupt.append)[0] > 8
+    assert corrupt == [], "no stage wrote into a file that the cache holds"
 
 
 @pytest.mark.heavy
 def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, executed: Callable[[dict[str, str]], set[str]]) -> None:
-    """Each changes a round in its own way, and all push and pull at the same time; nothing is lost or corrupted."""
+    """Clones change a round in five ways, and push and pull at the same time; nothing is lost or corrupted."""
     assert finished.call("remote", "add", "team", str(tmp_path / "remote")).returncode == 0
     finished.command("git", "add", ".dvc/config", "dvc.lock")
     finished.command("git", "commit", "--quiet", "-m", "a remote, and what was computed")
@@ -200,9 +200,9 @@ def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, exec
         assert "Traceback" not in err
         assert "corrupt" not in err
         assert clone.folder.joinpath("data/encoders/b").read_text().startswith(clone.folder.joinpath("params.yaml").read_text()[-5:-2])
-    wrong: list[Path] = []
-    assert integrity.verify(tmp_path / "remote/files/md5", wrong.append)[0] >= 5 * 3
-    assert wrong == []
+    corrupt: list[Path] = []
+    assert integrity.verify(tmp_path / "remote/files/md5", corrupt.append)[0] >= 5 * 3
+    assert corrupt == []
     for clone, _ in clones[:2]:
         status = subprocess.run(
             [*DVC, "status", "prepare", "train", "evaluate", "report"],
@@ -213,47 +213,47 @@ def test_ten_clones_at_once_share_one_remote(finished: Any, tmp_path: Path, exec
             check=True,
         )
         assert "up to date" in status.stdout
-    everyone = clones[0][0]
-    shutil.rmtree(everyone.folder / ".dvc/cache")
-    shutil.rmtree(everyone.folder / "data/encoders")
+    first_clone = clones[0][0]
+    shutil.rmtree(first_clone.folder / ".dvc/cache")
+    shutil.rmtree(first_clone.folder / "data/encoders")
     for number in range(5):  # what anyone has computed, nobody computes again
-        everyone.rounds(a="1", b=str(100 + number))
-        assert executed(everyone.run()) == set()
+        first_clone.rounds(a="1", b=str(100 + number))
+        assert executed(first_clone.run()) == set()
 
 
 def test_only_the_clones_own_cache_is_moved(here: Path, tmp_path: Path) -> None:
-    kept = here / ".dvc/cache/files/md5/ab" / ("c" * 30)
-    kept.parent.mkdir(parents=True)
-    kept.write_text("of everybody")
+    cached_file = here / ".dvc/cache/files/md5/ab" / ("c" * 30)
+    cached_file.parent.mkdir(parents=True)
+    cached_file.write_text("of everybody")
     theirs = tmp_path / "theirs"
     shutil.move(here / ".dvc/cache", theirs)
     (tmp_path / "link").symlink_to(theirs)
-    kept = theirs / kept.relative_to(here / ".dvc/cache")
+    cached_file = theirs / cached_file.relative_to(here / ".dvc/cache")
     (here / ".dvc/cache").symlink_to(theirs)
     assert "stays as it is" in remotes.share(tmp_path / "new"), "a link to what others may use"
-    assert kept.read_text() == "of everybody"
+    assert cached_file.read_text() == "of everybody"
     remotes.share(theirs)
     assert "0 files moved" in remotes.share(tmp_path / "link"), "one folder by two names"
-    assert kept.read_text() == "of everybody"
+    assert cached_file.read_text() == "of everybody"
     assert "stays as it is" in remotes.share(tmp_path / "new")
-    assert kept.read_text() == "of everybody"
+    assert cached_file.read_text() == "of everybody"
     (here / ".dvc/cache").unlink()
     (here / ".dvc/cache").mkdir()
-    for place in (here / ".dvc/cache/shared", here):
+    for folder in (here / ".dvc/cache/shared", here):
         with pytest.raises(UserError, match="this clone's own cache"):
-            remotes.share(place)
+            remotes.share(folder)
 
 
 def test_records_of_how_artifacts_were_made_move_into_a_shared_cache(here: Path, tmp_path: Path) -> None:
-    ours, both = "ab" * 32, "cd" * 32
-    for cache, digests in ((here / ".dvc/cache", (ours, both)), (tmp_path / "cache", (both,))):
+    ours, shared = "ab" * 32, "cd" * 32
+    for cache, digests in ((here / ".dvc/cache", (ours, shared)), (tmp_path / "cache", (shared,))):
         cache.mkdir(exist_ok=True)
         for digest in digests:
             makings.save(cache, digest, {"stage": "train@a", "by": cache.name if digest == ours else "who made it first"})
     assert "(2 files moved there" in remotes.share(tmp_path / "cache")
     assert not (here / ".dvc/cache").exists()
-    found = makings.read(tmp_path / "cache", [ours, both])
-    assert {digest: record["by"] for digest, record in found.items()} == {ours: "cache", both: "who made it first"}
+    records = makings.read(tmp_path / "cache", [ours, shared])
+    assert {digest: record["by"] for digest, record in records.items()} == {ours: "cache", shared: "who made it first"}
     assert stat.S_IMODE(makings.record_path(tmp_path / "cache", ours).parent.stat().st_mode) == 0o2775, "colleagues add theirs"
 
 
@@ -262,10 +262,10 @@ def test_a_shared_cache_is_not_collected_while_a_project_is_unavailable(finished
     (tmp_path / "away/.dvc").mkdir(parents=True)
     remotes.register(tmp_path / "cache", tmp_path / "away")
     (tmp_path / "away").rename(tmp_path / "moved")
-    done = finished.call("gc")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    result = finished.call("gc")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
     note = next(note for note in (tmp_path / "cache/projects").iterdir() if "away" in note.read_text())
-    assert str(note) in done.stderr
+    assert str(note) in result.stderr
     shutil.rmtree(tmp_path / "cache/projects")
     (tmp_path / "cache/projects").mkdir()
     finished.run()
@@ -281,9 +281,9 @@ def test_a_shared_cache_that_is_not_mounted_is_not_begun_anew(
     cache.parent.rename(tmp_path / "mounted")
     cache.parent.mkdir()  # the empty mount point
     shutil.rmtree(finished.folder / "data", ignore_errors=True)
-    done = finished.call("run")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert f"{cache}: found an empty cache without projects/" in done.stderr
+    result = finished.call("run")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
+    assert f"{cache}: found an empty cache without projects/" in result.stderr
     shutil.rmtree(cache.parent)
     (tmp_path / "mounted").rename(cache.parent)
     assert not executed(finished.run()), "all of it is there again"
@@ -299,15 +299,15 @@ def test_a_project_of_another_user_is_refused_in_one_line(tmp_path: Path, monkey
 
 
 def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, tmp_path: Path, toy: Any) -> None:
-    """Run records lie in folders that a colleague can write to; the outs of a replaced dvc.lock are pushed too."""
+    """Run records are in folders that colleagues can write to; the outs of a replaced dvc.lock are pushed too."""
     cache = tmp_path / "cache"
     remotes.share(cache)
     remotes.add("team", str(tmp_path / "remote"), [])
-    whole = put(cache, b"text"), put(cache, b"more")
-    gone = "0" * 32
+    intact = put(cache, b"text"), put(cache, b"more")
+    missing = "0" * 32
     lists = [
         put(cache, json.dumps([{"md5": oid, "relpath": name} for name, oid in files]).encode(), ".dir")
-        for files in ([("a", whole[0]), ("b", whole[1])], [("a", whole[0]), ("c", gone)])
+        for files in ([("a", intact[0]), ("b", intact[1])], [("a", intact[0]), ("c", missing)])
     ]
     outs = "".join(f"    - {{path: data/{oid[:4]}, hash: md5, md5: {oid}}}\n" for oid in (*lists, "1" * 32))
     unpushed = here / sync.UNPUSHED / "x.lock"
@@ -319,9 +319,9 @@ def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, t
     shutil.rmtree(here / "data")
 
     def call(script: str) -> None:
-        done = toy.call(script=f"import os, sys\nos.umask(0o027)\nfrom flows.storage.dvc import fetch_runs, main\n{script}")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "failed to transfer" not in done.stderr
+        result = toy.call(script=f"import os, sys\nos.umask(0o027)\nfrom flows.storage.dvc import fetch_runs, main\n{script}")
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "failed to transfer" not in result.stderr
 
     call("sys.exit(main(['push']))")
     shutil.rmtree(cache / "runs")
@@ -332,14 +332,14 @@ def test_pushed_files_belong_to_the_group_and_unpushed_outs_go_too(here: Path, t
         folders = [folder for folder in (root / record).parents if folder.is_relative_to(root)]
         assert {oct(stat.S_IMODE(folder.stat().st_mode) & 0o2070) for folder in folders} == {"0o2070"}
     sent = {integrity.object_id(path) for path in integrity.objects(tmp_path / "remote/files/md5")}
-    assert sent == {*whole, lists[0]}, "no listing without what it lists"
+    assert sent == {*intact, lists[0]}, "no listing without what it lists"
 
 
 @pytest.mark.parametrize("damage", ["file", "listing", "cut listing", "missing file"])
 def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    """DVC trusts a listing that it reads on the remote, and stops at one that is not JSON."""
+    """DVC trusts a listing that it reads from the remote, and fails if it is not JSON."""
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
     for name in ("folder", "whole"):
@@ -350,21 +350,23 @@ def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     subprocess.run([*DVC, "add", "--quiet", "folder", "whole"], check=True, env=environment)
 
     def call(*words: str) -> list[str]:
-        done = subprocess.run([sys.executable, "-m", "flows.storage.dvc", *words], env=environment, capture_output=True, text=True)
-        assert "Traceback" not in done.stderr
-        return [line for line in done.stdout.splitlines() if line.startswith("retemper: ")]
+        result = subprocess.run([sys.executable, "-m", "flows.storage.dvc", *words], env=environment, capture_output=True, text=True)
+        assert "Traceback" not in result.stderr
+        return [line for line in result.stdout.splitlines() if line.startswith("retemper: ")]
 
-    def held() -> dict[str, bytes]:
+    def remote_objects() -> dict[str, bytes]:
         return {integrity.object_id(path): path.read_bytes() for path in integrity.objects(remote / "files/md5")}
 
     call("push")
-    sent = held()
+    sent = remote_objects()
     listing = next(oid for oid, text in sent.items() if oid.endswith(".dir") and hashlib.md5(b"foldera").hexdigest().encode() in text)
-    damaged = listing if damage.endswith("listing") else hashlib.md5(b"foldera").hexdigest()
-    path = integrity.object_path(remote / "files/md5", damaged)
+    damaged_oid = listing if damage.endswith("listing") else hashlib.md5(b"foldera").hexdigest()
+    path = integrity.object_path(remote / "files/md5", damaged_oid)
     path.unlink()
     if damage != "missing file":
-        path.write_bytes({"file": b"folderx", "listing": sent[damaged].replace(b'"b"', b'"c"'), "cut listing": sent[damaged][:20]}[damage])
+        path.write_bytes(
+            {"file": b"folderx", "listing": sent[damaged_oid].replace(b'"b"', b'"c"'), "cut listing": sent[damaged_oid][:20]}[damage]
+        )
         path.chmod(0o444)
     shutil.move(here / "folder", tmp_path / "folder")
     shutil.rmtree(here / "whole")
@@ -372,20 +374,20 @@ def test_what_is_corrupt_in_a_folder_of_the_remote_is_removed_with_its_listing(
     monkeypatch.chdir(here)
     sync.PUSHED.parent.mkdir(exist_ok=True)
     sync.PUSHED.write_text("{}")
-    (said,) = call("pull", "folder.dvc", "whole.dvc")
+    (warning,) = call("pull", "folder.dvc", "whole.dvc")
     if damage == "missing file":
-        assert said.startswith(f"retemper: warning: remote team: lacks files of folders that it lists ({damaged}); ")
+        assert warning.startswith(f"retemper: warning: remote team: lacks files of folders that it lists ({damaged_oid}); ")
     else:
-        assert said.startswith(f"retemper: warning: remote team: object {damaged} (")
-        assert " is corrupt; removed there" in said
+        assert warning.startswith(f"retemper: warning: remote team: object {damaged_oid} (")
+        assert " is corrupt; removed there" in warning
     assert not sync.PUSHED.exists()
     assert {path.name for path in (here / "whole").iterdir()} == {"a", "b"}, "what is intact comes all the same"
-    assert set(sent) - set(held()) == {damaged, listing}
+    assert set(sent) - set(remote_objects()) == {damaged_oid, listing}
     shutil.rmtree(here / "folder", ignore_errors=True)
     shutil.move(tmp_path / "folder", here / "folder")  # it is made again
     subprocess.run([*DVC, "add", "--quiet", "folder"], check=True, env=environment)
     call("push")
-    assert held() == sent
+    assert remote_objects() == sent
 
 
 def put(cache: Path, content: bytes, kind: str = "") -> str:

@@ -51,8 +51,8 @@ def test_what_was_pushed_is_remembered_until_something_is_computed(tmp_path: Pat
     assert not push(Processes(), "team", warnings.append)
     assert not is_pushed("team")
     assert warnings == ["remote team: not everything was pushed; the next run tries again: no route to host (status 3)"]
-    kept = [path.read_text() for path in sync.UNPUSHED.iterdir()]
-    assert kept == ["one"], "the next run, of other parameters, sends these outs too"
+    unpushed = [path.read_text() for path in sync.UNPUSHED.iterdir()]
+    assert unpushed == ["one"], "the next run, of other parameters, sends these outs too"
     monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", "echo 'ERROR: failed to transfer x - [Errno 13] Permission denied'"])
     assert not push(Processes(), "team", warnings.append), "DVC ends with status 0"
     monkeypatch.setattr(sync, "REMOTE", ["true"])
@@ -99,14 +99,14 @@ def test_a_disk_that_fails_in_a_pull_may_be_the_remotes(tmp_path: Path, monkeypa
 
 
 def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not that it lacks files; and the stages do not ask it."""
+    """The warning does not say that files are missing there; and stages do not contact the remote."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache/files").mkdir(parents=True)
     monkeypatch.setattr(sync, "cache_folder", lambda: tmp_path / "cache")
     Path("remote").mkdir()
     failed = "echo 'ERROR: Checkout failed for following targets:'; echo data/a; echo data/b; echo 'Is your cache up to date?'; exit 1"
     warnings: list[str] = []
-    for vanishes, reached, told in (
+    for vanishes, reached, message in (
         (True, False, "remote team has become unavailable, so not everything is pulled: not mounted (status 1)"),
         (False, True, "Checkout failed for following targets: data/a, data/b (status 1)"),
     ):
@@ -114,23 +114,23 @@ def test_a_remote_that_vanishes_during_a_pull_is_said_to_be_unavailable(tmp_path
         pulls = f"test $0 = records || {{ {'rmdir remote;' * vanishes} {failed}; }}"
         monkeypatch.setattr(sync, "REMOTE", ["sh", "-c", f"{pulls}; test -d remote || {{ echo 'ERROR: not mounted'; exit 1; }}"])
         assert sync.pull(Processes(), "team", ["a"], warn=warnings.append) == reached
-        assert [line.endswith(told) for line in warnings] == [True], warnings
+        assert [line.endswith(message) for line in warnings] == [True], warnings
         warnings.clear()
 
 
 def test_a_remote_that_is_gone_lacks_nothing(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """The files that a download did not find are not told to be missing there."""
+    """Files that a download did not find are not reported as missing from the remote."""
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         monkeypatch.setenv(name, value)
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
     oid = "0123456789abcdef0123456789abcdef"
-    lost = dvc.Download(LocalFileSystem(), str(remote / "files/md5" / oid[:2] / oid[2:]), oid, missing=True)
-    dvc.heal([lost])
+    download = dvc.Download(LocalFileSystem(), str(remote / "files/md5" / oid[:2] / oid[2:]), oid, missing=True)
+    dvc.heal([download])
     assert "remote team: lacks files of folders that it lists" in capsys.readouterr().out
     remote.rename(tmp_path / "away")
-    downloads = [lost]
+    downloads = [download]
     dvc.heal(downloads)
     assert (capsys.readouterr().out, downloads) == ("", [])
 
@@ -150,15 +150,15 @@ sys.exit(status)
 def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
     for name in ("corpus", "report"):
         (finished.folder / "data" / name).unlink()
-    done = finished.call("prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report", script=COUNTED)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.splitlines()[-1]) <= 2
+    result = finished.call("prepare", "train@a", "train@b", "evaluate@a", "evaluate@b", "report", script=COUNTED)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout.splitlines()[-1]) <= 2
     assert (finished.folder / "data/corpus").exists()
     assert (finished.folder / "data/report").exists()
 
 
 @pytest.mark.parametrize(
-    ("said", "fix"),
+    ("error", "fix"),
     [
         ("failed to connect to s3 (bucket/c) - Forbidden: An error occurred (403) when calling the HeadObject operation: Forbidden", "KEY"),
         ("An error occurred (InvalidAccessKeyId) when calling the PutObject operation: The AWS Access Key Id does not exist", "KEY"),
@@ -172,36 +172,36 @@ def test_the_lock_is_not_read_again_for_every_stage(finished: Any) -> None:
         ("failed to transfer 'x' - [Errno 122] Disk quota exceeded", "; make room"),
     ],
 )
-def test_a_refusal_is_told_from_an_unavailable_remote(said: str, fix: str) -> None:
+def test_a_refusal_is_told_from_an_unavailable_remote(error: str, fix: str) -> None:
     key = "; fix its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=- (ssh: password=-)"
-    found = sync.remedy("team", said)
-    assert found == key if fix == "KEY" else found.startswith(fix) and bool(found) == bool(fix)
+    remedy = sync.remedy("team", error)
+    assert remedy == key if fix == "KEY" else remedy.startswith(fix) and bool(remedy) == bool(fix)
 
 
 def refused_then_back(project: Any, remote: Path, executed: Callable[[dict[str, str]], set[str]], states: Any) -> None:
-    """A run with an unavailable remote, and one once it is back; what the first computed reaches the remote with the second."""
+    """Run while the remote is unavailable, and again once it is back; the second run also pushes what the first computed."""
     away = remote.parent.with_name("away")
     before = list(remote.parent.rglob("*"))
     project.rounds(a="1", b="11")
-    done = project.call("run")
-    assert done.returncode == 0, done.stderr
-    assert executed(states(done.stdout)) == {"train@b", "evaluate@b", "report"}
-    pulled, pushed = done.stderr.splitlines()
-    told = f"{remote}: found no retemper.json, which every remote has; mount it, or if it is new: retemper remote add team URL"
-    assert pulled == f"retemper: warning: remote team is unavailable, so nothing is pulled: {told} (status 1)"
-    assert pushed == f"retemper: warning: remote team: not everything was pushed; the next run tries again: {told} (status 1)"
+    result = project.call("run")
+    assert result.returncode == 0, result.stderr
+    assert executed(states(result.stdout)) == {"train@b", "evaluate@b", "report"}
+    pulled, pushed = result.stderr.splitlines()
+    reason = f"{remote}: found no retemper.json, which every remote has; mount it, or if it is new: retemper remote add team URL"
+    assert pulled == f"retemper: warning: remote team is unavailable, so nothing is pulled: {reason} (status 1)"
+    assert pushed == f"retemper: warning: remote team: not everything was pushed; the next run tries again: {reason} (status 1)"
     for words in (("verify", "--remote", "team"), ("gc", "--remote", "team")):
-        done = project.call(*words)
-        assert done.returncode == 2
-        assert "found no retemper.json" in done.stderr
+        result = project.call(*words)
+        assert result.returncode == 2
+        assert "found no retemper.json" in result.stderr
     assert list(remote.parent.rglob("*")) == before, "nothing is created"
     shutil.rmtree(remote.parent, ignore_errors=True)
     away.rename(remote.parent)
     project.rounds(a="1", b="12")
     assert executed(project.run()) == {"train@b", "evaluate@b", "report"}
-    held = {path.read_text() for path in objects(remote / "files/md5")}
+    texts = {path.read_text() for path in objects(remote / "files/md5")}
     for value in ("11", "12"):
-        assert any(text.startswith(f"{value}(") for text in held), value
+        assert any(text.startswith(f"{value}(") for text in texts), value
     assert stat.S_IMODE(remote.stat().st_mode) == 0o2775
 
 
@@ -219,14 +219,14 @@ def test_a_folder_remote_that_vanishes_is_not_recreated(
     if mounted:
         (tmp_path / mounted).mkdir(parents=True)
     before = list(tmp_path.rglob("share/**/*"))
-    done = finished.call("run")
-    assert done.returncode == 0
+    result = finished.call("run")
+    assert result.returncode == 0
     assert list(tmp_path.rglob("share/**/*")) == before, "nothing is created"
     refused_then_back(finished, remote, executed, read_states)
 
 
 def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DVC makes the folder again, on the disk beneath the share, and reports success."""
+    """DVC creates the folder again, on the disk under the mount point, and reports success."""
     monkeypatch.chdir(toy.folder)
     for name, value in toy.environment.items():
         monkeypatch.setenv(name, value)
@@ -238,8 +238,8 @@ def test_a_push_to_a_remote_that_vanishes_meanwhile_has_failed(toy: Any, tmp_pat
         (remote / "files").mkdir(parents=True)
         return 0
 
-    for pushed in (unmounted, lambda _: pytest.fail("nothing more goes there")):
-        monkeypatch.setattr("dvc.cli.main", pushed)
+    for dvc_main in (unmounted, lambda _: pytest.fail("nothing more goes there")):
+        monkeypatch.setattr("dvc.cli.main", dvc_main)
         with pytest.raises(UserError, match=r"found no retemper\.json, which every remote has"):
             dvc.push()
 
@@ -253,14 +253,14 @@ def test_an_unmarked_remote_gets_the_mark_if_it_holds_artifacts(finished: Any, t
     (finished.folder / SEEN).unlink()
     assert finished.call("run").stderr == "", "nothing to do, no contact"
     finished.rounds(a="1", b="9")
-    done = finished.call("run")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = finished.call("run")
+    assert (result.returncode, result.stderr) == (0, "")
     assert (remote / "retemper.json").exists()
     shutil.copytree(remote / "files", tmp_path / "away/remote/files")
     shutil.rmtree(remote.parent)
     shutil.copytree(tmp_path / "away", remote.parent)  # what DVC makes of a folder that vanishes while it writes
-    done = finished.call("verify", "--remote", "team")
-    assert done.returncode == 2
+    result = finished.call("verify", "--remote", "team")
+    assert result.returncode == 2
     assert not (remote / "retemper.json").exists(), "it had a mark before"
 
 
@@ -268,7 +268,7 @@ def test_an_unmarked_remote_gets_the_mark_if_it_holds_artifacts(finished: Any, t
 def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
     finished: Any, tmp_path: Path, executed: Any, read_states: Any, mode: int, verify: str, committed: bool
 ) -> None:
-    """By the first fresh clone that downloads it; the second gets good bytes. DVC alone trusts a remote without `verify`."""
+    """The first clone that downloads it does so; the second gets intact bytes. Plain DVC trusts a remote without `verify`."""
     remote = tmp_path / "remote"
     assert finished.call("remote", "add", "team", str(remote), "--option", f"verify={verify}").returncode == 0
     config = finished.folder / ".dvc/config"
@@ -278,21 +278,21 @@ def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
     finished.command("git", "commit", "--quiet", "-m", "computed")
     text = (finished.folder / "data/encoders/a").read_bytes()
     oid = hashlib.md5(text).hexdigest()
-    held = object_path(remote / "files/md5", oid)
-    held.chmod(0o644)
-    held.write_bytes(b"x" * len(text))
-    held.chmod(mode)
+    path = object_path(remote / "files/md5", oid)
+    path.chmod(0o644)
+    path.write_bytes(b"x" * len(text))
+    path.chmod(mode)
 
     def clone(name: str) -> subprocess.CompletedProcess[str]:
         finished.command("git", "clone", "--quiet", str(finished.folder), str(tmp_path / name))
         project = type(finished)(tmp_path / name, finished.environment)
-        done = project.call("run")
-        assert done.returncode == 0, done.stderr
+        result = project.call("run")
+        assert result.returncode == 0, result.stderr
         assert (project.folder / "data/encoders/a").read_bytes() == text
-        wrong: list[Path] = []
-        cache.verify(project.folder / ".dvc/cache/files/md5", wrong.append)
-        assert wrong == []
-        return subprocess.CompletedProcess([], 0, done.stdout, done.stderr)
+        corrupt: list[Path] = []
+        cache.verify(project.folder / ".dvc/cache/files/md5", corrupt.append)
+        assert corrupt == []
+        return subprocess.CompletedProcess([], 0, result.stdout, result.stderr)
 
     first = clone("first")
     assert executed(read_states(first.stdout)) == {"train@a"}
@@ -301,7 +301,7 @@ def test_a_corrupt_object_of_the_remote_is_named_and_replaced(
         assert [line.startswith(named) for line in first.stderr.splitlines()] == [True, False], first.stderr
     else:  # each stage fetches what its recorded run has made
         assert named in first.stdout
-    assert held.read_bytes() == text
+    assert path.read_bytes() == text
     second = clone("second")
     assert executed(read_states(second.stdout)) == set()
     assert "corrupt" not in second.stdout + second.stderr
@@ -340,10 +340,10 @@ def s3() -> Iterator[tuple[str, str, str]]:
         iam(Action="CreateUser", UserName="team")
         allow = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
         iam(Action="PutUserPolicy", UserName="team", PolicyName="all", PolicyDocument=json.dumps(allow))
-        made = iam(Action="CreateAccessKey", UserName="team")
-        found = [re.findall(f"<{name}>(.*?)<", made)[0] for name in ("AccessKeyId", "SecretAccessKey")]
+        response = iam(Action="CreateAccessKey", UserName="team")
+        credentials = [re.findall(f"<{name}>(.*?)<", response)[0] for name in ("AccessKeyId", "SecretAccessKey")]
         ask("/moto-api/reset-auth", body=b"0")  # from now on nothing without a valid signature
-        yield url, found[0], found[1]
+        yield url, credentials[0], credentials[1]
     finally:
         server.kill()
         server.wait()
@@ -353,29 +353,29 @@ def s3() -> Iterator[tuple[str, str, str]]:
 def test_wrong_credentials_and_a_missing_bucket(
     finished: Any, s3: tuple[str, str, str], executed: Callable[[dict[str, str]], set[str]], read_states: Callable[[str], dict[str, str]]
 ) -> None:
-    """Status 2 where the remote is added; later a warning, and the run continues. No secret is printed or kept anywhere else."""
+    """Adding the remote ends with status 2; a later run warns and continues. No secret is printed, or stored anywhere else."""
     url, key, secret = s3
 
-    def add(place: str, given: str) -> Any:
-        options = (f"endpointurl={url}", "region=us-east-1", f"access_key_id={key}", f"secret_access_key={given}")
-        return finished.call("remote", "add", "team", place, *(part for option in options for part in ("--option", option)))
+    def add(bucket: str, secret_key: str) -> Any:
+        options = (f"endpointurl={url}", "region=us-east-1", f"access_key_id={key}", f"secret_access_key={secret_key}")
+        return finished.call("remote", "add", "team", bucket, *(part for option in options for part in ("--option", option)))
 
     def run(value: str) -> str:
         """The warnings of a run that computes something new."""
         finished.rounds(a="1", b=value)
-        done = finished.call("run")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert executed(read_states(done.stdout)) == {"train@b", "evaluate@b", "report"}
-        said.append(done.stdout + done.stderr)
-        return str(done.stderr)
+        result = finished.call("run")
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert executed(read_states(result.stdout)) == {"train@b", "evaluate@b", "report"}
+        outputs.append(result.stdout + result.stderr)
+        return str(result.stderr)
 
-    said: list[str] = []
-    for place, given, told in (("s3://bucket/c", "hunter2", "SignatureDoesNotMatch"), ("s3://nowhere/c", secret, "NoSuchBucket")):
-        done = add(place, given)
-        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-        assert "remote team: cannot be written and read: " in done.stderr
-        assert told in done.stderr
-        said.append(done.stdout + done.stderr)
+    outputs: list[str] = []
+    for bucket, secret_key, error in (("s3://bucket/c", "hunter2", "SignatureDoesNotMatch"), ("s3://nowhere/c", secret, "NoSuchBucket")):
+        result = add(bucket, secret_key)
+        assert (result.returncode, len(result.stderr.splitlines())) == (2, 1), result.stderr
+        assert "remote team: cannot be written and read: " in result.stderr
+        assert error in result.stderr
+        outputs.append(result.stdout + result.stderr)
     assert add("s3://bucket/c", secret).returncode == 0
     local = finished.folder / ".dvc/config.local"
     local.write_text(local.read_text().replace(secret, "hunter2"))
@@ -386,9 +386,9 @@ def test_wrong_credentials_and_a_missing_bucket(
     )
     assert pushed.startswith("retemper: warning: remote team: not everything was pushed; the next run tries again: ")
     assert "; fix its credentials: retemper remote add team URL --option access_key_id=- --option secret_access_key=-" in pushed
-    done = finished.call("verify", "--remote", "team")
-    assert done.returncode == 2
-    assert "remote team: cannot be read: Forbidden; fix its credentials" in done.stderr
+    result = finished.call("verify", "--remote", "team")
+    assert result.returncode == 2
+    assert "remote team: cannot be read: Forbidden; fix its credentials" in result.stderr
     assert add("s3://bucket/c", secret).returncode == 0, "as the line says"
     assert run("32") == ""
     config = finished.folder / ".dvc/config"
@@ -396,5 +396,5 @@ def test_wrong_credentials_and_a_missing_bucket(
     assert "found no retemper.json" in run("33"), "a missing bucket has no mark either"
     files = [path for path in finished.folder.rglob("*") if path.is_file() and path != local]
     for hidden in (secret, "hunter2"):
-        assert hidden not in "".join(said)
+        assert hidden not in "".join(outputs)
         assert [path for path in files if hidden.encode() in path.read_bytes()] == []

@@ -17,7 +17,7 @@ DVC = (sys.executable, "-m", "dvc")
 def test_what_is_corrupt_on_a_remote_is_pushed_again(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A file of a folder: DVC's push alone trusts the folder's listing on the remote."""
+    """A file of a folder: plain `dvc push` trusts the folder's listing on the remote."""
     remote = tmp_path / "remote"
     remotes.add("team", str(remote), [])
     (here / "folder").mkdir()

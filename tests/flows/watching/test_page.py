@@ -29,41 +29,41 @@ def seen(folder: Path, run: RunNow = RUN, alive: bool = True) -> Seen:
 
 def test_a_summary_for_each_state(tmp_path: Path) -> None:
     assert summary(seen(tmp_path), 80.0) == "running, 3 of 5 stages, 1m10s, about 1m40s left", "evaluate@b as long as evaluate@a"
-    other = replace(RUN, stages=(*STAGES[:-1], StageNow("report")))
-    assert summary(seen(tmp_path, other), 80.0) == "running, 3 of 5 stages, 1m10s, about 1m30s and 1 stage of unknown time left"
-    known = replace(RUN, stages=STAGES[:-1])
-    assert summary(seen(tmp_path, known), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
-    told = "running, 3 of 5 stages, 1m10s, about 1m40s left of these stages; the command continues after that"
-    assert summary(seen(tmp_path, replace(RUN, part=True)), 80.0) == told
-    told = "running, 0 of 1 stage (train@b), 1m10s, about 1m30s left of this stage; the command continues after that"
-    assert summary(seen(tmp_path, replace(RUN, stages=STAGES[3:4], part=True)), 80.0) == told
-    both = replace(RUN, stages=(*STAGES[:-1], replace(STAGES[3], name="train@c")))
-    assert summary(seen(tmp_path, both), 80.0) == "running, 3 of 5 stages, 1m10s, at most 3m00s left", "one after another"
+    without_estimate = replace(RUN, stages=(*STAGES[:-1], StageNow("report")))
+    assert summary(seen(tmp_path, without_estimate), 80.0) == "running, 3 of 5 stages, 1m10s, about 1m30s and 1 stage of unknown time left"
+    with_estimates = replace(RUN, stages=STAGES[:-1])
+    assert summary(seen(tmp_path, with_estimates), 80.0) == "running, 3 of 4 stages, 1m10s, about 1m30s left"
+    expected = "running, 3 of 5 stages, 1m10s, about 1m40s left of these stages; the command continues after that"
+    assert summary(seen(tmp_path, replace(RUN, part=True)), 80.0) == expected
+    expected = "running, 0 of 1 stage (train@b), 1m10s, about 1m30s left of this stage; the command continues after that"
+    assert summary(seen(tmp_path, replace(RUN, stages=STAGES[3:4], part=True)), 80.0) == expected
+    two_trainings = replace(RUN, stages=(*STAGES[:-1], replace(STAGES[3], name="train@c")))
+    assert summary(seen(tmp_path, two_trainings), 80.0) == "running, 3 of 5 stages, 1m10s, at most 3m00s left", "one after another"
     assert summary(seen(tmp_path, replace(RUN, stages=STAGES[-1:])), 80.0) == "running, 0 of 1 stage (evaluate@b), 1m10s, time left unknown"
     late = replace(RUN, stages=(StageNow("train@b", "running", 20.0, 50.0),))
     assert summary(seen(tmp_path, late), 80.0) == "running, 0 of 1 stage (train@b), 1m10s", "later than estimated, so nothing is known"
     killed = seen(tmp_path, alive=False)
-    told = "killed (its process is gone), 3 of 5 stages, 50.0 s; the same command resumes"
-    assert summary(killed, 999.0) == told, "until the last that was written of it"
+    expected = "killed (its process is gone), 3 of 5 stages, 50.0 s; the same command resumes"
+    assert summary(killed, 999.0) == expected, "until the last that was written of it"
     assert '<h2>train@b <span class="note">10.0 s of about 2m00s</span></h2>' in parts([], killed, 999.0)["now"]
     assert 'class="took">10.0 s, running<' in parts([], killed, 999.0)["stages"]
-    far = "running, 3 of 5 stages, 2m40s, about 1m00s and 1 stage of unknown time left, not recorded_at from for 1m50s"
+    expected = "running, 3 of 5 stages, 2m40s, about 1m00s and 1 stage of unknown time left, not recorded_at from for 1m50s"
     assert (
         summary(replace(killed, alive=True, run=replace(RUN, stages=(*STAGES[:3], StageNow("x", estimate=60.0), StageNow("y")))), 170.0)
-        == far
+        == expected
     )
-    here = replace(RUN, host=socket.gethostname())
-    assert "recorded_at" not in summary(seen(tmp_path, here), 999.0), "its process was asked"
-    done = replace(RUN, ended=70.0, stages=STAGES[:3])
-    assert summary(seen(tmp_path, done, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
-    comparing = replace(seen(tmp_path, done, alive=False), continues=True)
+    local_run = replace(RUN, host=socket.gethostname())
+    assert "recorded_at" not in summary(seen(tmp_path, local_run), 999.0), "its process was asked"
+    ended_run = replace(RUN, ended=70.0, stages=STAGES[:3])
+    assert summary(seen(tmp_path, ended_run, alive=False), 999.0) == "done, 3 of 3 stages, 1m00s"
+    comparing = replace(seen(tmp_path, ended_run, alive=False), continues=True)
     assert summary(comparing, 999.0) == "done, 3 of 3 stages, 1m00s; the command continues"
 
 
 def test_a_tree_that_is_gone_leaves_what_is_shown(tmp_path: Path) -> None:
-    found = parts([seen(tmp_path)], None, 80.0, place=".retemper/<gone>")
-    assert found.keys() == {"runs", "state"}
-    assert "No run in .retemper/&lt;gone&gt;" in found["state"] and '<a href="?place=this%20folder">' in found["runs"]
+    sections = parts([seen(tmp_path)], None, 80.0, place=".retemper/<gone>")
+    assert sections.keys() == {"runs", "state"}
+    assert "No run in .retemper/&lt;gone&gt;" in sections["state"] and '<a href="?place=this%20folder">' in sections["runs"]
 
 
 def test_what_is_spoken_changes_with_stages_alone(tmp_path: Path) -> None:
@@ -77,20 +77,20 @@ def test_what_runs_has_its_progress_and_its_log(tmp_path: Path) -> None:
     logs.mkdir(parents=True)
     (logs / "train@b.log").write_text("of the run before\n")
     (logs / ".train@b.log.partial").write_text("".join(f"line {n}\n" for n in range(99)) + "an <odd> one\n")
-    now = parts([seen(tmp_path)], seen(tmp_path), 80.0)["now"]
-    assert '<progress max="1" value="0.7500" aria-label="train@b">' in now and "30.0 s of about 2m00s" in now
-    assert "train b: 30/40 steps, &lt;3/s&gt;" in now and "an &lt;odd&gt; one" in now, "escaped"
-    assert "line 98" in now and "of the run before" not in now and f"line {98 - LAST_LINES}" not in now
-    assert now.count("<article") == 1
+    section = parts([seen(tmp_path)], seen(tmp_path), 80.0)["now"]
+    assert '<progress max="1" value="0.7500" aria-label="train@b">' in section and "30.0 s of about 2m00s" in section
+    assert "train b: 30/40 steps, &lt;3/s&gt;" in section and "an &lt;odd&gt; one" in section, "escaped"
+    assert "line 98" in section and "of the run before" not in section and f"line {98 - LAST_LINES}" not in section
+    assert section.count("<article") == 1
     (logs / ".train@b.log.partial").unlink()
     assert last_lines(tmp_path, "train@b") == ["of the run before"] and last_lines(tmp_path, "prepare") == []
 
 
 def test_a_failed_stage_says_why(tmp_path: Path) -> None:
     failed = replace(RUN, ended=70.0, stages=(*STAGES[:3], StageNow("train@b", "failed", None, 50.0, 60.0, problem="no <file>")))
-    found = parts([], seen(tmp_path, failed, alive=False), 80.0)
-    assert "no &lt;file&gt;" in found["now"] and 'class="failed"' in found["now"] and "<progress" not in found["now"]
-    assert '<b class="failed">failed, 3 of 4 stages' in found["state"]
+    sections = parts([], seen(tmp_path, failed, alive=False), 80.0)
+    assert "no &lt;file&gt;" in sections["now"] and 'class="failed"' in sections["now"] and "<progress" not in sections["now"]
+    assert '<b class="failed">failed, 3 of 4 stages' in sections["state"]
 
 
 def test_bars_curves_and_results(tmp_path: Path) -> None:
@@ -99,13 +99,13 @@ def test_bars_curves_and_results(tmp_path: Path) -> None:
     loss.write_text("step\tloss\n0\t1.5\n1\t0.75\n")
     for name, value in (("a", 0.75), ("old", 0.99)):
         write_json(tmp_path / f"data/metrics/{name}.json", {"dev": {"nDCG@10": value}, "test": {"nDCG@10": 0.125}})
-    found = parts([], seen(tmp_path), 80.0)
-    assert '<i class="ran" style="left:0.00%;width:42.86%">' in found["stages"], "30 of 70 seconds"
-    assert '<i class="running" style="left:57.14%;width:42.86%">' in found["stages"]
-    assert "<b>From the cache (1)</b> prepare" in found["stages"] and "<b>Waiting (1)</b> evaluate@b" in found["stages"]
-    assert '"y":0.75' in found["charts"] and "loss over steps" in found["charts"]
-    assert "0.7500" in found["results"] and "0.9900" not in found["results"], "of this run's systems alone"
-    assert "0.1250" not in found["results"], "on dev: models are chosen by it"
+    sections = parts([], seen(tmp_path), 80.0)
+    assert '<i class="ran" style="left:0.00%;width:42.86%">' in sections["stages"], "30 of 70 seconds"
+    assert '<i class="running" style="left:57.14%;width:42.86%">' in sections["stages"]
+    assert "<b>From the cache (1)</b> prepare" in sections["stages"] and "<b>Waiting (1)</b> evaluate@b" in sections["stages"]
+    assert '"y":0.75' in sections["charts"] and "loss over steps" in sections["charts"]
+    assert "0.7500" in sections["results"] and "0.9900" not in sections["results"], "of this run's systems alone"
+    assert "0.1250" not in sections["results"], "on dev: models are chosen by it"
     (tmp_path / "data/curves/.b.partial").mkdir()
     loss.parents[2].rename(tmp_path / "data/curves/.b.partial/plots")
     assert '"name":"b"' in parts([], seen(tmp_path), 80.0)["charts"], "of a training at work"
@@ -116,19 +116,19 @@ def test_bars_curves_and_results(tmp_path: Path) -> None:
 def test_results_of_every_kind_of_system(tmp_path: Path) -> None:
     stages = ("evaluate_bm25", "evaluate@a", "evaluate_adore@b", "evaluate_fuse@c", "evaluate_rerank@d", "evaluate_rescore@e")
     names = ("bm25", *"abcdef")
-    for place, name in enumerate(names, 1):
-        write_json(tmp_path / f"data/metrics/{name}.json", {"dev": {"nDCG@10": place / 16}})
+    for number, name in enumerate(names, 1):
+        write_json(tmp_path / f"data/metrics/{name}.json", {"dev": {"nDCG@10": number / 16}})
     run = replace(RUN, stages=tuple(StageNow(name, "ran", None, 10.0, 20.0) for name in stages))
-    found = parts([], seen(tmp_path, run), 80.0)["results"]
-    assert [f"{place / 16:.4f}" in found for place in range(1, 8)] == [True] * 6 + [False], "f was not measured by this run"
-    assert [f">{name}<" in found for name in names] == [True] * 6 + [False]
+    section = parts([], seen(tmp_path, run), 80.0)["results"]
+    assert [f"{number / 16:.4f}" in section for number in range(1, 8)] == [True] * 6 + [False], "f was not measured by this run"
+    assert [f">{name}<" in section for name in names] == [True] * 6 + [False]
 
 
 def test_curves_and_results_that_are_replaced_while_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of a training, its folder gets another name; the page answers all the same, with the curves under that name."""
-    made = tmp_path / "data/curves/a/plots/metrics/train/loss.tsv"
-    made.parent.mkdir(parents=True)
-    made.write_text("step\tloss\n0\t1.5\n")
+    """A finished training's folder is renamed; the page still answers, with the curves under the new name."""
+    path = tmp_path / "data/curves/a/plots/metrics/train/loss.tsv"
+    path.parent.mkdir(parents=True)
+    path.write_text("step\tloss\n0\t1.5\n")
 
     def read(folder: Path, names: list[str]) -> object:
         if names != ["a"]:
@@ -140,20 +140,22 @@ def test_curves_and_results_that_are_replaced_while_they_are_read(tmp_path: Path
 
     monkeypatch.setattr(page, "load_curves", read)
     monkeypatch.setattr("flows.watching.page.metrics.read_metrics", gone)
-    found = parts([], seen(tmp_path), 80.0)
-    assert '"y":1.5' in found["charts"] and found["results"] == ""
+    sections = parts([], seen(tmp_path), 80.0)
+    assert '"y":1.5' in sections["charts"] and sections["results"] == ""
 
 
 def test_a_page_of_a_run_that_ended_leads_to_its_report(tmp_path: Path) -> None:
     (tmp_path / ".retemper").mkdir()
     (tmp_path / ".retemper/report.html").write_text("a report")
-    ended = seen(tmp_path, replace(RUN, ended=70.0), alive=False)
-    other = Seen(".retemper/tree", tmp_path, replace(RUN, command="retemper sweep grid.yaml: lr=1"), True, 60.0)
-    found = parts([other, ended], ended, 80.0)
-    assert '<a href="report?place=this%20folder"' in found["state"] and "timeline" not in found["state"]
-    assert '<a href="?place=.retemper/tree">retemper sweep grid.yaml: lr=1</a> <span class="note">.retemper/tree, running<' in found["runs"]
-    assert '<a href="?place=this%20folder" aria-current="page">' in found["runs"]
-    assert "report?" not in parts([ended], seen(tmp_path), 80.0)["state"], "it is of an earlier run while this one goes on"
+    ended_run = seen(tmp_path, replace(RUN, ended=70.0), alive=False)
+    other_run = Seen(".retemper/tree", tmp_path, replace(RUN, command="retemper sweep grid.yaml: lr=1"), True, 60.0)
+    sections = parts([other_run, ended_run], ended_run, 80.0)
+    assert '<a href="report?place=this%20folder"' in sections["state"] and "timeline" not in sections["state"]
+    assert (
+        '<a href="?place=.retemper/tree">retemper sweep grid.yaml: lr=1</a> <span class="note">.retemper/tree, running<' in sections["runs"]
+    )
+    assert '<a href="?place=this%20folder" aria-current="page">' in sections["runs"]
+    assert "report?" not in parts([ended_run], seen(tmp_path), 80.0)["state"], "it is of an earlier run while this one goes on"
     assert parts([], None)["state"].startswith("<p>No run")
     assert "connect-src &#39;self&#39;" in shell("<b>") or "connect-src 'self'" in shell("<b>")
     assert "<h1>&lt;b&gt;</h1>" in shell("<b>")

@@ -22,16 +22,16 @@ WRONG = json.dumps(asdict(RUN) | {"command": ["retemper"]})
 
 
 def states(path: Path) -> dict[str, str]:
-    found = read(path)
-    assert found is not None
-    return {stage.name: stage.state for stage in found.stages}
+    run = read(path)
+    assert run is not None
+    return {stage.name: stage.state for stage in run.stages}
 
 
-def until(path: Path, **wanted: Any) -> None:
-    """Wait until train@a is recorded so."""
+def until(path: Path, **expected: Any) -> None:
+    """Wait until train@a is recorded with these values."""
     deadline = time.monotonic() + 60
-    while any(getattr(found.stages[1], name) != value for found in [read(path)] if found for name, value in wanted.items()):
-        assert time.monotonic() < deadline, wanted
+    while any(getattr(run.stages[1], name) != value for run in [read(path)] if run for name, value in expected.items()):
+        assert time.monotonic() < deadline, expected
         time.sleep(0.01)
 
 
@@ -50,9 +50,9 @@ def test_stages_begin_progress_and_end(tmp_path: Path, monkeypatch: pytest.Monke
     until(path, said="2/3 steps")
     recorder.ended("train@a", Outcome("Failed", 1.0, 2, Problem("invalid", "no such file", 2)))
     until(path, state="failed", problem="no such file")
-    found = read(path)
-    assert found is not None and found.ended is None
-    assert (found.stages[1].began or 0) <= (found.stages[1].ended or 0)
+    run = read(path)
+    assert run is not None and run.ended is None
+    assert (run.stages[1].began or 0) <= (run.stages[1].ended or 0)
     recorder.finish()
     assert states(path) == {"prepare": "cached", "train@a": "failed", "report": "skipped"}
 
@@ -65,8 +65,8 @@ def test_the_file_is_written_once_for_many_changes(tmp_path: Path, monkeypatch: 
     recorder.said("train@a", "1/3 steps")
     assert read(path) == RUN, "not at once: a run of a thousand stages from the cache would write a thousand times"
     recorder.finish()
-    found = read(path)
-    assert found is not None and (found.stages[1].state, found.stages[1].said) == ("stopped", "1/3 steps"), "the end is written at once"
+    run = read(path)
+    assert run is not None and (run.stages[1].state, run.stages[1].said) == ("stopped", "1/3 steps"), "the end is written at once"
 
 
 def test_a_run_that_ends_early_says_so(tmp_path: Path) -> None:
@@ -74,20 +74,20 @@ def test_a_run_that_ends_early_says_so(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), recording(RUN.stages, path) as recorder:
         recorder.began("prepare")
         raise KeyboardInterrupt(2)
-    found = read(path)
-    assert found is not None and found.problem == "stopped" and found.ended and found.process == os.getpid()
+    run = read(path)
+    assert run is not None and run.problem == "stopped" and run.ended and run.process == os.getpid()
     assert states(path) == {"prepare": "stopped", "train@a": "skipped", "report": "skipped"}
     with pytest.raises(OSError), recording(RUN.stages, path):
         raise OSError("no such disk")
-    found = read(path)
-    assert found is not None and found.problem == "no such disk"
+    run = read(path)
+    assert run is not None and run.problem == "no such disk"
 
 
 def test_it_says_what_was_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TYPED, "retemper bisect")
     with recording((), tmp_path / "run.json"):
-        found = read(tmp_path / "run.json")
-    assert found is not None and found.command == "retemper bisect"
+        run = read(tmp_path / "run.json")
+    assert run is not None and run.command == "retemper bisect"
 
 
 def test_a_run_that_changes_its_folder_is_recorded_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,24 +123,24 @@ def test_another_version_or_half_a_file_is_none(tmp_path: Path, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "fields",
     [{"began": float("nan")}, {"ended": 1e300}, {"born": -1.0}, {"process": -1}, {"stages": [{"name": "a", "began": float("inf")}]}],
 )
-def test_what_no_run_has_written_is_none(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    """A time that is none, and a process that is none, ended the page in an error."""
-    (tmp_path / "run.json").write_text(json.dumps(asdict(RUN) | wrong))
+def test_what_no_run_has_written_is_none(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Invalid times and process ids once made the page fail."""
+    (tmp_path / "run.json").write_text(json.dumps(asdict(RUN) | fields))
     assert read(tmp_path / "run.json") is None
 
 
 def test_bytes_that_are_no_text_are_replaced(tmp_path: Path) -> None:
-    """In what was typed, they made the record one that cannot be read."""
+    """Typed in a command, they once made the record unreadable."""
     Recorder(replace(RUN, command="retemper evaluate --data m\udcfcll"), tmp_path / "run.json")
-    found = read(tmp_path / "run.json")
-    assert found and found.command == "retemper evaluate --data m?ll"
+    run = read(tmp_path / "run.json")
+    assert run and run.command == "retemper evaluate --data m?ll"
 
 
 def test_what_comes_after_the_end_changes_nothing(tmp_path: Path) -> None:
-    """A thread of a run that has ended may still speak, when another one records there."""
+    """A thread of a finished run may still report after another run has begun recording there."""
     with recording(RUN.stages, tmp_path / "run.json") as recorder:
         pass
     (tmp_path / "run.json").unlink()

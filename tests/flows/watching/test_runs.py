@@ -37,12 +37,12 @@ def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
     assert find(project) == []
     left(replace(OURS, ended=200.0, stages=()), project)
     left(replace(OURS, began=50.0, command="retemper retrain"), project / ".retemper/tree/below")
-    found = find(project)
-    assert [(one.place, one.state, one.run.command) for one in found] == [
+    runs = find(project)
+    assert [(entry.place, entry.state, entry.run.command) for entry in runs] == [
         (".retemper/tree/below", "running", "retemper retrain"),
         ("this folder", "done", "retemper run"),
     ]
-    assert found[0].folder == (project / ".retemper/tree/below").resolve()
+    assert runs[0].folder == (project / ".retemper/tree/below").resolve()
 
 
 @pytest.mark.parametrize(
@@ -62,44 +62,44 @@ def test_runs_of_the_project_and_of_its_worktrees(project: Path) -> None:
 )
 def test_how_a_run_stands(project: Path, run: RunNow, state: str) -> None:
     left(run, project)
-    assert [one.state for one in find(project)] == [state]
+    assert [entry.state for entry in find(project)] == [state]
 
 
 def test_a_command_may_go_on_after_its_run(project: Path) -> None:
-    """As a retraining does, which compares models then. A later run in another folder, whose command has ended, comes after it."""
+    """A retraining, for example, then compares models. It is listed before a later run whose command has ended."""
     ended = replace(OURS, ended=200.0, stages=())
     tree = project / ".retemper/tree/below"
     left(ended, tree)
     left(replace(ended, began=150.0, process=2**22 + 7), project)
-    assert [(one.place, one.state, one.continues) for one in find(project)] == [
+    assert [(entry.place, entry.state, entry.continues) for entry in find(project)] == [
         (".retemper/tree/below", "done", True),
         ("this folder", "done", False),
     ]
     for other in (OURS, replace(ended, born=OURS.born - 60), replace(ended, host="another")):
         left(other, tree)
-        assert not any(one.continues for one in find(project)), other
+        assert not any(entry.continues for entry in find(project)), other
 
 
 def test_what_a_command_does_before_its_first_run_is_shown_until_that_begins(project: Path) -> None:
-    """As a retraining checks batches, in the tree that has the record of the last one's run."""
+    """A retraining, for example, checks batches, in the tree that has the record of the last retraining's run."""
     former = replace(OURS, began=50.0, ended=60.0, process=2**22 + 7, stages=(StageNow("report", "ran"),))
     checking = replace(OURS, stages=(StageNow("checking batches", "running"),), part=True)
     left(checking, project, BEFORE)
-    assert [one.state for one in find(project)] == ["running"], "there may be no run yet"
+    assert [entry.state for entry in find(project)] == ["running"], "there may be no run yet"
     left(former, project)
     for run in (checking, replace(checking, ended=170.0)):
         left(run, project, BEFORE)
-        assert [one.run for one in find(project)] == [run]
+        assert [entry.run for entry in find(project)] == [run]
     begun = replace(OURS, began=171.0)
     left(begun, project)
-    assert [one.run for one in find(project)] == [begun]
+    assert [entry.run for entry in find(project)] == [begun]
     left(former, project)
     left(replace(checking, process=2**22 + 7), project, BEFORE)
-    assert [one.run for one in find(project)] == [former], "its process is gone"
+    assert [entry.run for entry in find(project)] == [former], "its process is gone"
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("line", "expected"),
     [
         ("train star: 120/400 steps, 3.2/s, 0m40s, 1m20s left, loss 0.5", 0.3),
         ("encode: 1,500/2,000 documents, 9.1/s, 0m40s", 0.75),
@@ -113,8 +113,8 @@ def test_what_a_command_does_before_its_first_run_is_shown_until_that_begins(pro
         (f"train a: {'9' * 400}/1", None),
     ],
 )
-def test_the_share_that_is_done(said: str, expected: float | None) -> None:
-    assert progress_share(said) == expected
+def test_the_share_that_is_done(line: str, expected: float | None) -> None:
+    assert progress_share(line) == expected
 
 
 def test_the_time_left_is_what_stages_may_take() -> None:
@@ -125,41 +125,41 @@ def test_the_time_left_is_what_stages_may_take() -> None:
     resumed = replace(stages[1], said="train: 39/40 steps, 0.1/s, 0m00s, 0m10s left, loss 0.5")
     assert seconds_left(replace(run, stages=(resumed,)), 105.0) == (10.0, 0), "its own word, though 25 of its estimate are left"
     assert seconds_left(replace(run, stages=(*stages, StageNow("d"))), 110.0) == (27.0, 1), "d is unknown"
-    unknown = replace(resumed, estimate=None)
-    assert seconds_left(replace(run, stages=(unknown,)), 110.0) == (10.0, 0)
-    assert seconds_left(replace(run, stages=(replace(unknown, said="train: 1/4 steps"),)), 110.0) == (0.0, 1)
+    without_estimate = replace(resumed, estimate=None)
+    assert seconds_left(replace(run, stages=(without_estimate,)), 110.0) == (10.0, 0)
+    assert seconds_left(replace(run, stages=(replace(without_estimate, said="train: 1/4 steps"),)), 110.0) == (0.0, 1)
     assert seconds_left(replace(run, stages=(StageNow("a", "skipped"),)), 110.0) == (0.0, 0)
-    alike = (
+    same_kinds = (
         StageNow("train@a", "ran", None, 0.0, 40.0),
         StageNow("train@b", "ran", None, 40.0, 60.0),
         StageNow("train@c"),
         StageNow("mine@c"),
     )
-    assert seconds_left(replace(run, stages=alike), 70.0) == (30.0, 1), "as long as those of its kind; mine is unknown"
+    assert seconds_left(replace(run, stages=same_kinds), 70.0) == (30.0, 1), "as long as those of its kind; mine is unknown"
     assert Seen("this folder", Path(), run, alive=True, recorded_at=100.0).state == "running"
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("text", "expected"),
     [("0m40s, 1m20s left, loss 0.5", 80.0), ("9.1/s, 2h03m, 1h02m left", 3720.0), ("0m40s, loss 0.5", 0.0), ("12m left", 0.0)],
 )
-def test_what_a_line_of_progress_says_is_left(said: str, expected: float) -> None:
-    assert left_by_progress(f"train star: 1/4 steps, {said}") == expected
+def test_what_a_line_of_progress_says_is_left(text: str, expected: float) -> None:
+    assert left_by_progress(f"train star: 1/4 steps, {text}") == expected
 
 
 def test_lines_of_progress_are_understood(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As tasks.core.stage.progress writes them."""
-    now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    shown = progress.Progress("train star (cpu, fp32)", 5000, "steps")
-    shown.skip(1000)
-    for seconds, rest in ((40.0, 120.0), (4000.0, 12000.0)):
-        now[0] = 100.0 + seconds
-        shown.done = 2000
-        shown.reported = 0.0
-        shown.advance(0, "loss 0.5")
+    clock = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    bar = progress.Progress("train star (cpu, fp32)", 5000, "steps")
+    bar.skip(1000)
+    for seconds, expected in ((40.0, 120.0), (4000.0, 12000.0)):
+        clock[0] = 100.0 + seconds
+        bar.done = 2000
+        bar.reported = 0.0
+        bar.advance(0, "loss 0.5")
         line = capsys.readouterr().err.strip()
-        assert (progress_share(line), left_by_progress(line)) == (0.4, rest), line
+        assert (progress_share(line), left_by_progress(line)) == (0.4, expected), line
 
 
 def test_what_runs_here_is_known_where_git_refuses(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,4 +172,4 @@ def test_what_runs_here_is_known_where_git_refuses(project: Path, monkeypatch: p
             (tools / "git").write_text(f"#!/bin/sh\n{command}\n")
             (tools / "git").chmod(0o755)
         monkeypatch.setenv("PATH", str(tools))
-        assert [one.place for one in find(project)] == ["this folder"]
+        assert [entry.place for entry in find(project)] == ["this folder"]

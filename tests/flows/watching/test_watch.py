@@ -22,7 +22,7 @@ def until_said(folder: Path, stage: str, text: str) -> None:
     """Wait for a line of a stage."""
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        if (run := read(folder / RECORD)) and any(one.name == stage and one.said == text for one in run.stages):
+        if (run := read(folder / RECORD)) and any(entry.name == stage and entry.said == text for entry in run.stages):
             return
         time.sleep(0.05)
     raise AssertionError(f"{stage} never said {text!r}")
@@ -34,20 +34,20 @@ def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
     run = served.start("run", "evaluate@a")
     served.at_work("encoders/a")
     until_said(served.folder, "train@a", "half way")
-    told = served.call("watch", "--text").stdout.splitlines()
-    assert told[0].startswith("retemper run evaluate@a, in this folder, since 20")
-    assert told[0].partition(": ")[2].startswith("running, 1 of 3 stages, ") and told[0].endswith("left unknown")
-    assert told[1:] == ["  train@a: half way", "  waiting: evaluate@a"]
-    (found,) = json.loads(served.call("watch", "--json").stdout)
-    assert (found["state"], found["process"], found["place"]) == ("running", run.pid, "this folder")
-    assert [(stage["name"], stage["state"]) for stage in found["stages"]] == [
+    lines = served.call("watch", "--text").stdout.splitlines()
+    assert lines[0].startswith("retemper run evaluate@a, in this folder, since 20")
+    assert lines[0].partition(": ")[2].startswith("running, 1 of 3 stages, ") and lines[0].endswith("left unknown")
+    assert lines[1:] == ["  train@a: half way", "  waiting: evaluate@a"]
+    (entry,) = json.loads(served.call("watch", "--json").stdout)
+    assert (entry["state"], entry["process"], entry["place"]) == ("running", run.pid, "this folder")
+    assert [(stage["name"], stage["state"]) for stage in entry["stages"]] == [
         ("prepare", "ran"),
         ("train@a", "running"),
         ("evaluate@a", "waiting"),
     ]
     client = TestClient(create_app(served.folder), base_url="http://localhost")
-    shown = client.get("/api/now").json()
-    assert shown["title"].startswith("running, 1 of 3 stages") and "half way" in shown["parts"]["now"]
+    page = client.get("/api/now").json()
+    assert page["title"].startswith("running, 1 of 3 stages") and "half way" in page["parts"]["now"]
 
     run.send_signal(signal.SIGKILL)
     run.communicate(timeout=300)
@@ -55,9 +55,9 @@ def test_a_run_is_followed_and_its_end_told(served: Any) -> None:
     assert served.call("watch", "--text").stdout.partition(": ")[2].startswith("killed (its process is gone), 1 of 3 stages")
     served.acts(encoders__a="fail")
     assert served.call("run", "evaluate@a").returncode == 2
-    told = served.call("watch", "--text").stdout.splitlines()
-    assert told[0].partition(": ")[2].startswith("failed, 1 of 3 stages")
-    assert told[1:] == ["  train@a: corpus.tsv:7: found 2 columns, expected 3; add the tab"]
+    lines = served.call("watch", "--text").stdout.splitlines()
+    assert lines[0].partition(": ")[2].startswith("failed, 1 of 3 stages")
+    assert lines[1:] == ["  train@a: corpus.tsv:7: found 2 columns, expected 3; add the tab"]
     served.acts()
     served.run("evaluate@a")
     assert served.call("watch", "--text").stdout.partition(": ")[2].startswith("done, 3 of 3 stages")
@@ -93,9 +93,9 @@ def test_the_page_follows_in_a_browser(browser: Any, address: str, finished: Any
     loss.write_text("step\tloss\n0\t1.5\n1\t0.75\n")
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab = context.new_page()
-    said: list[str] = []
-    tab.on("console", lambda message: said.append(message.text))
-    tab.on("pageerror", lambda error: said.append(str(error)))
+    messages: list[str] = []
+    tab.on("console", lambda message: messages.append(message.text))
+    tab.on("pageerror", lambda error: messages.append(str(error)))
     tab.goto(address)
     tab.locator("#state b.done").wait_for()
     tab.locator("#charts svg").first.wait_for()
@@ -103,13 +103,13 @@ def test_the_page_follows_in_a_browser(browser: Any, address: str, finished: Any
     assert tab.locator(".gantt > div").count() == 6 and "0.5000" in tab.locator("#results").inner_text()
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "no scrolling sideways"
     loss.write_text("step\tloss\n0\t1.5\n1\t0.75\n2\t0.5\n")
-    drawn = tab.locator("#charts > div:only-child script")
+    script = tab.locator("#charts > div:only-child script")
     deadline = time.monotonic() + 120
-    while '"y":0.5' not in str(drawn.text_content()):
+    while '"y":0.5' not in str(script.text_content()):
         assert time.monotonic() < deadline
         tab.wait_for_timeout(50)
     tab.locator("#charts svg").first.wait_for()
-    assert said == []
+    assert messages == []
     context.close()
 
 
@@ -168,16 +168,16 @@ def test_long_names_fit_a_phone(browser: Any, address: str, finished: Any) -> No
 
 
 def test_a_taken_port_is_one_line(finished: Any) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = finished.call("watch", "--port", str(port))
-    assert (done.returncode, done.stderr) == (2, f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n")
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        result = finished.call("watch", "--port", str(port))
+    assert (result.returncode, result.stderr) == (2, f"retemper: --port {port}: is taken, expected a free one; choose another, or 0\n")
 
 
 def test_the_same_port_again_right_after_the_last_server(finished: Any) -> None:
-    """Which closed connections of a page that was open, so that the system still keeps the port for them."""
+    """It closed connections of an open page, so the system still holds the port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
