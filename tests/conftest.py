@@ -283,8 +283,8 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> TinyCorpus:
     documents: dict[str, tuple[str, str]] = {}
     texts: dict[str, str] = {}
     for entry in list(json.loads(source.read_text(encoding="utf-8")).values())[::7]:
-        wanted = set(re.findall(r"\w{4,}", entry.get("description", "").lower()))
-        if len(wanted & set(re.findall(r"\w{4,}", entry["extract"].lower()))) >= 3 and entry["description"] not in texts.values():
+        expected = set(re.findall(r"\w{4,}", entry.get("description", "").lower()))
+        if len(expected & set(re.findall(r"\w{4,}", entry["extract"].lower()))) >= 3 and entry["description"] not in texts.values():
             number = len(documents)
             documents[f"d{number:02}"] = (entry["title"], entry["extract"])
             texts[f"q{number:02}"] = entry["description"]
@@ -520,8 +520,10 @@ def _check_out(root: Path, folder: Path) -> None:
     environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 
     def git(place: Path, *words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=place, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True)
-        return done.stdout
+        process = subprocess.run(
+            ["git", *words], cwd=place, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8", check=True
+        )
+        return process.stdout
 
     tracked = git(root, "ls-files", "-z").split("\0")
     new = git(root, "ls-files", "-z", "--others", "--exclude-standard", "--", *CODE).split("\0")

@@ -85,9 +85,9 @@ def test_retemper_understands(command: list[str]) -> None:
 @pytest.mark.parametrize("command", [one for one in commands() if one[0] == "prefect"], ids=" ".join)
 def test_prefect_understands(command: list[str]) -> None:
     words = [word for word in command[1:4] if not word.startswith("-") and word != "retraining"]
-    done = subprocess.run([sys.executable, "-m", "prefect", *words, "--help"], capture_output=True, text=True, timeout=300, check=True)
+    process = subprocess.run([sys.executable, "-m", "prefect", *words, "--help"], capture_output=True, text=True, timeout=300, check=True)
     for option in (word for word in command if word.startswith("--")):
-        assert option in done.stdout, f"{' '.join(words)} {option}"
+        assert option in process.stdout, f"{' '.join(words)} {option}"
 
 
 @pytest.mark.heavy
@@ -96,10 +96,10 @@ def test_prefect_understands(command: list[str]) -> None:
 def test_systemd_understands(unit: Path, tmp_path: Path) -> None:
     text = unit.read_text(encoding="utf-8").replace("/srv/project/.venv/bin/", f"{Path(sys.executable).parent}/")
     (tmp_path / unit.name).write_text(text.replace("User=retemper\n", ""))
-    done = subprocess.run(
+    process = subprocess.run(
         ["systemd-analyze", "verify", str(tmp_path / unit.name)], capture_output=True, text=True, timeout=300, check=False
     )
-    ours = [line for line in done.stderr.splitlines() if unit.name in line]
+    ours = [line for line in process.stderr.splitlines() if unit.name in line]
     assert not ours, ours
 
 

@@ -88,19 +88,19 @@ def test_the_file_layer_under_forty_faults(tmp_path: Path, faulty: ModuleType, l
         fault = faulty.draw(calls, random.Random(number))
         root = tmp_path / f"project{number}"
         faults = faulty.Faults(tmp_path / "faults", root, fault)
-        done = run(faults, root, library)
+        process = run(faults, root, library)
         assert len(faults.hits()) == 1, fault
         struck[fault.kind] += 1
         if fault.kind == "cut":
             faulty.power_cut(faults, str(number))
         if fault.kind in ("EIO", "ENOSPC"):
             reason = {"EIO": "Input/output error", "ENOSPC": "No space left on device"}[fault.kind]
-            assert (done.returncode, done.stderr.count("\n")) == (2, 1), (fault, done)
-            assert done.stderr.startswith("retemper: ")
-            assert reason in done.stderr
+            assert (process.returncode, process.stderr.count("\n")) == (2, 1), (fault, process)
+            assert process.stderr.startswith("retemper: ")
+            assert reason in process.stderr
             assert not list(root.rglob("*.partial")), fault
         else:
-            assert done.returncode == -9, (fault, done)
+            assert process.returncode == -9, (fault, process)
         assert left(root).items() <= whole.items(), fault
         assert run(faulty.Faults(tmp_path / "faults", root), root, library).returncode == 0, fault
         assert left(root) == whole, fault
@@ -141,5 +141,5 @@ def test_a_slice_of_the_simulation(faulty: ModuleType) -> None:
     """Five minutes of a quiet machine at most; the whole of it is benchmarks/faults.py."""
     assert faulty.compiler()
     command = [sys.executable, str(BENCHMARKS / "faults.py"), "--schedules=1000", "--seed=7", "--minutes=4", "--jobs=2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, f"{process.stdout[-6000:]}\n{process.stderr[-3000:]}"

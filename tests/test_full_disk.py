@@ -125,9 +125,9 @@ def test_prefect(small: Any, disk: Disk, kib: int) -> None:
     disk.mount(kib)
     command = [sys.executable, "-m", "flows.cli", "run", "prepare"]
     for status in (2, 0):
-        done = subprocess.run(command, cwd=small.folder, capture_output=True, text=True, timeout=500, check=False)
-        assert done.returncode == status, done
+        process = subprocess.run(command, cwd=small.folder, capture_output=True, text=True, timeout=500, check=False)
+        assert process.returncode == status, process
         if status:
-            assert done.stderr.startswith("retemper: ") and done.stderr.count("\n") == 1, done.stderr
-            assert "No space left on device" in done.stderr
+            assert process.stderr.startswith("retemper: ") and process.stderr.count("\n") == 1, process.stderr
+            assert "No space left on device" in process.stderr
             disk.grow(100_000)

@@ -90,11 +90,11 @@ def test_the_report_comes_after_everything_it_shows(repo: Any, params: dict[str,
     graph = repo.index.graph
     report = next(stage for stage in graph if stage.addressing == "report")
     before = {stage.addressing for stage in nx.descendants(graph, report)}  # DVC draws edges from a stage to what it reads
-    wanted = {"prepare", "base", "tokenize", "bm25", "retrieve_bm25", "evaluate_bm25"}
-    wanted |= {f"{name}@{key}" for name in ("train", "encode", "index", "retrieve", "evaluate") for key in params["rounds"]}
-    wanted |= {f"mine@{entry['negatives']}" for entry in params["rounds"].values() if entry["negatives"] in params["mine"]}
-    wanted |= {f"{name}@{key}" for name in ("adore", "retrieve_adore", "evaluate_adore") for key in params["adore"]}
-    assert wanted <= before, f"not before report: {sorted(wanted - before)}"
+    expected = {"prepare", "base", "tokenize", "bm25", "retrieve_bm25", "evaluate_bm25"}
+    expected |= {f"{name}@{key}" for name in ("train", "encode", "index", "retrieve", "evaluate") for key in params["rounds"]}
+    expected |= {f"mine@{entry['negatives']}" for entry in params["rounds"].values() if entry["negatives"] in params["mine"]}
+    expected |= {f"{name}@{key}" for name in ("adore", "retrieve_adore", "evaluate_adore") for key in params["adore"]}
+    assert expected <= before, f"not before report: {sorted(expected - before)}"
 
 
 def test_later_stages_read_the_queries_that_are_asked_for(checkout: Path, params: dict[str, Any], tmp_path: Path) -> None:
@@ -158,9 +158,9 @@ def test_a_stage_says_how_its_code_uses_several_workers(name: str) -> None:
     """meta.workers: the flow takes GPUs by it. A study trains on one; retrievals of BM25 and others without a slot keep no GPU busy."""
     stage = stages()[name]
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "tasks" / folder(stage)).rglob("*.py"))
-    wanted = "pieces" if "open_workers(" in code else "together" if "open_ranks(" in code else None
+    expected = "pieces" if "open_workers(" in code else "together" if "open_ranks(" in code else None
     meta = stage.get("meta", {})
-    assert meta.get("workers") == (wanted if "slot" in meta and name != "study" else None)
+    assert meta.get("workers") == (expected if "slot" in meta and name != "study" else None)
 
 
 def test_commands_hold_no_shell_syntax(repo: Any) -> None:

@@ -354,8 +354,8 @@ def test_a_hundred_mutants_change_the_digests_of_the_stages_that_import_them(cop
     for number, file in enumerate(FILES):
         other = mutant(file.read_text(encoding="utf-8"), number)
         if other:
-            wanted = set() if file in neutral else by_imports(file)
-            assert edited(copied.folder, file, other) == wanted, file.relative_to(ROOT)
+            expected = set() if file in neutral else by_imports(file)
+            assert edited(copied.folder, file, other) == expected, file.relative_to(ROOT)
             looked += 1
     assert looked >= EDITS
 

@@ -90,9 +90,9 @@ def test_the_first_run_executes_every_stage(first: dict[str, str], project: Proj
     graph = read_yaml(project.folder / "dvc.yaml")["stages"]
     graph = {name: stage for name, stage in graph.items() if name not in ("freeze", "pseudo")}  # the report needs none of them
     params = read_yaml(project.params)
-    wanted = {name for name, stage in graph.items() if "foreach" not in stage}
-    wanted |= {f"{name}@{key}" for name, stage in graph.items() if "foreach" in stage for key in params[stage["foreach"][2:-1]]}
-    assert executed(first) == wanted
+    expected = {name for name, stage in graph.items() if "foreach" not in stage}
+    expected |= {f"{name}@{key}" for name, stage in graph.items() if "foreach" in stage for key in params[stage["foreach"][2:-1]]}
+    assert executed(first) == expected
     assert {path.suffix for path in (project.folder / "data" / "report").iterdir()} >= {".html"}
 
 
@@ -198,8 +198,8 @@ def test_killed_again_and_again_it_ends_with_the_same(
     options = f"{kills} --dataset beir:{tiny_corpus.beir} --until evaluate@warmup mine@warmup"
     places = ["--folder", tmp_path / "kills", "--reference", project.folder]
     command = [sys.executable, checkout / "benchmarks" / "kills.py", *options.split(), *places]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=2400, check=False)
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    process = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=2400, check=False)
+    assert process.returncode == 0, f"{process.stdout[-6000:]}\n{process.stderr[-3000:]}"
 
 
 def test_search_prints_ranked_documents(first: dict[str, str], project: Project, tiny_corpus: Any) -> None:

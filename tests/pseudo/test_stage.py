@@ -110,9 +110,9 @@ def test_what_both_judges_find_is_kept(project: Path, tiny_corpus: Any, run_here
     assert told["in_dev_or_test"] == len(kept["train"] & kept["dev"])
     kept["train"] -= kept["dev"]
     assert alone and dense < len(made) and lexical < len(made), "each judge refuses what the other finds"
-    for split, wanted in kept.items():
+    for split, expected in kept.items():
         queries, qrels = rows(project / "out", split)
-        assert {plain(text) for text in queries.values()} == wanted
+        assert {plain(text) for text in queries.values()} == expected
         assert {query for query, _, _ in qrels} == set(queries) and {grade for _, _, grade in qrels} == {1}
         assert all(is_dev(doc, params) == (split == "dev") for _, doc, _ in qrels)
     counts = {name: sum(row[name] for row in told["kinds"].values()) for name in ("made", "bm25", "encoder", "both")}

@@ -21,7 +21,7 @@ def test_documents_alone_give_a_measured_retriever(small: Any) -> None:
     (small.folder / "beir" / "queries.jsonl").unlink()
     for key, value in {"queries": "pseudo", "pseudo": {"dev_share": 0.3}, "prepare.official_depth": 0}.items():
         small.set(key, value)
-    wanted = ["evaluate@init", "evaluate@warmup", "evaluate_bm25"]
+    expected = ["evaluate@init", "evaluate@warmup", "evaluate_bm25"]
     with chdir(small.folder):
         check_file()
         write_source()
@@ -29,7 +29,7 @@ def test_documents_alone_give_a_measured_retriever(small: Any) -> None:
         repo = Repo()
         commands = {stage.addressing: shlex.split(stage.cmd) for stage in repo.index.stages}
         graph = read_graph(repo)
-        needed = list(graph.upstream_of(wanted).stages)
+        needed = list(graph.upstream_of(expected).stages)
         repo.close()
     assert needed.index("pseudo") < needed.index("tokenize")
     small.commands = commands

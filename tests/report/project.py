@@ -31,9 +31,9 @@ def table(path: Path, schema: pa.Schema, rows: list[tuple[object, ...]]) -> None
 
 def make_system(folder: Path, name: str, level: float, splits: tuple[str, ...], count: int = 40) -> None:
     """A system whose AP of query i is a seeded draw around `level`; its runs name document q first."""
-    draw, metrics = random.Random(name), {}
+    rng, metrics = random.Random(name), {}
     for split in splits:
-        values = [(f"{split}{i:03}", min(1.0, max(0.0, level + draw.gauss(0, 0.1))), draw.random()) for i in range(count)]
+        values = [(f"{split}{i:03}", min(1.0, max(0.0, level + rng.gauss(0, 0.1))), rng.random()) for i in range(count)]
         table(
             folder / "values" / name / f"{split}.parquet",
             pa.schema([("query", pa.string()), ("AP", pa.float64()), ("RR@10", pa.float64())]),

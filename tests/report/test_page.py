@@ -26,13 +26,13 @@ def test_every_query_is_a_step(project: Path, monkeypatch: pytest.MonkeyPatch, c
         name: dict(pq.read_table(project / "values" / name / "test.parquet").select(["query", "AP"]).to_pandas().to_numpy().tolist())
         for name in ("alpha", "bm25")
     }
-    wanted = sorted((values["bm25"][query] - values["alpha"][query], query) for query in values["alpha"])
+    expected = sorted((values["bm25"][query] - values["alpha"][query], query) for query in values["alpha"])
     rows = spec["data"]["values"]
-    assert [row["query"] for row in rows] == [query for _, query in wanted]
-    assert [row["y"] for row in rows] == pytest.approx([-difference for difference, _ in wanted], abs=1e-6)
+    assert [row["query"] for row in rows] == [query for _, query in expected]
+    assert [row["y"] for row in rows] == pytest.approx([-difference for difference, _ in expected], abs=1e-6)
     assert [(row["x"], row["end"]) for row in rows] == [(place, place + 1) for place in range(40)]
-    assert rows[0]["first"] == f"{values['alpha'][wanted[0][1]]:.4f}"
-    won, lost = sum(difference < 0 for difference, _ in wanted), sum(difference > 0 for difference, _ in wanted)
+    assert rows[0]["first"] == f"{values['alpha'][expected[0][1]]:.4f}"
+    won, lost = sum(difference < 0 for difference, _ in expected), sum(difference > 0 for difference, _ in expected)
     assert f"{won} won, {40 - won - lost} tied, {lost} lost" in page
     assert f'class="won" style="flex:{won}"' in page
 

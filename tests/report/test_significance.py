@@ -21,8 +21,8 @@ def system(name: str, values: list[float]) -> System:
 
 
 def test_every_pair_is_tested_once() -> None:
-    draw = random.Random(0)
-    systems = [system(name, [draw.random() for _ in range(9)]) for name in ("bm25", "init", "warm", "star")]
+    rng = random.Random(0)
+    systems = [system(name, [rng.random() for _ in range(9)]) for name in ("bm25", "init", "warm", "star")]
     pairs = compare(systems, "test", Report(baselines=("init", "bm25", "absent")), {})
     met = [(pair.system, pair.baseline) for pair in pairs]
     assert met == [("init", "bm25"), ("warm", "bm25"), ("warm", "init"), ("star", "bm25"), ("star", "init")]
@@ -34,10 +34,10 @@ def test_every_pair_is_tested_once() -> None:
 
 def test_size_power_and_warnings_of_a_pair() -> None:
     """Against SciPy's noncentral t, with d and power worked out from the differences."""
-    draw = random.Random(4)
-    base = [draw.randrange(32) / 64 for _ in range(60)]
-    systems = [system("bm25", base), system("weak", [v + draw.gauss(0.0, 0.2) for v in base]), system("good", [v + 0.25 for v in base])]
-    systems.append(system("better", [v + draw.gauss(0.2, 0.1) for v in base]))
+    rng = random.Random(4)
+    base = [rng.randrange(32) / 64 for _ in range(60)]
+    systems = [system("bm25", base), system("weak", [v + rng.gauss(0.0, 0.2) for v in base]), system("good", [v + 0.25 for v in base])]
+    systems.append(system("better", [v + rng.gauss(0.2, 0.1) for v in base]))
     weak, good, better = compare(systems, "test", Report(baselines=("bm25",)), {})
     differences = systems[1].values["test"] - systems[0].values["test"]
     d = differences.mean() / differences.std(ddof=1)
@@ -56,9 +56,9 @@ def test_size_power_and_warnings_of_a_pair() -> None:
 
 
 def test_papers_mark_dev_below_a_hundredth_and_test_below_a_twentieth() -> None:
-    draw = random.Random(8)
-    base = [draw.random() for _ in range(40)]
-    new = [value + draw.gauss(0.05, 0.14) for value in base]
+    rng = random.Random(8)
+    base = [rng.random() for _ in range(40)]
+    new = [value + rng.gauss(0.05, 0.14) for value in base]
     pairs = {}
     for split in ("dev", "test"):
         two = [
@@ -73,8 +73,8 @@ def test_papers_mark_dev_below_a_hundredth_and_test_below_a_twentieth() -> None:
 @pytest.mark.parametrize("test", ["t", "permutation"])
 def test_queries_about_one_document_are_drawn_at_once(test: Literal["t", "permutation"]) -> None:
     """Five queries a document that gain alike: twelve draws, not sixty; and sixty again where report.draws says so."""
-    draw = random.Random(3)
-    base, luck = [draw.randrange(32) / 64 for _ in range(60)], [draw.gauss(0.05, 0.1) for _ in range(12)]
+    rng = random.Random(3)
+    base, luck = [rng.randrange(32) / 64 for _ in range(60)], [rng.gauss(0.05, 0.1) for _ in range(12)]
     systems = [system("bm25", base), system("new", [value + luck[place // 5] for place, value in enumerate(base)])]
     groups = {str(place): f"d{place // 5}" for place in range(60)}
     (found,) = compare(systems, "test", Report(baselines=("bm25",), test=test), groups)
@@ -98,9 +98,9 @@ def test_queries_about_one_document_are_drawn_at_once(test: Literal["t", "permut
 
 def test_the_permutation_test_decides_where_it_is_asked_for() -> None:
     """Nine queries, of which the new system loses none: 2 of 2^9 sign flips are as far from 0."""
-    draw = random.Random(2)
-    base = [draw.random() * 0.5 for _ in range(9)]
-    systems = [system("bm25", base), system("new", [value + draw.choice([0.001, 0.4]) for value in base])]
+    rng = random.Random(2)
+    base = [rng.random() * 0.5 for _ in range(9)]
+    systems = [system("bm25", base), system("new", [value + rng.choice([0.001, 0.4]) for value in base])]
     (by_flips,) = compare(systems, "test", Report(baselines=("bm25",), test="permutation"), {})
     (by_t,) = compare(systems, "test", Report(baselines=("bm25",)), {})
     assert by_flips.p == by_flips.p_holm == 2 / 2**9

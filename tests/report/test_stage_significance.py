@@ -44,9 +44,9 @@ def make_project(folder: Path, shared: int = 1) -> None:
     write_json(folder / "failures/groups.json", {"splits": {}, "alpha": 0.05})
     write_json(folder / "failures/worst.json", {})
     for name, level in (("bm25", 0.5), ("init", 0.2), ("zeta", 0.525)):
-        draw, metrics = random.Random(name), {}
+        rng, metrics = random.Random(name), {}
         for split in splits:
-            values = [[min(1.0, max(0.0, level + draw.gauss(0, 0.1))) for _ in queries] for _ in MEASURES]
+            values = [[min(1.0, max(0.0, level + rng.gauss(0, 0.1))) for _ in queries] for _ in MEASURES]
             write(folder / f"values/{name}/{split}.parquet", pa.table([queries, *values], ["query", *MEASURES]))
             metrics[split] = {measure: sum(row) / 40 for measure, row in zip(MEASURES, values, strict=True)}
             (folder / f"runs/{name}").mkdir(parents=True, exist_ok=True)

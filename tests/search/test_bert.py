@@ -66,10 +66,10 @@ def assert_same(folder: Path, max_length: int = 16) -> None:
         alone = query_vector(folder, text, max_length)
         assert alone is not None and together[number].tobytes() == alone.tobytes(), "the same bits, whatever is beside it"
     for text in TEXTS:
-        wanted = encode_texts(tower, tokenizer, [text], max_length, CPU)
+        expected = encode_texts(tower, tokenizer, [text], max_length, CPU)
         found = query_vector(folder, text, max_length)
-        assert found is not None and found.dtype == np.float32 and found.shape == wanted.shape
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=2e-5 * np.abs(wanted).max(), err_msg=text)
+        assert found is not None and found.dtype == np.float32 and found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max(), err_msg=text)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -179,5 +179,5 @@ def test_neither_torch_nor_transformers_is_imported(tiny_encoder: Path, tmp_path
         "print(*({'torch', 'transformers', 'pandas', 'sympy'} & set(sys.modules)))"
     )
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout.strip()) == (0, ""), process

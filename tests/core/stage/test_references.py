@@ -93,9 +93,9 @@ def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name:
     ],
 )
 def test_what_cannot_be_named(project: Path, value: str, told: str) -> None:
-    with pytest.raises(UserError, match=r"^params.yaml: rounds.star.loss: found ") as refused:
+    with pytest.raises(UserError, match=r"^params.yaml: rounds.star.loss: found ") as error:
         freeze_references({"rounds": {"star": {"loss": value}}}, Reader(project))
-    assert told in str(refused.value)
+    assert told in str(error.value)
 
 
 def test_only_what_names_changed_code_is_frozen_anew(project: Path) -> None:

@@ -36,13 +36,13 @@ def test_queries_that_share_a_relevant_document_are_on_one_side() -> None:
 
 def test_the_best_of_ten_on_those_that_choose_is_no_better_on_those_that_confirm() -> None:
     """Ten equal systems, five queries a document with the same luck: the chosen one's mean over confirming queries is as any other's."""
-    draw, queries = np.random.default_rng(6), [f"q{number:04}" for number in range(500)]
+    rng, queries = np.random.default_rng(6), [f"q{number:04}" for number in range(500)]
     groups = connected((query, f"d{place // 5}") for place, query in enumerate(queries))
     flattered = {"by group": np.empty(400), "by query": np.empty(400)}
     for name, means in flattered.items():
         side = np.array([is_selection_query(query, groups if name == "by group" else {}) for query in queries])
         for trial in range(400):
-            luck = np.repeat(draw.normal(size=(10, 100)), 5, axis=1)
+            luck = np.repeat(rng.normal(size=(10, 100)), 5, axis=1)
             means[trial] = luck[luck[:, side].mean(axis=1).argmax(), ~side].mean()
     error = 1 / math.sqrt(80 * 400)  # of 80 documents that confirm
     assert abs(flattered["by group"].mean()) < 4 * error < 10 * error < flattered["by query"].mean()

@@ -25,8 +25,8 @@ def test_question_word(text: str, word: str) -> None:
 
 
 def test_ranges_hold_about_as_many_each_and_equal_values_stay_together() -> None:
-    draw = random.Random(0)
-    values = [draw.gauss(5, 2) for _ in range(1000)]
+    rng = random.Random(0)
+    values = [rng.gauss(5, 2) for _ in range(1000)]
     labels, order = by_range(values, 4)
     assert [labels.count(name) for name in order] == [250] * 4
     highest = [max(value for value, label in zip(values, labels, strict=True) if label == name) for name in order]

@@ -22,10 +22,10 @@ def tail(t: float, freedom: int) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_paired_t_test_equals_the_formula(seed: int) -> None:
-    draw = random.Random(seed)
-    count = draw.randint(3, 40)
-    first = [draw.choice([0.0, 0.5, 1.0]) for _ in range(count)]
-    second = [draw.random() for _ in range(count)]
+    rng = random.Random(seed)
+    count = rng.randint(3, 40)
+    first = [rng.choice([0.0, 0.5, 1.0]) for _ in range(count)]
+    second = [rng.random() for _ in range(count)]
     differences = [a - b for a, b in zip(first, second, strict=True)]
     mean = sum(differences) / count
     error = math.sqrt(sum((d - mean) ** 2 for d in differences) / (count - 1) / count)
@@ -86,8 +86,8 @@ def test_holm_worked_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_holm_rejects_what_the_step_down_procedure_rejects(seed: int) -> None:
-    draw = random.Random(seed)
-    p_values = [draw.random() ** 8 for _ in range(12)]
+    rng = random.Random(seed)
+    p_values = [rng.random() ** 8 for _ in range(12)]
     rejected: set[int] = set()
     for step, place in enumerate(sorted(range(12), key=lambda i: p_values[i])):
         if p_values[place] > 0.05 / (12 - step):

@@ -12,8 +12,8 @@ SCHEMA = pa.schema([("id", pa.string()), ("title", pa.string()), ("text", pa.str
 
 
 def table(rows: int, longest: int, seed: int) -> pa.Table:
-    draw = random.Random(seed)
-    columns = [[f"{n}" for n in range(rows)], *(["é" * draw.randint(0, longest) for _ in range(rows)] for _ in range(2))]
+    rng = random.Random(seed)
+    columns = [[f"{n}" for n in range(rows)], *(["é" * rng.randint(0, longest) for _ in range(rows)] for _ in range(2))]
     return pa.table(columns, schema=SCHEMA)
 
 

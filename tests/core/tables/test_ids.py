@@ -35,7 +35,7 @@ def test_large_strings_order_and_name_documents(large: pa.Array) -> None:
     assert search.id_order(large).equals(search.id_order(few))
     owners, rows = np.arange(5, dtype=np.int32), np.array([[0, 1, 3], [4, 2, 0]])
     scores = np.array([[1.0, 1.0, 1.0], [3.0, 2.0, 1.0]], dtype=np.float32)
-    found, wanted = (pa.concat_tables(ranked_tables(scores, rows, some.slice(0, 2), some, owners, 2)) for some in (large, few))
-    assert found.equals(wanted) and found["doc"].to_pylist() == ["d9", "d2", "d1", "größe"]
+    found, expected = (pa.concat_tables(ranked_tables(scores, rows, some.slice(0, 2), some, owners, 2)) for some in (large, few))
+    assert found.equals(expected) and found["doc"].to_pylist() == ["d9", "d2", "d1", "größe"]
     drawn, as_drawn = (random_source(some, {0: {1}}, 4, 7)("q", 0) for some in (large, few))
     assert [doc for doc, _ in drawn] == [doc for doc, _ in as_drawn] and len(drawn) == 4

@@ -38,11 +38,11 @@ def ids(tmp_path: Path) -> tuple[Path, Path]:
 
 def negatives(seed: int) -> list[Row]:
     """Some queries with up to eight documents, in the order of `ids`; one query and some documents are unknown."""
-    draw = np.random.default_rng(seed)
-    names = [name for name in [f"q{n}" for n in range(9, -1, -1)] if draw.random() < 0.7]
+    rng = np.random.default_rng(seed)
+    names = [name for name in [f"q{n}" for n in range(9, -1, -1)] if rng.random() < 0.7]
     names.insert(len(names) // 2, "gone")
-    found = [draw.permutation([f"d{n}" for n in range(23)])[: draw.integers(1, 9)] for _ in names]
-    return [(q, d, rank, float(draw.integers(9))) for q, docs in zip(names, found, strict=True) for rank, d in enumerate(docs.tolist(), 1)]
+    found = [rng.permutation([f"d{n}" for n in range(23)])[: rng.integers(1, 9)] for _ in names]
+    return [(q, d, rank, float(rng.integers(9))) for q, docs in zip(names, found, strict=True) for rank, d in enumerate(docs.tolist(), 1)]
 
 
 def write(path: Path, rows: list[Row], batch: int = 3) -> None:
@@ -104,15 +104,15 @@ def same_of(texts: Sequence[int], of: Ints) -> SameTexts:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_pairs_of_the_same_texts_by_plain_loops(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    texts = {"query": draw.integers(0, 6, size=12).tolist(), "document": draw.integers(0, 9, size=20).tolist()}
-    pairs = {(int(q), int(d)) for q, d in zip(draw.integers(12, size=9), draw.integers(20, size=9), strict=True)}
+    rng = np.random.default_rng(seed)
+    texts = {"query": rng.integers(0, 6, size=12).tolist(), "document": rng.integers(0, 9, size=20).tolist()}
+    pairs = {(int(q), int(d)) for q, d in zip(rng.integers(12, size=9), rng.integers(20, size=9), strict=True)}
     q, d = np.array(sorted(pairs)).T
     same = [same_of(texts["query"], q), same_of(texts["document"], d)]
     judged = {(texts["query"][one], texts["document"][other]) for one, other in pairs}
     expected = [(one, other) for one in range(12) for other in range(20) if (texts["query"][one], texts["document"][other]) in judged]
     assert list(zip(*map(np.ndarray.tolist, with_same_texts(q, d, *same)), strict=True)) == expected
-    grades, highest = draw.integers(1, 4, size=len(q)), dict[tuple[int, int], int]()
+    grades, highest = rng.integers(1, 4, size=len(q)), dict[tuple[int, int], int]()
     for one, other, grade in zip(q.tolist(), d.tolist(), grades.tolist(), strict=True):
         key = texts["query"][one], texts["document"][other]
         highest[key] = max(grade, highest.get(key, 0))

@@ -39,9 +39,9 @@ def test_words_are_whole_with_their_marks(text: str, found: list[str]) -> None:
 
 @pytest.mark.parametrize("alphabet", [MARKLESS, "".join(map(chr, range(128)))], ids=["letters without marks", "ASCII"])
 def test_words_of_texts_without_marks_are_those_of_bm25s(alphabet: str) -> None:
-    draw = random.Random(0)
+    rng = random.Random(0)
     for _ in range(2000):
-        text = "".join(draw.choices(alphabet, k=draw.randint(0, 30)))
+        text = "".join(rng.choices(alphabet, k=rng.randint(0, 30)))
         assert words(text) == re.findall(BM25S, text), text
 
 
@@ -162,13 +162,13 @@ def test_bigrams(text: str, found: str) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_bigrams_equal_a_loop_over_characters(seed: int) -> None:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     blocks = ["中国人々〇〆", "ひらがなー", "カタカナーヽヴ・", "ｶﾞﾊﾟｱｰ･", "한국어", "ＡｂＺ１９＿！", "abXY_ 12", "éüß हिन्दी"]
     blocks += ["\U00020000\U0002a6df\U0002f800", "\u3099\u0301\ufe00\U000e0100", "가각\u1100\u1161\u11a8", "。、「」 \n-"]
     blocks += ["ภาษาไทยที่ำ", "ພາສາລາວ", "ភាសាខ្មែរ", "မြန်မာ"]
     for _ in range(3000):
-        chosen = draw.sample(blocks, draw.randint(1, 4))
-        text = "".join(draw.choice(draw.choice(chosen)) for _ in range(draw.randint(0, 25)))
+        chosen = rng.sample(blocks, rng.randint(1, 4))
+        text = "".join(rng.choice(rng.choice(chosen)) for _ in range(rng.randint(0, 25)))
         assert analyzer("none", "none")(text) == slowly(text), text
 
 
@@ -212,7 +212,7 @@ def test_words_leave_text_as_it_is() -> None:
 
 @pytest.mark.parametrize("stemmer", Stemmer.algorithms())
 def test_stemmers_leave_bigrams_as_they_are(stemmer: str) -> None:
-    draw = random.Random(0)
+    rng = random.Random(0)
     letters = [char for char in map(chr, range(0x0E00, 0x30000)) if of(char) == "unspaced"]
-    run = "".join(draw.choices(letters, k=20_000))
+    run = "".join(rng.choices(letters, k=20_000))
     assert analyzer(stemmer, "none")(run) == slowly(run)

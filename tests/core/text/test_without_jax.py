@@ -23,8 +23,8 @@ def test_bm25s_does_not_import_jax_and_others_can(tmp_path: Path) -> None:
     (tmp_path / "jax" / "lax.py").write_text("raise AssertionError('JAX was started')\n")
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     for script in (SCRIPT, "import jax\n" + SCRIPT.replace(' and "jax" not in sys.modules', "")):
-        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
     direct = subprocess.run([sys.executable, "-c", "import bm25s"], env=environment, capture_output=True, text=True, check=False)
     assert "JAX was started" in direct.stderr, "otherwise this test shows nothing"
 

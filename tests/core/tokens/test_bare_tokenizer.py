@@ -94,5 +94,5 @@ def test_a_worker_loads_neither_transformers_nor_torch(tiny_encoder: Path, tmp_p
     known = known_of(tokenizer, tiny_encoder)
     assert known
     words = [str(tmp_path / "documents.parquet"), str(tiny_encoder), *map(str, known)]
-    done = subprocess.run([sys.executable, "-c", WORKER, *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == f"{tokenizer('a text of some words', truncation=True, max_length=9)['input_ids']} []\n", done
+    process = subprocess.run([sys.executable, "-c", WORKER, *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.stdout == f"{tokenizer('a text of some words', truncation=True, max_length=9)['input_ids']} []\n", process

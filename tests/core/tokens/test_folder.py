@@ -78,9 +78,9 @@ def cut(name: str, size: int) -> Callable[[Path], None]:
 def test_incomplete_folder_is_refused_in_one_line(tmp_path: Path, harm: Callable[[Path], None], words: str) -> None:
     path = folder(tmp_path / "t", [[1, 2, 3], [4]])
     harm(path)
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=words) as error:
         open_tokens(path)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_no_row_at_all(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_stored_ids_equal_those_of_the_file(tmp_path: Path) -> None:
     write_table(tmp_path / "ids.parquet", IDS, [pa.table([part], schema=IDS) for part in parts])
     ids = StoredIds(tmp_path / "ids.parquet")
     assert len(ids) == 300
-    for wanted in ([], [0], [299, 0, 1, 299, 89, 90, 200, 199], np.random.default_rng(0).integers(0, 300, 1000).tolist()):
-        assert ids.take(pa.array(wanted, pa.int64())).to_pylist() == [names[place] for place in wanted]
+    for expected in ([], [0], [299, 0, 1, 299, 89, 90, 200, 199], np.random.default_rng(0).integers(0, 300, 1000).tolist()):
+        assert ids.take(pa.array(expected, pa.int64())).to_pylist() == [names[place] for place in expected]
     for start, count in ((0, 300), (0, 0), (50, 100), (290, 100)):
         assert ids.slice(start, count).to_pylist() == names[start : start + count]

@@ -15,9 +15,9 @@ from tests.core.tokens.test_folder import folder
 
 def drawn(seed: int, path: Path) -> tuple[Tokens, list[int]]:
     """60 texts of few words and one to three passages: many repeat, in another order of words or passages too. And the first of each."""
-    draw = np.random.default_rng(seed)
-    owners = np.repeat(np.arange(60), draw.integers(1, 4, size=60)).tolist()
-    rows = [draw.integers(0, 2, size=draw.integers(0, 3)).tolist() for _ in owners]
+    rng = np.random.default_rng(seed)
+    owners = np.repeat(np.arange(60), rng.integers(1, 4, size=60)).tolist()
+    rows = [rng.integers(0, 2, size=rng.integers(0, 3)).tolist() for _ in owners]
     texts = [tuple(tuple(row) for row, owner in zip(rows, owners, strict=True) if owner == o) for o in range(60)]
     first = [texts.index(text) for text in texts]
     assert 10 < len(set(first)) < 50

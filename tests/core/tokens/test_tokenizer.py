@@ -86,5 +86,5 @@ def test_ids_with_gaps_are_stored_as_they_are(tmp_path: Path, tiny_encoder: Path
     (tmp_path / "m" / "tokenizer.json").write_text(json.dumps(described))
     tokenizer = load_tokenizer(tmp_path / "m")
     write_tokens(tmp_path / "t", [(["a"], ["seven wizards"])], tokenizer, Cut(16), digest="", total=1)
-    wanted = tokenizer("seven wizards")["input_ids"]
-    assert 70_000 in wanted and np.asarray(open_tokens(tmp_path / "t").flat).tolist() == wanted
+    expected = tokenizer("seven wizards")["input_ids"]
+    assert 70_000 in expected and np.asarray(open_tokens(tmp_path / "t").flat).tolist() == expected

@@ -18,10 +18,10 @@ ENDS = ["", " ", "  ", "[CLS]", " [SEP] [PAD]", "[MASK]x", " x " * 9]
 
 
 def texts(seed: int, count: int) -> list[str]:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     every = [chr(code) for code in range(0x20000) if not 0xD800 <= code <= 0xDFFF]
     return [
-        "".join(draw.choices(ODD if number % 2 else every, k=draw.choice([0, 1, 3, 20, 90]))) + draw.choice(ENDS) for number in range(count)
+        "".join(rng.choices(ODD if number % 2 else every, k=rng.choice([0, 1, 3, 20, 90]))) + rng.choice(ENDS) for number in range(count)
     ]
 
 

@@ -62,11 +62,11 @@ def test_equals_a_plain_backward(tower: Encoder, batch_tokens: int) -> None:
     tower.zero_grad(set_to_none=True)
     direct = contrast(tower(*queries.padded(np.array([2, 0, 3, 1]))), tower(*documents.padded(np.array([6, 1, 0, 3, 2, 5]))))[0]
     direct.backward()
-    wanted = {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
+    expected = {n: p.grad.clone() for n, p in tower.named_parameters() if p.grad is not None}
     metrics, found = run(tower, batch_tokens, 0)
     assert metrics == {"loss": pytest.approx(float(direct.detach()), rel=1e-5), "rows": 6.0}
-    assert found.keys() == wanted.keys()
-    for name, gradient in wanted.items():
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
@@ -95,7 +95,7 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
     queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22], 2)
     direct = contrast(towers[0](*queries.padded(np.arange(4))), towers[1](*documents.padded(np.arange(4))))[0]
     direct.backward()
-    wanted = [{n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in towers]
+    expected = [{n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in towers]
     for each in towers:
         each.zero_grad(set_to_none=True)
     cached_backward(
@@ -105,7 +105,7 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
         Compute(CPU, torch.float32, 30),
         (1,),
     )
-    for each, gradients in zip(towers, wanted, strict=True):
+    for each, gradients in zip(towers, expected, strict=True):
         found = {n: p.grad for n, p in each.named_parameters() if p.grad is not None}
         assert found.keys() == gradients.keys() and any("word_embeddings" in name for name in found) != frozen
         for name, gradient in gradients.items():
@@ -142,10 +142,10 @@ def test_ranks_share_the_chunks_and_add_up_to_one(tower: Encoder, graph_tokens: 
     assert sum(own for _, own, _ in found) == texts if not graph_tokens else 11 <= sum(own for _, own, _ in found) <= texts
     for told, _, summed in found:
         assert told == metrics, "the same vectors, the same loss"
-        for gradient, wanted in zip(summed, gradients, strict=True):
-            assert (gradient is None) == (wanted is None)
-            if gradient is not None and wanted is not None:
-                torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+        for gradient, expected in zip(summed, gradients, strict=True):
+            assert (gradient is None) == (expected is None)
+            if gradient is not None and expected is not None:
+                torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph_tokens", [40, 90, 10_000])

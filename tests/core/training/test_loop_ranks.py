@@ -60,9 +60,9 @@ def test_a_bad_loss_on_two_ranks_leaves_one_checkpoint(tmp_path: Path) -> None:
         optimizer, own = torch.optim.SGD(module.parameters(), lr=1.0), journal(tmp_path / str(gang.rank))
         steps = steps_of(module, 0.5)
         bad = Steps.undrawn(lambda step: {**steps(step), "loss": math.nan if step == 2 else 1.0})
-        with pytest.raises(loop.UserError) as refused:
+        with pytest.raises(loop.UserError) as error:
             fit(module, optimizer, bad, Schedule(5, 0.0, 1e9, 0, 10**9), own, gang=gang)
-        return str(refused.value)
+        return str(error.value)
 
     assert all(line.startswith("slide: step 2: loss nan") for line in as_ranks(2, rank))
     assert checkpoint_step(tmp_path / "0/checkpoint.safetensors") == 2 and files(tmp_path / "1") == []
@@ -129,8 +129,8 @@ def test_ranks_that_end_with_different_weights_are_refused(tmp_path: Path) -> No
             return dict(steps(step))
 
         optimizer, own = torch.optim.SGD(module.parameters(), lr=1.0), journal(tmp_path / str(gang.rank))
-        with pytest.raises(loop.UserError) as refused:
+        with pytest.raises(loop.UserError) as error:
             fit(module, optimizer, Steps.undrawn(backward), Schedule(2, 0.0, 1.0), own, gang=gang)
-        return str(refused.value)
+        return str(error.value)
 
     assert all(line.startswith("slide: the workers ended with different weights (CRC-32 ") for line in as_ranks(2, rank))

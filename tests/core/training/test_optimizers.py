@@ -67,10 +67,10 @@ def test_adamw_equals_a_plain_loop() -> None:
     optimizer = make_optimizer("adamw", module, lr=0.1, weight_decay=0.5)
     weights = {n: p.detach().double().numpy().copy() for n, p in module.named_parameters()}
     first, second = ({n: np.zeros_like(w) for n, w in weights.items()} for _ in "mv")
-    draw = np.random.default_rng(2)
+    rng = np.random.default_rng(2)
     for step in range(1, 6):
         for name, parameter in module.named_parameters():
-            gradient = draw.normal(size=weights[name].shape)
+            gradient = rng.normal(size=weights[name].shape)
             parameter.grad = torch.from_numpy(gradient).float()
             first[name] = 0.9 * first[name] + 0.1 * gradient
             second[name] = 0.999 * second[name] + 0.001 * gradient**2

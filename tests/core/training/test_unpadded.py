@@ -51,8 +51,8 @@ def towers(tiny_encoder: Path) -> Callable[[str, float], Encoder]:
 
 
 def made_tokens(pad: int) -> Tokens:
-    draw, offsets = np.random.default_rng(1), np.cumsum([0, *LENGTHS])
-    flat = draw.integers(5, 600, size=int(offsets[-1]), dtype=np.uint16)
+    rng, offsets = np.random.default_rng(1), np.cumsum([0, *LENGTHS])
+    flat = rng.integers(5, 600, size=int(offsets[-1]), dtype=np.uint16)
     return Tokens(flat, offsets, np.arange(len(LENGTHS), dtype=np.int32), Path(), pad, 16, "", "")
 
 
@@ -158,7 +158,7 @@ def test_a_second_pass_draws_the_same_dropout(towers: Callable[[str, float], Enc
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int, towers: Callable[[str], Encoder]) -> None:
     tower = towers("mean")
-    loss, wanted = trained(tower, 1000, 1000)
+    loss, expected = trained(tower, 1000, 1000)
 
     def rank(gang: Gang) -> tuple[float, Gradients]:
         with FakeGpu():  # a mode is of one thread
@@ -171,7 +171,7 @@ def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int,
     with fake_gpu():
         for found, summed in as_ranks(ranks, rank):
             assert found == pytest.approx(loss, rel=0.005)
-            assert summed.keys() == wanted.keys() and cosine(summed, wanted) > 0.999
+            assert summed.keys() == expected.keys() and cosine(summed, expected) > 0.999
 
 
 def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder]) -> None:

@@ -31,10 +31,10 @@ ALPHABET = [
 
 @pytest.mark.parametrize("seed", range(5))
 def test_any_id_round_trips(seed: int) -> None:
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     written: dict[str, str] = {}
     for _ in range(4000):
-        name = "".join(draw.choices(ALPHABET, k=draw.randint(1, 6)))
+        name = "".join(rng.choices(ALPHABET, k=rng.randint(1, 6)))
         field = escape(name)
         assert unescape(field) == name
         assert field.split() == [field] or not set(field) & set(" \t\n\r\x0b\x0c"), "no ASCII white space is left"

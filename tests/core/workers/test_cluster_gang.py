@@ -66,7 +66,7 @@ def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(
 ) -> None:
     torch.set_num_threads(1)
     (tmp_path / "alone").mkdir()
-    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    expected = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
     training = Training(tmp_path)
     capfd.readouterr()
     training.run(two_nodes.cluster.address, {"kill": 7})
@@ -76,7 +76,7 @@ def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(
     assert said.index("start again") < said.index("resuming from step 7") < said.index("small: 12/12 steps"), "the first rank's words"
     for rank in (0, 1):
         found = load_file(training.scratch / f"weights-{rank}.safetensors")
-        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items()), rank
     assert folder_digest(training.curves / "plots") == folder_digest(tmp_path / "alone/plots"), "one writes the curves"
     assert not (training.curves / "former").exists()
 
@@ -111,7 +111,7 @@ def test_what_ends_a_training(two_nodes: Two, tmp_path: Path, monkeypatch: pytes
 def test_after_a_lost_node_all_start_again(two_nodes: Two, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.set_num_threads(1)
     (tmp_path / "alone").mkdir()
-    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    expected = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
     training = Training(tmp_path)
 
     with ThreadPoolExecutor(1) as pool:  # Ray starts nodes in the main thread alone
@@ -125,7 +125,7 @@ def test_after_a_lost_node_all_start_again(two_nodes: Two, tmp_path: Path, capfd
     assert "all 2 start again (restart 1 of 3 allowed)" in said
     for rank in (0, 1):
         found = load_file(training.scratch / f"weights-{rank}.safetensors")
-        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items()), rank
 
 
 def test_whole_lines_of_the_first_rank_are_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

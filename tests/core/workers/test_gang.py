@@ -155,8 +155,8 @@ def test_gpus_of_workers_are_looked_at_without_a_context(monkeypatch: pytest.Mon
     begun: list[bool] = []
     monkeypatch.setattr(each, "choose_device", lambda _, begin: begun.append(begin) or torch.device("cuda"))
     assert each.machine(Runtime(), "bf16", gpus=2) == each.Machine("cuda", "one, 80 GiB", "torch.bfloat16")
-    wanted = "runtime.yaml: workers: found GPUs of several kinds (one, 80 GiB; other, 40 GiB), expected one kind"
-    with pytest.raises(UserError, match=re.escape(wanted)):
+    expected = "runtime.yaml: workers: found GPUs of several kinds (one, 80 GiB; other, 40 GiB), expected one kind"
+    with pytest.raises(UserError, match=re.escape(expected)):
         each.machine(Runtime(), "bf16", gpus=3)
     assert begun == [False, False]
 

@@ -72,9 +72,9 @@ def test_a_dead_workers_pieces_are_done_again(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize("restarts", [0, 2])
 def test_a_piece_that_kills_its_workers_is_given_up(restarts: int, tmp_path: Path) -> None:
     work = Work(tmp_path / "log", killed=(3,), always=True)
-    with pool(2, restarts) as workers, pytest.raises(UserError) as refusal:
+    with pool(2, restarts) as workers, pytest.raises(UserError) as error:
         list(workers.each(work, range(8)))
-    assert str(refusal.value) == (
+    assert str(error.value) == (
         f"a worker was killed by signal 9, most likely for lack of memory, and {restarts + 1} of them on the same work (runtime.yaml: "
         f"restarts: {restarts}); close other programs or set fewer workers, and run again"
     )
@@ -87,10 +87,10 @@ def test_a_users_error_is_the_one_without_workers(tmp_path: Path) -> None:
     with pytest.raises(Missing) as alone:
         list(Alone(Runtime()).each(work, range(12)))
     with pool(3) as workers:
-        with pytest.raises(Missing) as refusal:
+        with pytest.raises(Missing) as error:
             list(workers.each(work, range(12)))
-        assert refusal.value.problem == alone.value.problem
-        assert refusal.value.problem.where == "file 5"
+        assert error.value.problem == alone.value.problem
+        assert error.value.problem.where == "file 5"
         with pytest.raises(LookupError, match="no 2") as bug:
             list(workers.each(Work(tmp_path / "log", broken=(2,)), range(4)))
     assert "in a worker:" in bug.value.__notes__[0] and "piecework.py" in bug.value.__notes__[0]
@@ -142,8 +142,8 @@ def test_one_worker_imports_nothing_of_several() -> None:
     code = "import sys; from tasks.core.workers.each import open_workers; from tasks.core.machine.devices import Runtime\n"
     code += "with open_workers(Runtime()) as w: print(list(w.each(abs, [-1])))\n"
     code += "print([name for name in sys.modules if name.startswith(('ray', 'tasks.core.workers.'))])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
-    assert done.stdout == "[1]\n['tasks.core.workers.each']\n"
+    process = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+    assert process.stdout == "[1]\n['tasks.core.workers.each']\n"
 
 
 def test_how_many_workers_with_how_many_threads(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_one_worker_imports_nothing_of_a_gang() -> None:
 def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.set_num_threads(1)
     (tmp_path / "alone").mkdir()
-    wanted = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
+    expected = gangs.small_training(tmp_path / "alone", tmp_path / "alone", {}, CPU)
     scratch, curves = tmp_path / "scratch", tmp_path / "curves"
     scratch.mkdir()
     curves.mkdir()
@@ -59,7 +59,7 @@ def test_a_small_training_with_a_lost_rank_has_the_bits_of_an_undisturbed_one(tm
     assert "resuming from step 7" in said.out
     for rank in (0, 1):
         found = load_file(scratch / f"weights-{rank}.safetensors")
-        assert all(torch.equal(found[name], weight) for name, weight in wanted.items()), rank
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items()), rank
     assert "small: 12/12 steps" in said.err, "the first rank's progress"
     assert "small: 12/12 steps" in (scratch / "worker-2.log").read_text()
     assert sorted(path.name for path in scratch.iterdir() if "weights" not in path.name) == [
@@ -106,10 +106,10 @@ def plain_gradients(model: Path) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in tower.named_parameters() if p.grad is not None}
 
 
-def relative(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
+def relative(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """The distance of two gradients over the length of the second, over all weights: a key's bias has none but rounding."""
-    apart = sum(float((found[name] - gradient).double().square().sum()) for name, gradient in wanted.items())
-    return math.sqrt(apart / sum(float(gradient.double().square().sum()) for gradient in wanted.values()))
+    apart = sum(float((found[name] - gradient).double().square().sum()) for name, gradient in expected.items())
+    return math.sqrt(apart / sum(float(gradient.double().square().sum()) for gradient in expected.values()))
 
 
 @pytest.mark.heavy

@@ -40,8 +40,8 @@ def run(small: Any, stage: str, out: str, workers: int, more: str = "") -> None:
     small.write("runtime.yaml", f"device: cpu\nthreads: 1\nworkers: {workers}\n{more}")
     command = [sys.executable, *small.commands[stage][1:], *small.elsewhere(stage, out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), RECORD: f"{out}.json"}
-    done = subprocess.run(command, cwd=small.folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = subprocess.run(command, cwd=small.folder, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def weights(folder: Path) -> dict[str, Any]:

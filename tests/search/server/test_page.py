@@ -41,8 +41,8 @@ def test_search_and_open_a_result(context: Any, serving: Any, tmp_path: Path) ->
         tab.locator("#text").fill("a river in the north")
         tab.locator("#text").press("Enter")
         tab.locator("#message", has_text="10 results").wait_for()
-        wanted = [doc for doc, _ in by_search("hybrid", "a river in the north", 10)]
-        assert found(tab) == wanted
+        expected = [doc for doc, _ in by_search("hybrid", "a river in the north", 10)]
+        assert found(tab) == expected
         assert "hybrid" in tab.locator("#message").inner_text()
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the screen"
         second = tab.locator("#hits > li").nth(1)
@@ -52,7 +52,7 @@ def test_search_and_open_a_result(context: Any, serving: Any, tmp_path: Path) ->
         assert clicked.value.ok and second.locator(".whole").is_visible()
         *searches, click = (json.loads(line) for line in log.read_text().splitlines())  # the browser may send a request again
         assert {one["event"] for one in searches} == {"search"} and click["id"] in {one["id"] for one in searches}
-        assert (click["event"], click["doc"], click["position"]) == ("click", wanted[1], 2)
+        assert (click["event"], click["doc"], click["position"]) == ("click", expected[1], 2)
         tab.locator("#k").select_option("20")
         tab.locator("#message", has_text="20 results").wait_for()
         again = open_page(context, tab.url, said)
