@@ -160,12 +160,12 @@ def test_groups_and_products_fit_a_gpu() -> None:
 def test_few_queries_of_a_usual_corpus_need_a_second_pass() -> None:
     rng = np.random.default_rng(0)
     vectors, queries = (rng.normal(size=(n, 64)).astype(np.float32) for n in (20000, 50))
-    vectors, queries = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (vectors, queries))
+    vectors, queries = (matrix / np.linalg.norm(matrix, axis=1, keepdims=True) for matrix in (vectors, queries))
     counted = Counted()
     scores, rows = search(queries, [(0, vectors)], 100, CPU, counted=counted)
     assert counted.again == 0
-    exactly = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1][:, :100]
-    assert np.abs(scores - exactly).max() < 1e-6 and (np.diff(rows, axis=1) != 0).all()
+    exact_scores = np.sort(queries.astype(np.float64) @ vectors.T.astype(np.float64), axis=1)[:, ::-1][:, :100]
+    assert np.abs(scores - exact_scores).max() < 1e-6 and (np.diff(rows, axis=1) != 0).all()
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
@@ -176,15 +176,15 @@ def test_what_is_not_finite_is_refused(wrong: float) -> None:
         search(np.ones((1, 3), dtype=np.float32), [(0, vectors[:5]), (5, vectors[5:])], 2, CPU, rows=5)
 
 
-@pytest.mark.parametrize("of", [exact.search, on_cpu])
-def test_products_beyond_float32_are_refused(of: Callable[..., object]) -> None:
+@pytest.mark.parametrize("search_by", [exact.search, on_cpu])
+def test_products_beyond_float32_are_refused(search_by: Callable[..., object]) -> None:
     """Which are infinite, or infinity less infinity."""
     rng = np.random.default_rng(0)
     queries, vectors = (rng.normal(size=(n, 16)).astype(np.float32) for n in (3, 50))
     for norm in (1e19, 1e20, 1e30):
         with pytest.raises(UserError, match="found inner products too large for float32, expected vectors of norms below 1e19; "):
-            of(queries * np.float32(norm), [(0, vectors * np.float32(norm))], 60, CPU)
-    of(queries * np.float32(1e30), [(0, vectors)], 60, CPU)
+            search_by(queries * np.float32(norm), [(0, vectors * np.float32(norm))], 60, CPU)
+    search_by(queries * np.float32(1e30), [(0, vectors)], 60, CPU)
 
 
 def test_nothing_and_no_query() -> None:
@@ -221,30 +221,32 @@ def test_unproven_queries_are_searched_together(queries: int, monkeypatch: pytes
     """On a GPU, the second pass waits once for each part of a group's products, not for each query."""
     monkeypatch.setattr(exact, "QUERIES", 50)
     rng, counted = np.random.default_rng(queries), Counted()
-    vectors, asked = alike(rng, 3000, 16, 0.99999), alike(rng, queries, 16, 0.99999)
+    vectors, query_vectors = alike(rng, 3000, 16, 0.99999), alike(rng, queries, 16, 0.99999)
     vectors[::7] = vectors[0]
     vectors[2000:] *= np.float32(0.9)  # no row of the last group is near
-    given = [(first, vectors[first : first + 1000]) for first in range(0, 3000, 1000)]
-    expected = search(asked, given, 9, CPU, rows=3000)
+    blocks = [(first, vectors[first : first + 1000]) for first in range(0, 3000, 1000)]
+    expected = search(query_vectors, blocks, 9, CPU, rows=3000)
     with fake_gpu() as gpu:
-        found = search(asked, given, 9, GPU, rows=1000, counted=counted)
-        reads = [wait.split()[0] for wait in gpu.waited]
-    assert (found[0] == expected[0]).all() and (found[1] == expected[1]).all()
-    assert counted.again == queries and (expected[0] == np.sort(scored_all(asked, vectors), axis=1)[:, ::-1][:, :9]).all()
-    assert sorted(reads) == ["event", "event", "sent", "size", "size", "size"], gpu.waited
+        results = search(query_vectors, blocks, 9, GPU, rows=1000, counted=counted)
+        waits = [wait.split()[0] for wait in gpu.waited]
+    assert (results[0] == expected[0]).all() and (results[1] == expected[1]).all()
+    assert counted.again == queries and (expected[0] == np.sort(scored_all(query_vectors, vectors), axis=1)[:, ::-1][:, :9]).all()
+    assert sorted(waits) == ["event", "event", "sent", "size", "size", "size"], gpu.waited
 
 
 @pytest.mark.parametrize("pairs", [0, 1, 60])
 def test_further_pairs_are_taken_in(pairs: int) -> None:
     rng = np.random.default_rng(pairs)
-    held = {query: [(float(rng.integers(4)), row) for row in range(query)] for query in range(5)}  # fewer than are kept
-    best = [sorted(each, key=lambda pair: (-pair[0], pair[1])) + [(-np.inf, -1)] * (4 - len(each)) for each in held.values()]
-    more = [(int(rng.integers(5)), float(rng.integers(4)), 10 + row) for row in rng.permutation(pairs)]
+    held_pairs = {query: [(float(rng.integers(4)), row) for row in range(query)] for query in range(5)}  # fewer than are kept
+    best = [sorted(each, key=lambda pair: (-pair[0], pair[1])) + [(-np.inf, -1)] * (4 - len(each)) for each in held_pairs.values()]
+    new_pairs = [(int(rng.integers(5)), float(rng.integers(4)), 10 + row) for row in rng.permutation(pairs)]
     scores, rows = (torch.tensor([[pair[side] for pair in each] for each in best]) for side in (0, 1))
     query, score, row = (
-        torch.tensor([pair[side] for pair in more], dtype=kind) for side, kind in enumerate((torch.int64, torch.float32, torch.int64))
+        torch.tensor([pair[side] for pair in new_pairs], dtype=kind) for side, kind in enumerate((torch.int64, torch.float32, torch.int64))
     )
-    found = exact.merge_pairs(scores, rows, query, score, row)
+    merged = exact.merge_pairs(scores, rows, query, score, row)
     for number, each in enumerate(best):
-        both = sorted([*each, *((score, row) for query, score, row in more if query == number)], key=lambda pair: (-pair[0], pair[1]))[:4]
-        assert list(zip(found[0][number].tolist(), found[1][number].tolist(), strict=True)) == both
+        expected = sorted(
+            [*each, *((score, row) for query, score, row in new_pairs if query == number)], key=lambda pair: (-pair[0], pair[1])
+        )[:4]
+        assert list(zip(merged[0][number].tolist(), merged[1][number].tolist(), strict=True)) == expected

@@ -38,8 +38,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_closure_has_lazy_relative_and_indirect_imports_and_adjacent_files(project: Path) -> None:
-    found = {path.relative_to(project / "tasks").as_posix() for path in Reader(project).closure("one")}
-    assert found == {
+    paths = {path.relative_to(project / "tasks").as_posix() for path in Reader(project).closure("one")}
+    assert paths == {
         "one/__main__.py",
         "one/own.py",
         "one/page.html",

@@ -29,8 +29,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def frozen(project: Path) -> str:
-    found: str = freeze_references(MINE, Reader(project))
-    return found
+    text: str = freeze_references(MINE, Reader(project))
+    return text
 
 
 def test_only_references_change_wherever_they_are(project: Path) -> None:
@@ -39,9 +39,9 @@ def test_only_references_change_wherever_they_are(project: Path) -> None:
 
     digest = frozen(project).removeprefix(f"{MINE}@")
     assert len(digest) == 16
-    found = freeze_references(value(MINE), Reader(project))
-    assert found == value(f"{MINE}@{digest}")
-    assert frozen_references(found) == {MINE: digest}
+    text = freeze_references(value(MINE), Reader(project))
+    assert text == value(f"{MINE}@{digest}")
+    assert frozen_references(text) == {MINE: digest}
     assert frozen_references(value(MINE)) == {}
 
 
@@ -85,17 +85,17 @@ def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("tasks.train.missing:loss", "there is no tasks/train/missing.py"),
         ("tasks.train.mine:missing", "tasks/train/mine.py defines no missing"),
         (f"{MINE}@0123456789abcdef", "remove the @"),
     ],
 )
-def test_what_cannot_be_named(project: Path, value: str, told: str) -> None:
+def test_what_cannot_be_named(project: Path, value: str, message: str) -> None:
     with pytest.raises(UserError, match=r"^params.yaml: rounds.star.loss: found ") as error:
         freeze_references({"rounds": {"star": {"loss": value}}}, Reader(project))
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_only_what_names_changed_code_is_frozen_anew(project: Path) -> None:

@@ -34,23 +34,23 @@ def test_groups_are_the_components_of_the_graph(seed: int) -> None:
     pairs = [(rng.randrange(60), rng.randrange(70)) for _ in range(55)]
     graph = coo_array((np.ones(len(pairs)), ([q for q, _ in pairs], [60 + d for _, d in pairs])), shape=(130, 130))
     labels = connected_components(graph, directed=False)[1]
-    found = connected((f"q{query}", f"d{doc}") for query, doc in pairs)
+    groups = connected((f"q{query}", f"d{doc}") for query, doc in pairs)
     queries = sorted({query for query, _ in pairs})
     for one in queries:
         for other in queries:
-            assert (found[f"q{one}"] == found[f"q{other}"]) == (labels[one] == labels[other])
+            assert (groups[f"q{one}"] == groups[f"q{other}"]) == (labels[one] == labels[other])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_one_value_per_group_has_the_cluster_robust_error(seed: int) -> None:
     rng = np.random.default_rng(seed)
     values, numbers = rng.normal(size=40), np.unique(rng.integers(0, 12, 40), return_inverse=True)[1]
-    each, mean, groups = by_group(values, numbers), values.mean(), numbers.max() + 1
-    deviations = [sum(values[place] - mean for place in range(40) if numbers[place] == group) for group in range(groups)]
-    assert each == pytest.approx([mean + deviation * groups / 40 for deviation in deviations])
-    assert each.mean() == pytest.approx(mean)
+    group_values, mean, groups = by_group(values, numbers), values.mean(), numbers.max() + 1
+    deviations = [sum(values[i] - mean for i in range(40) if numbers[i] == group) for group in range(groups)]
+    assert group_values == pytest.approx([mean + deviation * groups / 40 for deviation in deviations])
+    assert group_values.mean() == pytest.approx(mean)
     error = math.sqrt(groups / (groups - 1) * sum(deviation**2 for deviation in deviations)) / 40
-    assert each.std(ddof=1) / math.sqrt(groups) == pytest.approx(error)
+    assert group_values.std(ddof=1) / math.sqrt(groups) == pytest.approx(error)
     assert design_effect(values, numbers) == pytest.approx(error**2 / (values.var(ddof=1) / 40))
     assert (by_group(values, np.arange(40)) == values).all(), "to the bit"
     assert design_effect(values, np.arange(40)) == design_effect(values, np.zeros(40, int)) == 1.0
@@ -89,10 +89,10 @@ def test_a_design_effect_of_nothing_is_told() -> None:
 def test_tests_over_groups_err_as_often_as_they_say() -> None:
     """Four queries a document, half of the variance shared, no difference: by query every fifth test errs, by group one in twenty."""
     rng, numbers = np.random.default_rng(3), np.repeat(np.arange(40), 4)
-    wrong = np.zeros(3)
+    errors = np.zeros(3)
     for _ in range(400):
         values = np.repeat(rng.normal(size=40), 4) + rng.normal(size=160)
         by_t = [paired_t_test(values, np.zeros(160), 0.05, groups)[0] for groups in (None, numbers)]
-        wrong += np.array([*by_t, permutation_test(values, np.zeros(160), permutations=1000, seed=1, groups=numbers)]) <= 0.05
-    assert wrong[0] > 60
-    assert max(wrong[1:]) <= 20 + 3 * math.sqrt(19)
+        errors += np.array([*by_t, permutation_test(values, np.zeros(160), permutations=1000, seed=1, groups=numbers)]) <= 0.05
+    assert errors[0] > 60
+    assert max(errors[1:]) <= 20 + 3 * math.sqrt(19)

@@ -51,10 +51,10 @@ def test_paired_t_test_worked_by_hand() -> None:
 
 
 def test_paired_t_test_without_variance() -> None:
-    same = np.array([0.1, 0.7, 0.3])
-    assert paired_t_test(same, same, 0.05) == (1.0, None, None)
+    values = np.array([0.1, 0.7, 0.3])
+    assert paired_t_test(values, values, 0.05) == (1.0, None, None)
     assert paired_t_test(np.array([1.0, 1.0]), np.array([0.5, 0.5]), 0.05) == (0.5, None, None), "two heads or two tails"
-    assert paired_t_test(same + 0.1, same, 0.05) == (0.25, None, None), "equal but for rounding"
+    assert paired_t_test(values + 0.1, values, 0.05) == (0.25, None, None), "equal but for rounding"
     assert paired_t_test(np.ones(4), np.zeros(4), 0.05, np.array([0, 0, 1, 1])) == (0.5, None, None), "two groups"
     assert paired_t_test(np.arange(4.0), np.zeros(4), 0.05, np.zeros(4, int)) == (1.0, None, None), "one group"
     assert paired_t_test(np.array([1.0]), np.array([0.5]), 0.05) == (1.0, None, None)

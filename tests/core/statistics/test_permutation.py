@@ -32,14 +32,14 @@ def test_drawn_sign_flips_are_close_to_scipy_and_to_all_of_them(seed: int) -> No
     rng = np.random.default_rng(seed)
     first = rng.random(16)
     second = first + rng.normal(0.08, 0.2, 16)
-    everything = permutation_test(first, second, permutations=2**16, seed=0)
+    exact_p = permutation_test(first, second, permutations=2**16, seed=0)
     theirs = stats.permutation_test((first, second), lambda a, b, axis: (a - b).mean(axis), permutation_type="samples", n_resamples=np.inf)
-    assert everything == pytest.approx(theirs.pvalue, abs=1e-12)
-    drawn = permutation_test(first, second, permutations=2**16 - 1, seed=3)
-    assert drawn != everything
-    assert drawn == pytest.approx(everything, abs=5 * math.sqrt(everything * (1 - everything) / 2**16))
-    assert drawn == permutation_test(first, second, permutations=2**16 - 1, seed=3)
-    assert drawn != permutation_test(first, second, permutations=2**16 - 1, seed=4)
+    assert exact_p == pytest.approx(theirs.pvalue, abs=1e-12)
+    drawn_p = permutation_test(first, second, permutations=2**16 - 1, seed=3)
+    assert drawn_p != exact_p
+    assert drawn_p == pytest.approx(exact_p, abs=5 * math.sqrt(exact_p * (1 - exact_p) / 2**16))
+    assert drawn_p == permutation_test(first, second, permutations=2**16 - 1, seed=3)
+    assert drawn_p != permutation_test(first, second, permutations=2**16 - 1, seed=4)
 
 
 def test_permutation_test_worked_by_hand() -> None:
@@ -55,7 +55,8 @@ def test_the_signs_of_a_group_are_flipped_at_once() -> None:
     rng = random.Random(1)
     differences, groups = [rng.choice([-0.5, 0.0, 1 / 3, 1.0]) for _ in range(14)], [rng.randrange(6) for _ in range(14)]
     flips = [
-        sum(signs[group] * one for group, one in zip(groups, differences, strict=True)) for signs in itertools.product((1, -1), repeat=6)
+        sum(signs[group] * difference for group, difference in zip(groups, differences, strict=True))
+        for signs in itertools.product((1, -1), repeat=6)
     ]
     expected = sum(abs(flipped) >= abs(sum(differences)) - 1e-9 for flipped in flips) / 2**6
     second = np.array([rng.choice([0.0, 0.25, 1.0]) for _ in range(14)])
@@ -65,9 +66,9 @@ def test_the_signs_of_a_group_are_flipped_at_once() -> None:
 def test_equal_differences_give_the_sign_test() -> None:
     """With differences of one size, the sum is as far from 0 as seen where the number of plus signs is: a binomial tail."""
     differences = np.array([0.1] * 40 + [-0.1] * 22)
-    found = permutation_test(differences, np.zeros(62), permutations=200_000, seed=5)
+    p = permutation_test(differences, np.zeros(62), permutations=200_000, seed=5)
     expected = stats.binomtest(40, 62).pvalue
-    assert found == pytest.approx(expected, abs=5 * math.sqrt(expected / 200_000))
+    assert p == pytest.approx(expected, abs=5 * math.sqrt(expected / 200_000))
 
 
 def test_a_drawn_p_is_never_0_and_near_the_t_tests() -> None:

@@ -29,17 +29,17 @@ def test_the_noncentral_t_is_scipys(t: float, freedom: int) -> None:
 
 @pytest.mark.parametrize("alpha", [0.8, 0.95, 0.999])
 def test_a_level_as_high_as_the_power_finds_any_difference(alpha: float) -> None:
-    found = effect(np.array([0.1, 0.3, -0.2, 0.4]), alpha)
-    assert found
-    assert (found.detectable, found.needed) == (0.0, 2)
-    assert found.power >= alpha
+    test_effect = effect(np.array([0.1, 0.3, -0.2, 0.4]), alpha)
+    assert test_effect
+    assert (test_effect.detectable, test_effect.needed) == (0.0, 2)
+    assert test_effect.power >= alpha
 
 
 def test_power_is_how_often_drawn_samples_are_significant() -> None:
     rng = np.random.default_rng(0)
     samples = rng.normal(0.3, 1.0, (20_000, 50))
-    found = float((stats.ttest_1samp(samples, 0.0, axis=1).pvalue <= 0.05).mean())
-    assert power(0.3, 50, 0.05) == pytest.approx(found, abs=0.015)
+    share = float((stats.ttest_1samp(samples, 0.0, axis=1).pvalue <= 0.05).mean())
+    assert power(0.3, 50, 0.05) == pytest.approx(share, abs=0.015)
     assert power(0.0, 50, 0.05) == pytest.approx(0.05)
     assert power(-0.3, 50, 0.05) == pytest.approx(power(0.3, 50, 0.05))
 
@@ -63,14 +63,14 @@ def test_the_interval_of_d_covers_the_true_effect() -> None:
 
 def test_an_effect_worked_by_hand() -> None:
     # Differences 1, 2, 3: mean 2, standard deviation 1, so d = 2.
-    found = effect(np.array([1.0, 2.0, 3.0]), 0.05)
-    assert found
-    assert found.d == pytest.approx(2.0)
-    assert found.power == pytest.approx(power(2.0, 3, 0.05))
-    assert found.detectable == pytest.approx(detectable(3, 0.05))
+    three_values = effect(np.array([1.0, 2.0, 3.0]), 0.05)
+    assert three_values
+    assert three_values.d == pytest.approx(2.0)
+    assert three_values.power == pytest.approx(power(2.0, 3, 0.05))
+    assert three_values.detectable == pytest.approx(detectable(3, 0.05))
     assert effect(np.array([1.0, 2.0, 3.0]) / 50, 0.05).detectable == pytest.approx(detectable(3, 0.05) / 50)  # type: ignore[union-attr]
-    two = effect(np.array([1.0, 2.0]), 0.05)
-    assert two and two.d == pytest.approx(1.5 / math.sqrt(0.5))
+    two_values = effect(np.array([1.0, 2.0]), 0.05)
+    assert two_values and two_values.d == pytest.approx(1.5 / math.sqrt(0.5))
     assert effect(np.array([0.5, 0.5]), 0.05) is None
     assert effect(np.array([0.5]), 0.05) is None
     assert effect(np.array([0.1 + 0.3, 0.7 + 0.3]) - np.array([0.1, 0.7]), 0.05) is None, "equal but for rounding"
@@ -79,13 +79,13 @@ def test_an_effect_worked_by_hand() -> None:
 def test_an_effect_over_groups_is_tested_by_one_value_per_group() -> None:
     rng = np.random.default_rng(4)
     numbers, values = np.repeat(np.arange(30), 3), np.repeat(rng.normal(0.2, 1, 30), 3)  # three queries that say the same
-    found, alone = effect(values, 0.05, numbers), effect(values[::3], 0.05)
-    assert found and alone and alone.needed
-    assert (found.power, found.detectable) == (pytest.approx(alone.power), pytest.approx(alone.detectable))
+    grouped, alone = effect(values, 0.05, numbers), effect(values[::3], 0.05)
+    assert grouped and alone and alone.needed
+    assert (grouped.power, grouped.detectable) == (pytest.approx(alone.power), pytest.approx(alone.detectable))
     scale = values[::3].std(ddof=1) / values.std(ddof=1)
-    assert found.d == pytest.approx(values.mean() / values.std(ddof=1)) == pytest.approx(alone.d * scale), "of single differences"
-    assert (found.d_low, found.d_high) == pytest.approx((alone.d_low * scale, alone.d_high * scale))
-    assert found.needed == 3 * alone.needed, "in queries"
+    assert grouped.d == pytest.approx(values.mean() / values.std(ddof=1)) == pytest.approx(alone.d * scale), "of single differences"
+    assert (grouped.d_low, grouped.d_high) == pytest.approx((alone.d_low * scale, alone.d_high * scale))
+    assert grouped.needed == 3 * alone.needed, "in queries"
     less, each = effect(values[:-1], 0.05, numbers[:-1]), by_group(values[:-1], numbers[:-1])
     assert less and less.needed == math.ceil(queries_needed(each.mean() / each.std(ddof=1), 0.05) * 89 / 30)  # type: ignore[operator]
     assert effect(np.ones(4), 0.05, np.array([0, 0, 1, 1])) is None

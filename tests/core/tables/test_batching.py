@@ -38,9 +38,9 @@ def test_joined_to_rows() -> None:
 
 
 def test_joined_to_bytes() -> None:
-    whole = table(100, 50, 1)
-    crumbs = whole.to_batches(max_chunksize=2)
+    whole_table = table(100, 50, 1)
+    crumbs = whole_table.to_batches(max_chunksize=2)
     parts = list(join_batches(iter(crumbs), 10**6, 1000))
-    assert pa.concat_tables(parts).equals(whole)
+    assert pa.concat_tables(parts).equals(whole_table)
     most = max(crumb.nbytes for crumb in crumbs)
     assert all(1000 <= part.nbytes <= 1000 + 2 * most for part in parts[:-1]) and len(parts) > 3

@@ -25,8 +25,8 @@ def test_bm25s_does_not_import_jax_and_others_can(tmp_path: Path) -> None:
     for script in (SCRIPT, "import jax\n" + SCRIPT.replace(' and "jax" not in sys.modules', "")):
         process = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
         assert process.returncode == 0, process.stderr
-    direct = subprocess.run([sys.executable, "-c", "import bm25s"], env=environment, capture_output=True, text=True, check=False)
-    assert "JAX was started" in direct.stderr, "otherwise this test shows nothing"
+    plain_import = subprocess.run([sys.executable, "-c", "import bm25s"], env=environment, capture_output=True, text=True, check=False)
+    assert "JAX was started" in plain_import.stderr, "otherwise this test shows nothing"
 
 
 def test_nothing_else_imports_bm25s() -> None:
