@@ -20,7 +20,7 @@ from tasks.core.errors import Problem, UserError, counted, disk_fault, escaped, 
 
 
 @pytest.mark.parametrize(
-    ("text", "shown_text"),
+    ("text", "expected"),
     [
         ("http://me:p@ss@host/x", "http://***@host/x"),
         ("fetch http://user:p/w@host now", "fetch http://***@host now"),
@@ -40,9 +40,9 @@ from tasks.core.errors import Problem, UserError, counted, disk_fault, escaped, 
         ("mail a@b.org at 12:30", "mail a@b.org at 12:30"),
     ],
 )
-def test_secrets_of_urls_are_redacted(text: str, shown_text: str) -> None:
-    assert redacted(text) == shown_text
-    assert redacted(shown_text) == shown_text
+def test_secrets_of_urls_are_redacted(text: str, expected: str) -> None:
+    assert redacted(text) == expected
+    assert redacted(expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_what_is_printed_without_the_display_is_escaped_too(monkeypatch: pytest.
 
 def test_lines_of_a_stage_are_escaped_where_they_are_read() -> None:
     log, lines = io.StringIO(), list[str]()
-    read = _reader(Transcript(), log, lines.append)
+    read_line = _reader(Transcript(), log, lines.append)
     for line in ("Running stage 'a':", "> python step.py", "own\x1b[2J", "\rprogress\x1b[2J"):
-        read(line)
+        read_line(line)
     assert lines == [r"own\x1b[2J", "\rprogress\\x1b[2J"]
     assert r"own\x1b[2J" in log.getvalue()
     assert "\x1b" not in log.getvalue()

@@ -53,7 +53,9 @@ def test_pairwise_errors_are_pairs_in_the_wrong_order(seed: int, least: int) -> 
     rng, corpus = random.Random(seed), [f"d{n}" for n in range(40)]
     rankings = {query: rng.sample(corpus, len(corpus)) for query in qrels}
     values = per_query(parse(["PairwiseErrors@5", "PairwiseErrors@40"], least), qrels, rankings)
-    short = per_query(parse(["PairwiseErrors@5"], least), qrels, {query: docs[: 5 + len(qrels[query])] for query, docs in rankings.items()})
+    short_values = per_query(
+        parse(["PairwiseErrors@5"], least), qrels, {query: docs[: 5 + len(qrels[query])] for query, docs in rankings.items()}
+    )
     for query, docs in rankings.items():
         ranks = {doc: rank for rank, doc in enumerate(docs)}
         relevant = [doc for doc, grade in qrels[query].items() if grade >= least]
@@ -61,7 +63,7 @@ def test_pairwise_errors_are_pairs_in_the_wrong_order(seed: int, least: int) -> 
         total = sum(ranks[other] < ranks[doc] for doc in relevant for other in others)
         top = sum(ranks[other] < ranks[doc] for doc in relevant for other in others[:5])
         assert values[query] == {"PairwiseErrors@5": top, "PairwiseErrors@40": total}
-        assert short[query]["PairwiseErrors@5"] == top, "exact where the run ranks K others"
+        assert short_values[query]["PairwiseErrors@5"] == top, "exact where the run ranks K others"
 
 
 def test_hole_rate_is_what_judged_leaves() -> None:

@@ -44,9 +44,9 @@ def test_a_bomb_is_one_line_for_every_reader(name: str, tmp_path: Path) -> None:
     text, words = BOMBS[name]
     path = tmp_path / "params.yaml"
     path.write_text(text, encoding="utf-8")
-    for read in (read_yaml, refuse_yaml_bomb):
+    for reader in (read_yaml, refuse_yaml_bomb):
         with pytest.raises(UserError, match=rf"params\.yaml:\d+: not YAML \(.*{words}".replace("(*", r"\(\*")) as error:
-            read(path)
+            reader(path)
         assert len(str(error.value)) < 300 and "\n" not in str(error.value)
     with pytest.raises(UserError, match=r"dvc\.lock: invalid dvc\.lock"):
         parse_lock(text, "dvc.lock")

@@ -111,12 +111,12 @@ def test_norms_are_those_of_the_larger_of_exact_and_rounded_vectors(dtype: torch
     """Vectors that are rounded up everywhere, down everywhere, not at all, and some at random; in float64."""
     numbers = torch.tensor([1 + 2**-8 + 2**-20, 1 + 2**-8 - 2**-20, 1.0, 0.0])[:, None].expand(4, 64)
     vectors = torch.cat([numbers, torch.from_numpy(np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32))])
-    each, most = (Rounded.of(vectors, dtype, together=together) for together in (False, True))
-    exact, values = vectors.double(), each.values_XD.double()
+    separate, joint = (Rounded.of(vectors, dtype, together=together) for together in (False, True))
+    exact, values = vectors.double(), separate.values_XD.double()
     larger_X, error_X = torch.maximum(exact.norm(dim=1), values.norm(dim=1)), (exact - values).norm(dim=1)
-    assert (each.norm * (1 + 1e-6) >= larger_X).all() and (each.norm <= (1 + 2**-7) * larger_X).all()
-    torch.testing.assert_close(each.error.double(), error_X, rtol=1e-5, atol=0)
-    assert most.norm == each.norm.max() and most.error == each.error.max()
+    assert (separate.norm * (1 + 1e-6) >= larger_X).all() and (separate.norm <= (1 + 2**-7) * larger_X).all()
+    torch.testing.assert_close(separate.error.double(), error_X, rtol=1e-5, atol=0)
+    assert joint.norm == separate.norm.max() and joint.error == separate.error.max()
 
 
 @pytest.mark.parametrize("block", [1, 2])
@@ -147,8 +147,8 @@ def test_products_that_are_as_wrong_as_the_bound_allows(block: int, best_first: 
         score_R, off_R = score_R.flip(0), off_R.flip(0)
     query = Rounded(torch.ones(1, 1), torch.ones(1, 1), torch.ones(1), torch.zeros(1))
     rows = [
-        Rounded(s[:, None], (s + off)[:, None], torch.tensor(1.6), error)
-        for s, off in zip(score_R.split(block), off_R.split(block), strict=True)
+        Rounded(s[:, None], (s + error_S)[:, None], torch.tensor(1.6), error)
+        for s, error_S in zip(score_R.split(block), off_R.split(block), strict=True)
     ]
     part = cpu.Part(query, Best(1, keep))
     for number, block_rows in enumerate(rows):

@@ -176,15 +176,13 @@ def test_excluded_documents_leave_no_rank(seed: int) -> None:
     rng = np.random.default_rng(seed)
     query_vectors, vectors = rng.normal(size=(6, 5)).astype(np.float32), rng.normal(size=(40, 5)).astype(np.float32)
     order = np.argsort(-(query_vectors @ vectors.T), axis=1)
-    excluded_pairs = {(q, int(doc)) for q in range(6) for doc in order[q, : 2 * q]} | {
-        (0, int(order[0, 3]))
-    }  # q5: the ten best are positives
-    excluded = np.array([q * 40 + doc for q, doc in excluded_pairs], dtype=np.int64)
+    pairs = {(q, int(doc)) for q in range(6) for doc in order[q, : 2 * q]} | {(0, int(order[0, 3]))}  # q5: the ten best are positives
+    excluded = np.array([q * 40 + doc for q, doc in pairs], dtype=np.int64)
     scores, rows = exact_search(query_vectors, blocks(vectors, 20), 40, CPU)
     ids = names("d", 40)
     lists = as_lists(ranked_tables(scores, rows, names("q", 6), ids, np.arange(40, dtype=np.int32), 7, excluded), 6)
-    equal(lists, brute_force(query_vectors, vectors, list(range(40)), ids.to_pylist(), 7, excluded_pairs))
-    assert not {(int(q[1:]), int(doc[1:])) for q, rows in lists.items() for doc, *_ in rows} & excluded_pairs
+    equal(lists, brute_force(query_vectors, vectors, list(range(40)), ids.to_pylist(), 7, pairs))
+    assert not {(int(q[1:]), int(doc[1:])) for q, rows in lists.items() for doc, *_ in rows} & pairs
     assert all([rank for _, rank, _ in rows] == list(range(1, 8)) for rows in lists.values())
 
 

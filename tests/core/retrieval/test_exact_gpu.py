@@ -168,10 +168,10 @@ def test_few_queries_of_a_usual_corpus_need_a_second_pass() -> None:
     assert np.abs(scores - exact_scores).max() < 1e-6 and (np.diff(rows, axis=1) != 0).all()
 
 
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(wrong: float) -> None:
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused(number: float) -> None:
     vectors = np.ones((9, 3), dtype=np.float32)
-    vectors[7, 1] = wrong
+    vectors[7, 1] = number
     with pytest.raises(UserError, match="rows 5 to 8: found NaN or infinity"):
         search(np.ones((1, 3), dtype=np.float32), [(0, vectors[:5]), (5, vectors[5:])], 2, CPU, rows=5)
 
@@ -238,15 +238,18 @@ def test_unproven_queries_are_searched_together(queries: int, monkeypatch: pytes
 def test_further_pairs_are_taken_in(pairs: int) -> None:
     rng = np.random.default_rng(pairs)
     held_pairs = {query: [(float(rng.integers(4)), row) for row in range(query)] for query in range(5)}  # fewer than are kept
-    best = [sorted(each, key=lambda pair: (-pair[0], pair[1])) + [(-np.inf, -1)] * (4 - len(each)) for each in held_pairs.values()]
+    best = [
+        sorted(query_pairs, key=lambda pair: (-pair[0], pair[1])) + [(-np.inf, -1)] * (4 - len(query_pairs))
+        for query_pairs in held_pairs.values()
+    ]
     new_pairs = [(int(rng.integers(5)), float(rng.integers(4)), 10 + row) for row in rng.permutation(pairs)]
-    scores, rows = (torch.tensor([[pair[side] for pair in each] for each in best]) for side in (0, 1))
+    scores, rows = (torch.tensor([[pair[side] for pair in query_pairs] for query_pairs in best]) for side in (0, 1))
     query, score, row = (
         torch.tensor([pair[side] for pair in new_pairs], dtype=kind) for side, kind in enumerate((torch.int64, torch.float32, torch.int64))
     )
     merged = exact.merge_pairs(scores, rows, query, score, row)
-    for number, each in enumerate(best):
+    for number, query_pairs in enumerate(best):
         expected = sorted(
-            [*each, *((score, row) for query, score, row in new_pairs if query == number)], key=lambda pair: (-pair[0], pair[1])
+            [*query_pairs, *((score, row) for query, score, row in new_pairs if query == number)], key=lambda pair: (-pair[0], pair[1])
         )[:4]
         assert list(zip(merged[0][number].tolist(), merged[1][number].tolist(), strict=True)) == expected

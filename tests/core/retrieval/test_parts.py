@@ -35,7 +35,7 @@ def test_what_is_finished_is_made_once_unless_it_is_corrupt(harm: str, tmp_path:
     """Queries of a table stay together; without a folder all is made at every call."""
     calls, vectors = list[str](), np.arange(12, dtype=np.float32).reshape(4, 3)
     columns = ({"query": [q] * 3, "doc": ["a", "b", "c"], "rank": [1, 2, 3], "score": [3.0, 2.0, 1.0]} for q in "pq")
-    expected = [pa.table(each, schema=RANKED) for each in columns]
+    expected = [pa.table(table_columns, schema=RANKED) for table_columns in columns]
 
     def array() -> np.ndarray:
         calls.append("array")
@@ -86,11 +86,11 @@ def test_tables_of_parts_are_those_of_the_whole(size: int, monkeypatch: pytest.M
     vars(search).update(vectors=query_vectors, owners=owners, _ids=(names, ids), _best=best)
     tables = [table for first in range(0, 19, size) for table in search.part(first)]
     table = pa.concat_tables(tables).combine_chunks()
-    whole = pa.concat_tables(ranked_tables(*best(query_vectors, 5), names, ids, owners, 3, excluded)).combine_chunks()
+    whole_table = pa.concat_tables(ranked_tables(*best(query_vectors, 5), names, ids, owners, 3, excluded)).combine_chunks()
     if size >= ranked.QUERY_BLOCK and size % ranked.QUERY_BLOCK == 0:
-        assert table.equals(whole)
-    assert table.drop(["score"]).equals(whole.drop(["score"]))
-    np.testing.assert_allclose(table["score"], whole["score"], rtol=1e-6)
+        assert table.equals(whole_table)
+    assert table.drop(["score"]).equals(whole_table.drop(["score"]))
+    np.testing.assert_allclose(table["score"], whole_table["score"], rtol=1e-6)
     assert len(table) > 19
 
 

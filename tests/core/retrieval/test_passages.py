@@ -37,12 +37,12 @@ def plainly(queries: np.ndarray, vectors: np.ndarray, owners: np.ndarray, keep: 
 
 
 @pytest.mark.parametrize("documents", [1, 3, 10, 39, 40, 70])
-@pytest.mark.parametrize("crowded", [False, True])
-def test_sorting_all_passages_gives_the_same_documents(documents: int, crowded: bool) -> None:
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_sorting_all_passages_gives_the_same_documents(documents: int, is_crowded: bool) -> None:
     rng = np.random.default_rng(documents)
     owners = np.repeat(np.arange(40, dtype=np.int32), rng.integers(1, 30, size=40))
     vectors = rng.normal(size=(len(owners), 8))
-    if crowded:  # all passages of some documents before any of others
+    if is_crowded:  # all passages of some documents before any of others
         vectors = rng.normal(size=(40, 8))[owners] * 5 + 0.01 * vectors
     queries = rng.normal(size=(25, 8))
     search = Searched(vectors)
@@ -62,8 +62,8 @@ def test_sorting_all_passages_gives_the_same_documents(documents: int, crowded: 
     for rows_before, rows_wanted in pairwise(levels):  # again for those queries whose rows had too few documents, and for no other
         short_queries = [q for q in range(25) if len(set(owners[order[q, :rows_before]].tolist())) < min(documents, 40)]
         assert sum(count for count, rows_asked in search.asked if rows_asked == rows_wanted) == len(short_queries)
-    assert len(search.asked) == 1 or crowded or documents in (39, 40, 70)
-    if crowded and documents == 10:
+    assert len(search.asked) == 1 or is_crowded or documents in (39, 40, 70)
+    if is_crowded and documents == 10:
         assert len(search.asked) > 1
 
 

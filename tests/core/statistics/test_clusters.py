@@ -36,9 +36,9 @@ def test_groups_are_the_components_of_the_graph(seed: int) -> None:
     labels = connected_components(graph, directed=False)[1]
     groups = connected((f"q{query}", f"d{doc}") for query, doc in pairs)
     queries = sorted({query for query, _ in pairs})
-    for one in queries:
-        for other in queries:
-            assert (groups[f"q{one}"] == groups[f"q{other}"]) == (labels[one] == labels[other])
+    for query_a in queries:
+        for query_b in queries:
+            assert (groups[f"q{query_a}"] == groups[f"q{query_b}"]) == (labels[query_a] == labels[query_b])
 
 
 @pytest.mark.parametrize("seed", range(4))

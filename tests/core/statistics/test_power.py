@@ -10,12 +10,12 @@ from tasks.core.statistics.clusters import by_group
 from tasks.core.statistics.power import d_interval, detectable, effect, noncentral_t, power, power_warning, queries_needed
 
 
-@pytest.mark.parametrize(("d", "expected", "queries"), [(0.2, 0.8, 199), (0.5, 0.8, 34), (0.8, 0.8, 15), (0.5, 0.95, 54), (0.3, 0.9, 119)])
-def test_queries_needed_are_those_of_g_power(d: float, expected: float, queries: int) -> None:
+@pytest.mark.parametrize(("d", "target", "queries"), [(0.2, 0.8, 199), (0.5, 0.8, 34), (0.8, 0.8, 15), (0.5, 0.95, 54), (0.3, 0.9, 119)])
+def test_queries_needed_are_those_of_g_power(d: float, target: float, queries: int) -> None:
     """Two-sided paired t-test at .05, as in G*Power's and Cohen's tables (d 0.5: 34)."""
-    assert queries_needed(d, 0.05, expected) == queries
-    assert power(d, queries, 0.05) >= expected > power(d, queries - 1, 0.05)
-    assert detectable(queries, 0.05, expected) <= d < detectable(queries - 1, 0.05, expected)
+    assert queries_needed(d, 0.05, target) == queries
+    assert power(d, queries, 0.05) >= target > power(d, queries - 1, 0.05)
+    assert detectable(queries, 0.05, target) <= d < detectable(queries - 1, 0.05, target)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 5, 30, 400, 5000])
@@ -86,8 +86,8 @@ def test_an_effect_over_groups_is_tested_by_one_value_per_group() -> None:
     assert grouped.d == pytest.approx(values.mean() / values.std(ddof=1)) == pytest.approx(alone.d * scale), "of single differences"
     assert (grouped.d_low, grouped.d_high) == pytest.approx((alone.d_low * scale, alone.d_high * scale))
     assert grouped.needed == 3 * alone.needed, "in queries"
-    less, each = effect(values[:-1], 0.05, numbers[:-1]), by_group(values[:-1], numbers[:-1])
-    assert less and less.needed == math.ceil(queries_needed(each.mean() / each.std(ddof=1), 0.05) * 89 / 30)  # type: ignore[operator]
+    less, group_values = effect(values[:-1], 0.05, numbers[:-1]), by_group(values[:-1], numbers[:-1])
+    assert less and less.needed == math.ceil(queries_needed(group_values.mean() / group_values.std(ddof=1), 0.05) * 89 / 30)  # type: ignore[operator]
     assert effect(np.ones(4), 0.05, np.array([0, 0, 1, 1])) is None
 
 

@@ -30,10 +30,10 @@ def test_cut_by_bytes(size: int) -> None:
 
 
 def test_joined_to_rows() -> None:
-    whole = table(100, 5, 0)
-    parts = list(join_batches(whole.to_batches(max_chunksize=3), 10))
+    whole_table = table(100, 5, 0)
+    parts = list(join_batches(whole_table.to_batches(max_chunksize=3), 10))
     assert [part.num_rows for part in parts] == [12] * 8 + [4]
-    assert pa.concat_tables(parts).equals(whole)
+    assert pa.concat_tables(parts).equals(whole_table)
     assert list(join_batches([], 10)) == []
 
 

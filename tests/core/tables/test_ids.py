@@ -39,5 +39,5 @@ def test_large_strings_order_and_name_documents(large: pa.Array) -> None:
         pa.concat_tables(ranked_tables(scores, rows, id_column.slice(0, 2), id_column, owners, 2)) for id_column in (large, small)
     )
     assert actual.equals(expected) and actual["doc"].to_pylist() == ["d9", "d2", "d1", "größe"]
-    drawn, as_drawn = (random_source(id_column, {0: {1}}, 4, 7)("q", 0) for id_column in (large, small))
-    assert [doc for doc, _ in drawn] == [doc for doc, _ in as_drawn] and len(drawn) == 4
+    drawn_large, drawn_small = (random_source(id_column, {0: {1}}, 4, 7)("q", 0) for id_column in (large, small))
+    assert [doc for doc, _ in drawn_large] == [doc for doc, _ in drawn_small] and len(drawn_large) == 4

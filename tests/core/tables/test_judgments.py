@@ -98,9 +98,9 @@ def test_relevant_pairs_have_grades_above_0(ids: tuple[Path, Path], tmp_path: Pa
     assert as_dictionary(lists_of(queries, documents, 10, np.array([1, 2, 3], np.float32))) == {0: [(4, 2.0), (2, 3.0)], 8: [(3, 1.0)]}
 
 
-def same_of(texts: Sequence[int], query_rows: Ints) -> SameTexts:
-    """All of `texts` that are equal to one of the `of`."""
-    members = [n for n, text in enumerate(texts) if text in {texts[row] for row in query_rows.tolist()}]
+def same_of(texts: Sequence[int], rows: Ints) -> SameTexts:
+    """All of `texts` that are equal to one of the `rows`."""
+    members = [n for n, text in enumerate(texts) if text in {texts[row] for row in rows.tolist()}]
     return SameTexts(np.array(members), np.array([texts.index(texts[n]) for n in members]))
 
 

@@ -122,7 +122,7 @@ def slowly(text: str) -> list[str]:
     for (before, _), (kind, letters), (after, _) in zip(runs, runs[1:], runs[2:], strict=False):
         word = "".join(letters)
         if kind == "unspaced":
-            tokens += [one + other for one, other in pairwise(letters)] if len(letters) > 1 else letters
+            tokens += [first + second for first, second in pairwise(letters)] if len(letters) > 1 else letters
         elif kind == "word" and (len(word) > 1 or ("unspaced" in (before, after) and word != "_")):
             tokens.append(word)
     return tokens

@@ -7,9 +7,9 @@ from tasks.core.text.plain import SHARE, Shares, is_dev, plain
 
 def test_a_share_of_the_queries_is_held_out_and_stays_so_with_a_larger_share() -> None:
     texts = [f"question {n}" for n in range(5000)]
-    held = {share: {text for text in texts if is_dev(text, share)} for share in (0.0, 0.1, 0.2, 1.0)}
-    assert [len(held[share]) / 5000 for share in held] == pytest.approx([0, 0.1, 0.2, 1], abs=0.02)
-    assert held[0.0] < held[0.1] < held[0.2] < held[1.0]
+    dev_texts = {share: {text for text in texts if is_dev(text, share)} for share in (0.0, 0.1, 0.2, 1.0)}
+    assert [len(dev_texts[share]) / 5000 for share in dev_texts] == pytest.approx([0, 0.1, 0.2, 1], abs=0.02)
+    assert dev_texts[0.0] < dev_texts[0.1] < dev_texts[0.2] < dev_texts[1.0]
 
 
 def test_splits_are_as_ever() -> None:

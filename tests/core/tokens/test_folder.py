@@ -152,7 +152,7 @@ def test_stored_ids_equal_those_of_the_file(tmp_path: Path) -> None:
     write_table(tmp_path / "ids.parquet", IDS, [pa.table([part], schema=IDS) for part in parts])
     ids = StoredIds(tmp_path / "ids.parquet")
     assert len(ids) == 300
-    for expected in ([], [0], [299, 0, 1, 299, 89, 90, 200, 199], np.random.default_rng(0).integers(0, 300, 1000).tolist()):
-        assert ids.take(pa.array(expected, pa.int64())).to_pylist() == [names[place] for place in expected]
+    for rows in ([], [0], [299, 0, 1, 299, 89, 90, 200, 199], np.random.default_rng(0).integers(0, 300, 1000).tolist()):
+        assert ids.take(pa.array(rows, pa.int64())).to_pylist() == [names[place] for place in rows]
     for start, count in ((0, 300), (0, 0), (50, 100), (290, 100)):
         assert ids.slice(start, count).to_pylist() == names[start : start + count]

@@ -54,11 +54,11 @@ def restored(name: Any) -> tuple[nn.Module, torch.optim.Optimizer, list[dict[str
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_resumes_with_the_same_bits_as_from_a_fresh_checkpoint(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module, optimizer, history = restored(name)
-    for name_ in ("former", "fresh"):
-        (tmp_path / name_ / "scratch").mkdir(parents=True)
+    for kind in ("former", "fresh"):
+        (tmp_path / kind / "scratch").mkdir(parents=True)
     shutil.copy(BEFORE / f"{name}.safetensors", tmp_path / "former/scratch" / CHECKPOINT)
     save_checkpoint(tmp_path / "fresh/scratch" / CHECKPOINT, 5, history, module, optimizer)
-    modules = {name_: train(tmp_path / name_, name) for name_ in ("former", "fresh")}
+    modules = {kind: train(tmp_path / kind, name) for kind in ("former", "fresh")}
     assert capsys.readouterr().out.count("resuming from step 5") == 2
     for parameter, weight in modules["former"].state_dict().items():
         assert torch.equal(weight, modules["fresh"].state_dict()[parameter]), parameter

@@ -90,14 +90,14 @@ def test_prompts_that_are_not_pooled_are_left_out_in_training_too(tower: Encoder
 def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encoder) -> None:
     """Words' gradients are sparse on the way: optimizers and clipping never see that. A frozen embedding has none."""
     towers = [tower.eval(), deepcopy(tower)]
-    for each in towers:
-        each.transformer.get_input_embeddings().weight.requires_grad_(not frozen)
+    for side_tower in towers:
+        side_tower.transformer.get_input_embeddings().weight.requires_grad_(not frozen)
     queries, documents = tokens_of([4, 9, 3, 5], 1), tokens_of([12, 30, 7, 22], 2)
     direct = contrast(towers[0](*queries.padded(np.arange(4))), towers[1](*documents.padded(np.arange(4))))[0]
     direct.backward()
-    expected = [{n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in towers]
-    for each in towers:
-        each.zero_grad(set_to_none=True)
+    expected = [{n: p.grad for n, p in side_tower.named_parameters() if p.grad is not None} for side_tower in towers]
+    for side_tower in towers:
+        side_tower.zero_grad(set_to_none=True)
     cached_backward(
         [Side(towers[0], queries, np.arange(4)), Side(towers[1], documents, np.arange(4))],
         contrast,
@@ -105,8 +105,8 @@ def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encode
         Compute(CPU, torch.float32, 30),
         (1,),
     )
-    for each, gradients in zip(towers, expected, strict=True):
-        actual = {n: p.grad for n, p in each.named_parameters() if p.grad is not None}
+    for side_tower, gradients in zip(towers, expected, strict=True):
+        actual = {n: p.grad for n, p in side_tower.named_parameters() if p.grad is not None}
         assert actual.keys() == gradients.keys() and any("word_embeddings" in name for name in actual) != frozen
         for name, gradient in gradients.items():
             assert not actual[name].is_sparse
@@ -139,11 +139,7 @@ def test_ranks_share_the_chunks_and_add_up_to_one(tower: Encoder, graph_tokens: 
 
     metrics, texts, gradients = step()
     results = as_ranks(ranks, step)
-    assert (
-        sum(rank_texts for _, rank_texts, _ in results) == texts
-        if not graph_tokens
-        else 11 <= sum(rank_texts for _, rank_texts, _ in results) <= texts
-    )
+    assert sum(n for _, n, _ in results) == texts if not graph_tokens else 11 <= sum(n for _, n, _ in results) <= texts
     for rank_metrics, _, rank_gradients in results:
         assert rank_metrics == metrics, "the same vectors, the same loss"
         for gradient, expected in zip(rank_gradients, gradients, strict=True):

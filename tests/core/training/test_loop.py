@@ -150,8 +150,8 @@ def test_a_step_is_drawn_while_a_gpu_computes_the_one_before(first: int, tmp_pat
         events.append(f"draw {step}")
         return f"batch {step}"
 
-    def backward(step: int, drawn: str) -> dict[str, float]:
-        assert drawn == f"batch {step}"
+    def backward(step: int, batch: str) -> dict[str, float]:
+        assert batch == f"batch {step}"
         events.append(f"work {step}")
         return work(module)(step)
 

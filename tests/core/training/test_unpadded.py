@@ -121,12 +121,12 @@ def test_copies_that_are_kept_are_refreshed_at_each_step(towers: Callable[[str],
         copies = unpadded_towers([tower, tower], GPU, torch.bfloat16)
         assert list(copies) == [tower]
         for _ in range(2):
-            gradients_found = []
+            grads = []
             for unpadded in (copies, None):
                 tower.zero_grad()
                 cached_backward(sides_of(tower), contrast, 1000, Compute(GPU, torch.bfloat16, 1000), (1, 2), unpadded)
-                gradients_found.append(gradients(tower))
-            assert all(torch.equal(gradients_found[0][name], gradient) for name, gradient in gradients_found[1].items())
+                grads.append(gradients(tower))
+            assert all(torch.equal(grads[0][name], gradient) for name, gradient in grads[1].items())
             with torch.no_grad():
                 for weight in tower.parameters():
                     weight.mul_(1.5)
@@ -177,13 +177,13 @@ def test_every_rank_has_a_chunk_and_their_gradients_are_those_of_one(ranks: int,
 def test_both_sides_of_one_tower_are_one_chunk(towers: Callable[[str], Encoder]) -> None:
     tower_a, tower_b = towers("mean"), towers("mean")
     tokens, rows = made_tokens(0), np.arange(len(LENGTHS))
-    shared, apart = ([Side(tower_a, tokens, rows), Side(tower, tokens, rows[1:])] for tower in (tower_a, tower_b))
+    shared, separate = ([Side(tower_a, tokens, rows), Side(tower, tokens, rows[1:])] for tower in (tower_a, tower_b))
     (chunk,) = make_chunks(shared, {tower_a}, 1000, 1)
     assert [s for s, _ in chunk.parts] == [0, 1] and chunk.size == sum(LENGTHS) + sum(LENGTHS[1:])
     assert [sorted(side_rows.tolist()) for _, side_rows in chunk.parts] == [rows.tolist(), rows[:-1].tolist()], (
         "rows of a side are counted along it"
     )
-    assert [[s for s, _ in chunk.parts] for chunk in make_chunks(apart, {tower_a, tower_b}, 1000, 1)] == [[0], [1]]
+    assert [[s for s, _ in chunk.parts] for chunk in make_chunks(separate, {tower_a, tower_b}, 1000, 1)] == [[0], [1]]
     assert [[s for s, _ in chunk.parts] for chunk in make_chunks(shared, {}, 1000, 1)] == [[0], [1]], "with padding"
     assert len(make_chunks(shared, {tower_a}, 30, 1)) > 2 and len(make_chunks(shared, {tower_a}, 1000, 5)) == 5
 
@@ -214,8 +214,8 @@ def test_what_is_not_computed_so(towers: Callable[[str], Encoder]) -> None:
     with fake_gpu():
         assert can_be_unpadded(tower, GPU, torch.bfloat16)
         assert not can_be_unpadded(tower, GPU, torch.float32) and not can_be_unpadded(tower, CPU, torch.bfloat16)
-        for other in (distil, wide, frozen, adapted):
-            assert not can_be_unpadded(other, GPU, torch.bfloat16)
+        for unsupported in (distil, wide, frozen, adapted):
+            assert not can_be_unpadded(unsupported, GPU, torch.bfloat16)
         for shape in (Shape(pooling="last"), Shape(pooling="cls+mean"), Shape(pooling="mean", pools_prompt=False)):
             tower.shape = shape
             assert not can_be_unpadded(tower, GPU, torch.bfloat16), shape

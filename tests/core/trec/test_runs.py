@@ -50,8 +50,8 @@ def test_documents_with_their_querys_id_are_excluded(batch: int, tmp_path: Path)
             expected.append((query, doc, ranks[query], score))
     table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=RANKED)
     batches = [table.to_batches()[0][:0], *table.to_batches(batch)]
-    found = pa.Table.from_batches(without_identical_ids(batches), RANKED)
-    assert [tuple(row.values()) for row in found.to_pylist()] == expected
+    filtered = pa.Table.from_batches(without_identical_ids(batches), RANKED)
+    assert [tuple(row.values()) for row in filtered.to_pylist()] == expected
     assert write_run(tmp_path / "run.trec", without_identical_ids(batches), "me") == len(expected)
     assert [(query, doc) for query, docs in read_run(tmp_path / "run.trec") for doc in docs] == [row[:2] for row in expected]
     cut = pa.Table.from_batches(without_identical_ids(batches, 4), RANKED)

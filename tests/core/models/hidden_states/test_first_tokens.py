@@ -94,9 +94,9 @@ def test_what_attention_drops_is_right_on_average() -> None:
         last.attention.self.dropout.p = 0.3
         for _ in range(3000):
             first_outputs(transformer, ids_BL, mask_BL)
-    exact, drawn = inputs[0], torch.stack(inputs[1:])
-    assert float(drawn.std(0).max()) > 0.1
-    torch.testing.assert_close(drawn.mean(0), exact, atol=0.1 * float(exact.abs().max()), rtol=0)
+    exact, dropped = inputs[0], torch.stack(inputs[1:])
+    assert float(dropped.std(0).max()) > 0.1
+    torch.testing.assert_close(dropped.mean(0), exact, atol=0.1 * float(exact.abs().max()), rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
