@@ -64,17 +64,17 @@ def test_vectors_and_lists_are_those_of_the_cpu(small: Any) -> None:
     assert cosine.min() > 0.995, "bf16 beside fp32, or bf16 of another kind"
     run(small, "mine@warmup", "gpu")
     lists = [pq.read_table(small.folder / path / "data/negatives/warmup/train.parquet").to_pylist() for path in ("gpu", ".")]
-    found = [{(row["query"], row["doc"]) for row in rows if row["rank"] <= 10} for rows in lists]
-    assert len(found[0] & found[1]) > 0.9 * len(found[1])
+    pairs = [{(row["query"], row["doc"]) for row in rows if row["rank"] <= 10} for rows in lists]
+    assert len(pairs[0] & pairs[1]) > 0.9 * len(pairs[1])
 
 
 def test_indexes_of_a_gpu_find_what_those_of_a_cpu_find(tmp_path: Path) -> None:
-    seen = json.loads(seeing(["-m", "tests.gpu_indexes", str(tmp_path)], ROOT).splitlines()[-1])
-    if not seen:
+    report = json.loads(seeing(["-m", "tests.gpu_indexes", str(tmp_path)], ROOT).splitlines()[-1])
+    if not report:
         pytest.skip("the installed faiss does not support GPUs")
-    for factory, found in seen.items():
-        assert found["on_gpu"] == (factory not in ("PQ16", "HNSW16")), factory
-        assert not found["kind"].startswith("Gpu"), factory
-        assert found["same_rows"] > (0.98 if "PQ" in factory else 0.999), (factory, found)
-        assert found["score_error"] < (2e-3 if "PQ64" in factory else 1e-5), (factory, found)
-        assert found["recall"] > found["recall_of_cpu"] - 0.02, (factory, found)
+    for factory, result in report.items():
+        assert result["on_gpu"] == (factory not in ("PQ16", "HNSW16")), factory
+        assert not result["kind"].startswith("Gpu"), factory
+        assert result["same_rows"] > (0.98 if "PQ" in factory else 0.999), (factory, result)
+        assert result["score_error"] < (2e-3 if "PQ64" in factory else 1e-5), (factory, result)
+        assert result["recall"] > result["recall_of_cpu"] - 0.02, (factory, result)
