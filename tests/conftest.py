@@ -244,7 +244,7 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def start(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes a model as people publish them, of tests/starts.py, by its name, once."""
+    """Makes one of the published models of tests/starts.py by its name, once."""
     from tests.starts import make
 
     folder = tmp_path_factory.mktemp("starts")
@@ -269,7 +269,7 @@ def tiny_reranker(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Real data sets beside the project; the test is skipped where they are not there."""
+    """Real data sets beside the project; the test is skipped where there are none."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not there")
@@ -328,7 +328,7 @@ def _write_records(corpus: TinyCorpus) -> None:
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it said."""
+    """How a command ended, and what it printed."""
 
     status: int
     out: str
@@ -359,7 +359,7 @@ def call(main: Callable[[], object], argv: list[str], folder: Path) -> Ended:
 
 @pytest.fixture(scope="session")
 def end_here() -> Callable[..., Ended]:
-    """`end_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; how it ended."""
+    """`end_here(folder, stage, *arguments)` runs a stage in this process, where imports are done already; returns how it ended."""
 
     def end(folder: Path, stage: str, *arguments: str) -> Ended:
         return call(import_module(f"tasks.{stage}.__main__").main, [stage, *arguments], folder)
@@ -369,7 +369,7 @@ def end_here() -> Callable[..., Ended]:
 
 @pytest.fixture(scope="session")
 def run_here(end_here: Callable[..., Ended]) -> Callable[..., str]:
-    """`run_here(folder, stage, *arguments)` runs a stage, which must succeed, in this process; what it said."""
+    """`run_here(folder, stage, *arguments)` runs a stage, which must succeed, in this process; it returns what was printed."""
 
     def run(folder: Path, stage: str, *arguments: str) -> str:
         ended = end_here(folder, stage, *arguments)
@@ -383,7 +383,7 @@ DIGESTS: dict[tuple[int, ...], str] = {}
 
 
 def content_digest(file: Path) -> str:
-    """SHA-256 of a file, read once for all its links; again where size or time of writing are others."""
+    """SHA-256 of a file, read once for all its links, and again if its size or time of writing changed."""
     status = file.stat()
     key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     if key not in DIGESTS:
@@ -414,13 +414,13 @@ class Small:
         return self.call(lambda: cli.main(arguments), ["retemper"])
 
     def state(self) -> dict[str, str]:
-        """SHA-256 of every file, those aside that no person looks at: logs, scratch, locks, git's and DVC's own, what is frozen."""
+        """SHA-256 of every file but those that nobody looks at: logs, scratch, locks, git's and DVC's own, what is frozen."""
         ignored = re.compile(r"(\.git|\.retemper|\.dvc/tmp|\.dvc/cache)/|.*__pycache__/|data/(params|code)\.json$")
         files = {file.relative_to(self.folder).as_posix(): file for file in self.folder.rglob("*") if file.is_file()}
         return {name: content_digest(file) for name, file in files.items() if not ignored.match(name)}
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Put a file in the place of another; what is linked to that stays as it is."""
+        """Replace a file; other links to the old one keep its content."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -605,7 +605,7 @@ def small(small_project: Small, tmp_path: Path) -> Small:
 
 
 def _linked_or_copied(source: str, copy: str) -> None:
-    """A link, but of what git and DVC write in place, such as DVC's config: through a link, a test would change it for all later ones."""
+    """A link, or a copy of what git and DVC write in place, such as DVC's config: a test would change a link for all later ones."""
     inside = re.search(r"/\.(git|dvc)/(?!objects/|cache/)", source)
     shutil.copy2(source, copy) if inside else os.link(source, copy)
 
@@ -619,7 +619,7 @@ class Paper(StringIO):
         return True
 
     def shown(self) -> list[str]:
-        """All rows, those that have been scrolled away too. A sequence that is not of drawing lines is an error."""
+        """All rows, those that have been scrolled away too. An escape sequence other than those for drawing lines is an error."""
         rows, row, column = [""], 0, 0
         for token in re.finditer(r"\x1b\[(\d*)([A-Za-z])|\x1b|[^\x1b]", self.getvalue()):
             if token[2]:
@@ -650,7 +650,7 @@ def charts_of() -> Callable[[str], list[tuple[str, dict[str, Any]]]]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium without a window; skips where there is none. Of one module: Playwright's event loop would be in others' way."""
+    """Chromium without a window; skips where there is none. One per module: Playwright's event loop would get in the way of others."""
     path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not path:
         pytest.skip("no Chromium; install it, or name it in CHROMIUM")
@@ -663,7 +663,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def paper(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Paper]:
-    """Puts a terminal on paper in place of `stdout` or `stderr`; to be asked for in the test itself: pytest changes them before."""
+    """Puts a terminal on paper in place of `stdout` or `stderr`; call it in the test itself, since pytest changes them before."""
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

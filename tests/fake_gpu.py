@@ -202,7 +202,7 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any], waited: list[str]) ->
 
 
 def _multiplied(left: torch.Tensor, right: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A product with sums of another type, which a CPU has not."""
+    """A product with sums of another type, which a CPU does not offer."""
     return left.to(dtype) @ right.to(dtype)
 
 

@@ -13,7 +13,7 @@ PROMPTS = {"query": "Instruct: find it\nQuery: ", "document": "text: "}
 
 
 def byte_tokenizer(side: str, *, ends: bool) -> Any:
-    """A byte-level BPE without merges, as decoders have: no first token, padding on `side`, an end if `ends`."""
+    """A byte-level BPE without merges, as decoders have: no first token, padding on `side`, an end token if `ends`."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -68,7 +68,7 @@ DECODERS = ("qwen3", "llama", "gpt2")
 
 
 def make(name: str, folder: Path, tiny_encoder: Path) -> Path:
-    """One of STARTS as a folder (new)."""
+    """One of STARTS as a new folder."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Dense, Dropout, Normalize, Pooling, Transformer
 

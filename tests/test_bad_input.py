@@ -24,7 +24,7 @@ CONFLICT = "<<<<<<< HEAD\n{0}=======\n{0}>>>>>>> other\n"
 
 
 def refused(project: Any, act: Callable[[], Any], *words: str) -> str:
-    """Do what must be refused: status 2, one line (what a stage tells of its progress aside) with `words`, every file as it was."""
+    """Do what must be refused: status 2, one line with `words` (besides a stage's progress), every file as it was."""
     before = project.state()
     result = act()
     assert result.status == 2, result

@@ -72,7 +72,7 @@ def test_the_project_under_test_is_whole_and_names_no_remote(checkout: Path) -> 
 
 @pytest.mark.usefixtures("capsys")
 def test_dvc_prints_to_no_tests_own_stream() -> None:
-    """It binds its handlers when it is imported. A test with capsys that did so first made those after it in that process fail."""
+    """DVC binds its handlers on import. When a test with capsys imported it first, later tests in that process failed."""
     import dvc.logger
 
     bound = [handler.stream for handler in dvc.logger.logging.getLogger("dvc").handlers if isinstance(handler, dvc.logger.LoggerHandler)]

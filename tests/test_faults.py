@@ -73,7 +73,7 @@ def run(faults: object, root: Path, library: Path, program: str = PROGRAM) -> su
 
 
 def left(root: Path) -> dict[str, str]:
-    """What stands under its own name in place of under a temporary one."""
+    """What stands under its final name rather than under a temporary one."""
     outs = {"data/corpus": folder_digest, "data/metrics.json": file_digest}
     return {name: digest(root / name) for name, digest in outs.items() if (root / name).exists()}
 
@@ -143,7 +143,7 @@ def test_a_rename_without_fsync_is_seen_to_lose_content(tmp_path: Path, faulty: 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
 def test_a_slice_of_the_simulation(faulty: ModuleType) -> None:
-    """Five minutes of a quiet machine at most; the whole of it is benchmarks/faults.py."""
+    """At most five minutes on a quiet machine; the whole simulation is benchmarks/faults.py."""
     assert faulty.compiler()
     command = [sys.executable, str(BENCHMARKS / "faults.py"), "--schedules=1000", "--seed=7", "--minutes=4", "--jobs=2"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

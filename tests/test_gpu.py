@@ -18,7 +18,7 @@ STAGES = ["train@warmup", "encode@warmup", "index@warmup", "mine@warmup", "adore
 
 
 def seeing(command: list[str], folder: Path) -> str:
-    """What a process prints that sees the GPU, which tests hide from this one."""
+    """The output of a process that sees the GPU, which tests hide from this one."""
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     process = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False)

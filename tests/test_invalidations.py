@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def leaves(value: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The way to every parameter: what is no section."""
+    """The path of keys to every parameter, that is, to every value that is not a section."""
     if isinstance(value, dict) and value:
         for key, child in value.items():
             yield from leaves(child, (*prefix, key))
@@ -254,7 +254,7 @@ MEMORY_OF_ALL = Path(tempfile.mkdtemp()) / MEMORY
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of the code of every folder that dvc.yaml runs."""
+    """Digests of the code of every folder that dvc.yaml runs."""
     return {stage: digest for stage, digest in Reader(folder, MEMORY_OF_ALL).stage_digests().items() if stage in folders()}
 
 

@@ -145,7 +145,7 @@ def test_positional_parameters_are_counted() -> None:
 
 
 def positional(code: str) -> list[tuple[str, int]]:
-    """Every function in `code`, and how many parameters it takes by position; `self` is none."""
+    """Every function in `code`, and how many parameters it takes by position; `self` does not count."""
     functions = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     counts = []
     for function in functions:

@@ -98,7 +98,7 @@ def test_text_without_blanks_gives_spans_of_two_characters_a_word(language: str)
 
 
 def letters(text: str) -> list[str]:
-    """The letters of a text, without marks; a digit or a Latin letter counts nothing."""
+    """The letters of a text, without marks; digits and Latin letters do not count."""
     return [char for char in text if unicodedata.category(char)[0] == "L" and not char.isascii()]
 
 

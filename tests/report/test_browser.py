@@ -24,7 +24,7 @@ OVERLAPS = """() => {
 
 @pytest.fixture(params=[(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")], ids=lambda param: f"{param[0]} {param[1]}")
 def tab(request: pytest.FixtureRequest, browser: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The report of four systems, opened; it must have said nothing in the console at the end."""
+    """The report of four systems, opened; its console must be empty at the end."""
     for name, level in (("alpha", 0.8), ("bm25", 0.5), ("zeta", 0.52), ("init", 0.2)):
         make_system(project, name, level, ("dev", "test"))
     write_json(project / "index_metrics" / "alpha.json", {"factory": "Flat", "rows": 3, "recall@100": 0.987654})

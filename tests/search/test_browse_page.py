@@ -23,7 +23,7 @@ def address(small: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])
 def tab(request: pytest.FixtureRequest, browser: Any, address: str) -> Iterator[Any]:
-    """The page, opened; it must have said nothing in the console at the end."""
+    """The page, opened; its console must be empty at the end."""
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()

@@ -74,7 +74,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=[(1400, "light"), (390, "dark")], ids=["wide", "phone"])
 def opened(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Any]:
-    """The page, wide and light or narrow and dark; it must have said nothing in the console at the end."""
+    """The page, wide and light or narrow and dark; its console must be empty at the end."""
     width, scheme = request.param
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     tab = context.new_page()

@@ -1,4 +1,4 @@
-"""Specifications of charts: fields keep their values, whatever is drawn is called."""
+"""Specifications of charts: fields keep their values, whatever names the systems have."""
 
 import pytest
 

@@ -217,7 +217,7 @@ def test_on_a_gpu_packed_vectors_are_as_near_to_float32_as_padded_ones(
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_on_a_gpu_products_have_few_sizes(pooling: Literal["mean", "cls"], tiny_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of a size costs more than the product, on a GPU. What fills the tokens up changes no vector."""
+    """On a GPU, a new size costs more than the product itself. Filler tokens change no vector."""
     rows, vectors = random_rows(7, 200), {}
     sizes: dict[bool, set[int]] = {True: set(), False: set()}
     with fake_gpu():

@@ -42,7 +42,7 @@ def tower(tiny_encoder: Path) -> Encoder:
 
 @pytest.fixture
 def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not quantized has no bfloat16 either, so that it can be compared."""
+    """What is not quantized is computed in float32, so that results can be compared."""
     monkeypatch.setattr(openvino_int8, "compute_dtype", lambda *_: torch.float32)
 
 

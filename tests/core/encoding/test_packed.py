@@ -38,7 +38,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("lengths", [[1], [16], [21, 21, 16, 16, 16, 5, 1, 1], [33, 17, 16, 15, 2]])
 def test_a_row_attends_to_itself_alone(lengths: list[int], alone: bool) -> None:
-    """Windows reach into the next row, and past the last one, where all is large: it must not show."""
+    """Windows reach into the next row, and past the last one, where all values are large: none may leak in."""
     heads, width = 2, 6
     total = sum(lengths)
     rows = max(total + LANES, PAD)

@@ -199,7 +199,7 @@ def test_a_full_gpu_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     "name", ["ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "MKL_CBWR"]
 )
 def test_a_limit_in_the_environment_is_other_hardware(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products have other bits under it, so nothing may go on with a checkpoint, or take a shard, from without it."""
+    """Products have other bits under the limit, so no checkpoint or shard made without it may be reused."""
     monkeypatch.delenv(name, raising=False)
     before = devices.hardware(CPU)
     monkeypatch.setenv(name, "")

@@ -12,7 +12,7 @@ from tasks.core.metrics.measures import Qrels, cutoff, needs_texts, parse, per_q
 
 
 def drawn(seed: int, queries: int = 30) -> tuple[Qrels, dict[str, list[str]]]:
-    """Graded judgments and lists of many lengths, the ids of queries numbers (gdeval.pl reads no others)."""
+    """Graded judgments and lists of many lengths; query ids are numbers, since gdeval.pl reads no others."""
     rng = random.Random(seed)
     documents = [f"d{n}" for n in range(40)]
     qrels = {str(q): {doc: rng.choice([0, 0, 1, 2, 3, 4]) for doc in rng.sample(documents, rng.randint(1, 12))} for q in range(queries)}
@@ -48,7 +48,7 @@ def test_added_measures_of_an_empty_list() -> None:
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_pairwise_errors_are_pairs_in_the_wrong_order(seed: int, least: int) -> None:
-    """A plain loop over all (relevant, other) pairs of the whole corpus, of which the run may end early; ADORE, Eq. 5 and 6."""
+    """A plain loop over all (relevant, other) pairs of the whole corpus, even where the run ends early; ADORE, Eq. 5 and 6."""
     qrels, _ = drawn(seed)
     rng, corpus = random.Random(seed), [f"d{n}" for n in range(40)]
     rankings = {query: rng.sample(corpus, len(corpus)) for query in qrels}

@@ -48,7 +48,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 
 
 def saved(source: Path, folder: Path, shape: Shape) -> Path:
-    """`source` with `shape` on top as a model folder; a head gets weights that are not those of its making."""
+    """`source` with `shape` on top as a model folder; a head gets weights other than its initial ones."""
     towers = load_towers(source, shape)
     if towers.document.head is not None:
         for parameter in towers.document.head.parameters():
@@ -94,7 +94,7 @@ PROMPTS = {"query": "query: ", "document": "passage: "}
 
 @pytest.fixture(scope="module")
 def two_towers(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Folders of models whose query tower is another than the document tower."""
+    """Folders of models whose query tower differs from the document tower."""
     folders = {}
     for name in ("mean_cosine", "cls_dot_head"):
         query, document = (load_towers(tiny_encoder, SHAPES[name]).document for _ in range(2))

@@ -79,7 +79,7 @@ def test_scores_of_decoders_are_those_of_one_pair_at_a_time(kind: str, settings:
 
 @pytest.mark.parametrize("kind", ["convbert", "fnet", "bloom"])
 def test_scores_that_depend_on_padding_are_refused(kind: str, tmp_path: Path) -> None:
-    """Bloom's, where its config.json names another token for padding: it scores by the last one that is not."""
+    """Bloom, where config.json names another padding token: it scores by the last token that is not that one."""
     settings = {"n_head": 4, "pad_token_id": 7} if kind == "bloom" else {}
     with pytest.raises(UserError, match=rf"m: found a reranker \({kind}\) whose scores depend on padding; expected one that masks it"):
         load_cross_encoder(classifier(kind, tmp_path / "m", **settings), 64, 200, CPU, FP32)
@@ -212,7 +212,7 @@ def test_a_tokenizer_that_pads_on_the_left_moves_no_score(kind: str, tmp_path: P
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
 def test_an_empty_pair_has_a_score_where_no_special_tokens_are_added(kind: str, tmp_path: Path) -> None:
-    """Stage rerank begins with one. As of Qwen3's rerankers, whose tokenizer adds none."""
+    """Stage rerank begins with an empty pair. The tokenizer of Qwen3's rerankers adds no special tokens."""
     folder = classifier(kind, tmp_path / "m", "right", **DECODER)
     byte_tokenizer("right", ends=False).save_pretrained(folder)
     encoder = load_cross_encoder(folder, 64, 200, CPU, FP32)

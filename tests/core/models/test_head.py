@@ -1,4 +1,4 @@
-"""Layers over the pooled vector that named heads do not have: dropout, residual connections."""
+"""Layers over the pooled vector that no named head has: dropout, residual connections."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A round's projector is the pre-training's own where that is of its kind, else new; it is part of the exported encoder then."""
+"""A round's projector is the pre-training's if that is of the same kind, else new; it is exported with the encoder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Published models: our vectors are sentence-transformers', of what they save and of what we save."""
+"""Published models: our vectors equal those of sentence-transformers, for what they save and for what we save."""
 
 import json
 import shutil
@@ -233,7 +233,7 @@ def test_a_bare_causal_language_model_is_loaded(start: Start, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", STARTS)
 def test_prompts_that_are_not_pooled(name: str, start: Start, tmp_path: Path) -> None:
-    """include_prompt false, as of Instructor: our vectors are theirs, of a few texts, of token folders, and of what we save."""
+    """include_prompt false, as in Instructor: our vectors equal theirs for a few texts, for token folders, and for what we save."""
     folder = tmp_path / "m"
     shutil.copytree(start(name), folder)
     prompts = {"query": "find: ", "document": "a text: "}  # shorter than a text: theirs gives 0 where a prompt is all that is read

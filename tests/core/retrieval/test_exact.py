@@ -28,7 +28,7 @@ def _one_thread(_same_torch_everywhere: None) -> None:
 
 
 def blocks(vectors: np.ndarray, *cuts: int) -> Iterator[tuple[int, np.ndarray]]:
-    """`vectors` cut before the rows `cuts`."""
+    """Blocks of `vectors`, cut before the rows `cuts`."""
     edges = [0, *cuts, len(vectors)]
     for first, end in pairwise(edges):
         yield first, vectors[first:end]
@@ -73,7 +73,7 @@ def equal(actual: Lists, expected: Lists) -> None:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that few rows are many blocks."""
+    """Blocks so small that a few rows make many."""
     monkeypatch.setattr(exact, "ROWS", 16)
     monkeypatch.setattr(exact, "HEAD", 2)
 

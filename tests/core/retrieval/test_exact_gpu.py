@@ -130,7 +130,7 @@ def test_products_are_searched_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their numbers: wide vectors in smaller parts."""
+    """By how many numbers they have: wide vectors in smaller parts."""
     rng = np.random.default_rng(6)
     queries, vectors = (torch.from_numpy(rng.normal(size=(n, 16)).astype(np.float32)) for n in (7, 40))
     rows = torch.from_numpy(rng.integers(0, 40, size=(7, 5)))
@@ -178,7 +178,7 @@ def test_what_is_not_finite_is_refused(number: float) -> None:
 
 @pytest.mark.parametrize("search_by", [exact.search, on_cpu])
 def test_products_beyond_float32_are_refused(search_by: Callable[..., object]) -> None:
-    """Which are infinite, or infinity less infinity."""
+    """They are infinite, or infinity minus infinity."""
     rng = np.random.default_rng(0)
     queries, vectors = (rng.normal(size=(n, 16)).astype(np.float32) for n in (3, 50))
     for norm in (1e19, 1e20, 1e30):

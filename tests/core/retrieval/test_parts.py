@@ -32,7 +32,7 @@ def test_size_of_the_parts_that_several_workers_share() -> None:
 
 @pytest.mark.parametrize("harm", ["", "truncated", "changed", "gone"])
 def test_what_is_finished_is_made_once_unless_it_is_corrupt(harm: str, tmp_path: Path) -> None:
-    """Queries of a table stay together; without a folder all is made at every call."""
+    """Queries of a table stay together; without a folder, everything is computed at every call."""
     calls, vectors = list[str](), np.arange(12, dtype=np.float32).reshape(4, 3)
     columns = ({"query": [q] * 3, "doc": ["a", "b", "c"], "rank": [1, 2, 3], "score": [3.0, 2.0, 1.0]} for q in "pq")
     expected = [pa.table(table_columns, schema=RANKED) for table_columns in columns]
@@ -71,7 +71,7 @@ def test_a_part_has_the_bits_of_the_whole(blocks: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 19])
 def test_tables_of_parts_are_those_of_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit where parts are whole blocks; what is excluded is a part's own."""
+    """Bit for bit where parts are whole blocks; each part has its own excluded pairs."""
     rng = np.random.default_rng(0)
     query_vectors, vectors = rng.normal(size=(19, 24)).astype(np.float32), rng.normal(size=(60, 24)).astype(np.float32)
     names, ids, owners = pa.array([f"q{n}" for n in range(19)]), pa.array([f"d{n}" for n in range(60)]), np.arange(60, dtype=np.int32)
@@ -103,7 +103,7 @@ def test_one_process_searches_an_index_on_one_machine() -> None:
 def test_short_lists_are_those_with_fewer_than_all_documents_can_give(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three documents of which one may be excluded: two make a list. A query of which nothing was found has no row."""
+    """Three documents of which one may be excluded: two make a list. A query without results has no row."""
     write_table(tmp_path / "ids.parquet", IDS, [pa.table({"id": ["a", "b", "c"]}, schema=IDS)])
 
     class Search:

@@ -11,7 +11,7 @@ from tasks.core.retrieval.ranked import MARGIN
 
 
 class Searched:
-    """A search by sorting, that notes how many queries it was asked for, and rows of each."""
+    """A search by sorting that records how many queries it was asked, and how many rows for each."""
 
     def __init__(self, vectors: np.ndarray, most: int = 10**9) -> None:
         self.vectors, self.most, self.asked = vectors, most, list[tuple[int, int]]()

@@ -64,7 +64,7 @@ def test_a_stage_whose_parent_dies_during_startup_does_no_work(tmp_path: Path) -
 
 
 def test_what_a_command_asks_does_no_work_once_the_command_is_gone() -> None:
-    """`retemper convert`, killed while the process that it asked imports: that one would write a folder that nobody waits for."""
+    """`retemper convert`, killed while its child process still imports: the child would write a folder that nobody waits for."""
     script = "import os\nfrom tasks.core.stage.entry import stage\nwith stage(): print('RETEMPER_ASKED_BY' in os.environ)"
     root = Path(__file__).resolve().parents[3]
     for parent, outcome in ((os.getpid(), (0, "False\n")), (os.getppid(), (143, ""))):

@@ -44,7 +44,7 @@ def test_resumed_units_are_shown_but_not_in_the_rate(clock: list[float], capsys:
 
 @pytest.fixture(autouse=True)
 def left() -> Iterator[None]:
-    """Nothing of a test's own terminal."""
+    """No bar of one test stays for the next."""
     yield
     leave_bars()
 
@@ -78,7 +78,7 @@ def test_on_a_terminal_work_within_work_has_a_line_of_its_own(clock: list[float]
 
 
 def test_a_narrow_terminal_cuts_lines(clock: list[float], paper: Any) -> None:
-    """And one that becomes wider or narrower meanwhile."""
+    """Also on a terminal that becomes wider or narrower meanwhile."""
     terminal = paper("stderr")
     progress = Progress("encode", 100, "passages")
     for terminal.columns in (20, 80, 7):

@@ -74,7 +74,7 @@ def test_a_digest_is_of_the_code_that_computes(project: Path, name: str, old: st
     ],
 )
 def test_a_missing_module_is_named_with_its_line(project: Path, line: str, name: str | None) -> None:
-    """As an own loss has it whose imports have moved: refused before the run, not in the middle of it."""
+    """As when the imports of a user's own loss have moved: refused before the run, not in the middle of it."""
     file = project / "tasks/train/mine.py"
     file.write_text(f"{file.read_text()}\n\n{line}\n")
     if name is None:

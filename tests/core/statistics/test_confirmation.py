@@ -33,7 +33,7 @@ def test_queries_that_share_a_relevant_document_are_on_one_side() -> None:
 
 
 def test_the_best_of_ten_on_those_that_choose_is_no_better_on_those_that_confirm() -> None:
-    """Ten equal systems, five queries a document with the same luck: the chosen one's mean over confirming queries is as any other's."""
+    """Ten equal systems, five queries a document with the same luck: the chosen one's mean over confirming queries is like any other's."""
     rng, queries = np.random.default_rng(6), [f"q{number:04}" for number in range(500)]
     groups = connected((query, f"d{n // 5}") for n, query in enumerate(queries))
     bias = {"by group": np.empty(400), "by query": np.empty(400)}

@@ -1,4 +1,4 @@
-"""Ids that are too many bytes for one array of strings are read all the same, and order and name documents as any others do."""
+"""Ids with too many bytes for one array of strings are read all the same, and order and name documents as others do."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ def test_batches_come_back_in_order(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    """Of what was read, nothing is kept: by default, Arrow has all compressed parts in memory at the end."""
+    """Nothing that was read stays in memory: by default, Arrow would hold all compressed parts at the end."""
     rng, ids = np.random.default_rng(0), [str(i) for i in range(BATCH_ROWS)]
     parts = (pa.table([ids, [rng.bytes(300).hex() for _ in ids], [[]] * BATCH_ROWS], schema=QUERIES) for _ in range(12))
     write_table(tmp_path / "texts.parquet", QUERIES, parts)

@@ -1,4 +1,4 @@
-"""A tokenizer without transformers gives the tokens of the one with it, or is not made."""
+"""A tokenizer without transformers gives the same tokens as the one with it, or is not made."""
 
 import json
 import shutil

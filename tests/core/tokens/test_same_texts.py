@@ -68,7 +68,7 @@ def test_groups_of_tokenize_come_first(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("passages", [1, 40])
 def test_memory_does_not_grow_with_the_corpus(passages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor with the passages of what is asked for."""
+    """Nor with the passages of the documents that are asked for."""
     monkeypatch.setattr(module, "HASHED_ROWS", 256)
     count = 40_000 // passages
     rows = [[row // passages % 250, row // passages // 250] for row in range(count * passages)]

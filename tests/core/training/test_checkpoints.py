@@ -81,7 +81,7 @@ def test_the_state_of_the_optimizer_is_used(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_today_writes_the_same_file(tmp_path: Path, name: str) -> None:
-    """Names, numbers, checksum: who goes back to 0.1.0 resumes too. A new format must read this one; then this test may go."""
+    """Names, numbers, checksum: a team that goes back to 0.1.0 resumes too. A new format must read this one; then this test may go."""
     module, optimizer, history = restored(name)
     save_checkpoint(tmp_path / CHECKPOINT, 5, history, module, optimizer)
     assert parsed(tmp_path / CHECKPOINT)[1] == parsed(BEFORE / f"{name}.safetensors")[1]

@@ -88,7 +88,7 @@ def test_prompts_that_are_not_pooled_are_left_out_in_training_too(tower: Encoder
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_two_towers_get_dense_gradients_of_their_own(frozen: bool, tower: Encoder) -> None:
-    """Words' gradients are sparse on the way: optimizers and clipping never see that. A frozen embedding has none."""
+    """Gradients of word embeddings are sparse on the way: optimizers and clipping never see that. A frozen embedding has none."""
     towers = [tower.eval(), deepcopy(tower)]
     for side_tower in towers:
         side_tower.transformer.get_input_embeddings().weight.requires_grad_(not frozen)

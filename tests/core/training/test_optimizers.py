@@ -14,7 +14,7 @@ from tests.fake_gpu import GPU, fake_gpu
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_lamb_equals_a_plain_loop(at_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """algorithms of DRhard's lamb.py: no bias correction, ||w|| clamped to 10, decay inside the update."""
+    """The algorithm of DRhard's lamb.py: no bias correction, ||w|| clamped to 10, decay inside the update."""
     if at_once:  # as on a GPU
         monkeypatch.setattr(optimizers, "_one_by_one", optimizers._together)
     torch.manual_seed(1)

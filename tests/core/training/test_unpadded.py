@@ -31,7 +31,7 @@ Gradients = dict[str, torch.Tensor]
 
 @pytest.fixture
 def towers(tiny_encoder: Path) -> Callable[[str, float], Encoder]:
-    """Makes a tower of a name, with dropout of a share."""
+    """Makes the tower of a name, with the given share of dropout."""
 
     def make(name: str, dropout: float = 0.0) -> Encoder:
         if name.startswith("xlm-roberta"):

@@ -23,7 +23,7 @@ from tests.piecework import Work
 
 
 def start(monkeypatch: pytest.MonkeyPatch, nodes: int, **resources: int) -> tuple[Any, list[Any]]:
-    """A cluster whose head has no CPU, and nodes of one each, with what else they have."""
+    """A cluster whose head has no CPU, and nodes with one CPU and `resources` each."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
     from ray.cluster_utils import Cluster
 
@@ -61,7 +61,7 @@ def test_a_cluster_computes_in_order_and_says_what_is_wrong(one_node: str, tmp_p
 
 
 def test_a_worker_keeps_its_gpu_and_other_kinds_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No GPU is there: Ray hands out the numbers, and a process is bound to the first that it sees, as by CUDA."""
+    """There is no GPU: Ray hands out the numbers, and a process is bound to the first that it sees, as by CUDA."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     monkeypatch.setattr(cluster, "_kinds", piecework.one_kind)
@@ -203,7 +203,7 @@ def test_addresses_without_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class AuthenticationError(Exception):
-    """As Ray has it: of no class that others are."""
+    """As in Ray: derived from no other class of Ray's."""
 
 
 def from_gcs() -> Exception:

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 class Training:
-    """A small training on a cluster, in a folder of its own; `outs` begin with something of a former start."""
+    """A small training on a cluster, in a folder of its own; `outs` begin with a file of an earlier start."""
 
     def __init__(self, folder: Path) -> None:
         self.scratch, self.curves = folder / "scratch", folder / "curves"

@@ -147,7 +147,7 @@ def test_what_ends_a_gang(
 
 
 def test_ranks_and_their_threads_are_those_of_other_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`threads` is of each; without it, the cores are shared. On GPUs, one rank each at most."""
+    """`threads` is per rank; without it, ranks share the cores. On GPUs, at most one rank each."""
     monkeypatch.setattr(ranks, "available_cores", lambda: 8)
     monkeypatch.setattr(ranks, "machine", lambda *_, **__: each.Machine("cpu", "any", "torch.float32"))
     monkeypatch.setattr(each, "available_cores", lambda: 8)

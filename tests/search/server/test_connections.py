@@ -22,7 +22,7 @@ BODY = b'{"query": "x"}'
 
 @contextmanager
 def serving(most: int) -> Iterator[tuple[Callable[[], socket.socket], Callable[[], int]]]:
-    """What opens a connection, and how many the server has: it may take one later than the client sees it open."""
+    """Functions that open a connection and count the server's: it may accept one after the client sees it open."""
     app = FastAPI()
 
     @app.post("/")

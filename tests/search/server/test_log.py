@@ -1,4 +1,4 @@
-"""The query log beside full disks and kills."""
+"""The query log, on a full disk and after a kill."""
 
 import json
 import os

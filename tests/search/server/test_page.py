@@ -1,4 +1,4 @@
-"""The search page in a real browser: search, open a result, the address, a key, what is wrong."""
+"""The search page in a real browser: search, open a result, the address, a key, errors."""
 
 import json
 from collections.abc import Iterator

@@ -83,7 +83,7 @@ def test_dropout_is_drawn_in_training_alone() -> None:
 
 
 def test_what_attention_drops_is_right_on_average() -> None:
-    """Of the last layer's attention alone: its mean over many draws is what there is without dropout."""
+    """Dropout in the last layer's attention alone: the mean over many draws is the output without dropout."""
     transformer = AutoModel.from_config(config_of("bert", 1)).train()
     last = transformer.encoder.layer[-1]
     inputs: list[torch.Tensor] = []

@@ -12,7 +12,7 @@ MASK_BL = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 0, 0]])
 
 @pytest.mark.parametrize("kind", BROADCAST)
 def test_outputs_are_those_under_transformers_own_mask(kind: str) -> None:
-    """The mask of another device than the CPU, in a model on the CPU."""
+    """The mask for another device than the CPU, in a model on the CPU."""
     torch.manual_seed(0)
     model = AutoModel.from_config(AutoConfig.for_model(kind, initializer_range=0.3, **SMALL)).eval().double()
     meta_mask = attention_mask(MASK_BL.to("meta"), model.config)

@@ -1,4 +1,4 @@
-"""Rows one behind the other, filled up to a size that many batches have."""
+"""Rows laid end to end, filled up to a size that many batches share."""
 
 from itertools import chain
 from pathlib import Path
