@@ -29,10 +29,10 @@ def test_the_noncentral_t_is_scipys(t: float, freedom: int) -> None:
 
 @pytest.mark.parametrize("alpha", [0.8, 0.95, 0.999])
 def test_a_level_as_high_as_the_power_finds_any_difference(alpha: float) -> None:
-    test_effect = effect(np.array([0.1, 0.3, -0.2, 0.4]), alpha)
-    assert test_effect
-    assert (test_effect.detectable, test_effect.needed) == (0.0, 2)
-    assert test_effect.power >= alpha
+    result = effect(np.array([0.1, 0.3, -0.2, 0.4]), alpha)
+    assert result
+    assert (result.detectable, result.needed) == (0.0, 2)
+    assert result.power >= alpha
 
 
 def test_power_is_how_often_drawn_samples_are_significant() -> None:
@@ -63,14 +63,14 @@ def test_the_interval_of_d_covers_the_true_effect() -> None:
 
 def test_an_effect_worked_by_hand() -> None:
     # Differences 1, 2, 3: mean 2, standard deviation 1, so d = 2.
-    three_values = effect(np.array([1.0, 2.0, 3.0]), 0.05)
-    assert three_values
-    assert three_values.d == pytest.approx(2.0)
-    assert three_values.power == pytest.approx(power(2.0, 3, 0.05))
-    assert three_values.detectable == pytest.approx(detectable(3, 0.05))
+    result = effect(np.array([1.0, 2.0, 3.0]), 0.05)
+    assert result
+    assert result.d == pytest.approx(2.0)
+    assert result.power == pytest.approx(power(2.0, 3, 0.05))
+    assert result.detectable == pytest.approx(detectable(3, 0.05))
     assert effect(np.array([1.0, 2.0, 3.0]) / 50, 0.05).detectable == pytest.approx(detectable(3, 0.05) / 50)  # type: ignore[union-attr]
-    two_values = effect(np.array([1.0, 2.0]), 0.05)
-    assert two_values and two_values.d == pytest.approx(1.5 / math.sqrt(0.5))
+    smallest = effect(np.array([1.0, 2.0]), 0.05)
+    assert smallest and smallest.d == pytest.approx(1.5 / math.sqrt(0.5))
     assert effect(np.array([0.5, 0.5]), 0.05) is None
     assert effect(np.array([0.5]), 0.05) is None
     assert effect(np.array([0.1 + 0.3, 0.7 + 0.3]) - np.array([0.1, 0.7]), 0.05) is None, "equal but for rounding"
