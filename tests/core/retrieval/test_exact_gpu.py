@@ -137,11 +137,11 @@ def test_rows_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = exact._scores(queries, vectors, rows)
     sizes: list[int] = []
 
-    def seen(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    def recorded_products(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         sizes.append(right.numel())
         return inner_products(left, right)
 
-    monkeypatch.setattr(exact, "inner_products", seen)
+    monkeypatch.setattr(exact, "inner_products", recorded_products)
     monkeypatch.setattr(exact, "NUMBERS", 2 * 5 * 16)
     assert torch.equal(exact._scores(queries, vectors, rows), expected)
     assert sizes == [160, 160, 160, 80]

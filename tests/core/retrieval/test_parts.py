@@ -111,14 +111,14 @@ def test_short_lists_are_those_with_fewer_than_all_documents_can_give(
         depth, shown = 4, 3
         opened_index = faiss.index_factory(4, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
 
-    def told(queries: int, *lists: list[str]) -> str:
+    def output_of(queries: int, *lists: list[str]) -> str:
         searched: Any = lambda *_: iter([pa.table({"query": rows}) for rows in lists])  # noqa: E731
         monkeypatch.setattr(parts, "_searched", searched)
         any_search: Any = Search()
         assert [table["query"].to_pylist() for table in search_all(any_search, any_search, queries)] == list(lists)
         return capsys.readouterr().out
 
-    assert told(2, ["q", "q"], ["r", "r", "r"]) == ""
+    assert output_of(2, ["q", "q"], ["r", "r", "r"]) == ""
     line = "search dev: the index found too few results for {}; raise index.nprobe (1 of 2 inverted lists probed)\n"
-    assert told(3, ["q", "q"], ["r"], ["s", "s"]) == line.format("1 of 3 queries, 1 of 2 at worst")
-    assert told(4, ["q", "q", "r", "r"], ["s"]) == line.format("2 of 4 queries, 0 of 2 at worst")
+    assert output_of(3, ["q", "q"], ["r"], ["s", "s"]) == line.format("1 of 3 queries, 1 of 2 at worst")
+    assert output_of(4, ["q", "q", "r", "r"], ["s"]) == line.format("2 of 4 queries, 0 of 2 at worst")

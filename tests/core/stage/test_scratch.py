@@ -77,13 +77,13 @@ def test_a_seal_detects_corruption(harm: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("library", ["torch", "transformers", "tokenizers", "numpy", "faiss-cpu", "faiss-gpu"])
 def test_work_of_another_version_of_a_library_is_not_gone_on_with(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(name: str) -> str:
+    def changed_version(name: str) -> str:
         if name in scratch.FAISS and library in scratch.FAISS and name != library:
             raise PackageNotFoundError
         return "0.0.1" if name == library else version(name)
 
     before = code_digest("freeze")
-    monkeypatch.setattr(scratch, "version", found)
+    monkeypatch.setattr(scratch, "version", changed_version)
     assert code_digest("freeze") != before
 
 

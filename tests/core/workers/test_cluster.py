@@ -240,14 +240,14 @@ def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]
 def test_places_of_workers_on_nodes() -> None:
     mixed = [node("a", CPU=16), node("b", CPU=8, GPU=2), node("c", CPU=8, GPU=4), node("d", alive=False, CPU=64, GPU=8), node("e")]
 
-    def found(runtime: Runtime, nodes: list[dict[str, Any]]) -> tuple[str, int | None, dict[str, int]]:
+    def placement(runtime: Runtime, nodes: list[dict[str, Any]]) -> tuple[str, int | None, dict[str, int]]:
         worker, places = place_workers(runtime, nodes)
         return worker.device, worker.threads, {place.name: place.places for place in places}
 
-    assert found(Runtime(), mixed) == ("cuda", 2, {"b": 2, "c": 4}), "GPUs, with the threads that each node has for one"
-    assert found(Runtime(device="cpu"), mixed) == ("cpu", 8, {"a": 2, "b": 1, "c": 1}), "all threads of the smallest node"
-    assert found(Runtime(device="cpu", threads=4), mixed) == ("cpu", 4, {"a": 4, "b": 2, "c": 2})
-    assert found(Runtime(), [node("a", CPU=2)]) == ("cpu", 2, {"a": 1})
+    assert placement(Runtime(), mixed) == ("cuda", 2, {"b": 2, "c": 4}), "GPUs, with the threads that each node has for one"
+    assert placement(Runtime(device="cpu"), mixed) == ("cpu", 8, {"a": 2, "b": 1, "c": 1}), "all threads of the smallest node"
+    assert placement(Runtime(device="cpu", threads=4), mixed) == ("cpu", 4, {"a": 4, "b": 2, "c": 2})
+    assert placement(Runtime(), [node("a", CPU=2)]) == ("cpu", 2, {"a": 1})
     for runtime, words in (
         (Runtime(device="cuda"), r"engine: found no node of the Ray cluster with a GPU; start one \(ray start\)$"),
         (Runtime(threads=4), r"engine: found no node of the Ray cluster with 4 CPUs"),

@@ -70,7 +70,7 @@ def test_a_failing_gpu_is_one_line_and_a_wrong_index_is_a_bug(words: str) -> Non
     assert user_error(torch.AcceleratorError("CUDA error: device-side assert triggered")) is None
 
 
-def taken(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+def outcome_of(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """How a rank ends whose work raises `error`."""
 
     def work(*_: Any) -> None:
@@ -88,11 +88,11 @@ def test_a_rank_whose_gpu_fails_is_lost(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv(name, "")  # so that what is set below is undone
         monkeypatch.delenv(name)
     threads = torch.get_num_threads()
-    assert taken(None, monkeypatch) == Outcome()
+    assert outcome_of(None, monkeypatch) == Outcome()
     assert (os.environ["GLOO_SOCKET_IFNAME"], os.environ["NCCL_SOCKET_IFNAME"]) == ("eth0", "=eth0"), "NCCL takes names for prefixes"
-    gpu = taken(torch.AcceleratorError(ECC), monkeypatch)
+    gpu = outcome_of(torch.AcceleratorError(ECC), monkeypatch)
     assert not gpu.error and not gpu.trace
-    peer = taken(PeerLost("Connection closed by peer"), monkeypatch)
+    peer = outcome_of(PeerLost("Connection closed by peer"), monkeypatch)
     torch.set_num_threads(threads)
     message = find_lost_rank({0: peer, 1: gpu}, 3, str)
     assert message.startswith("worker 2 of 3 was lost (CUDA error: uncorrectable ECC error: see nvidia-smi"), "the first that ended"
